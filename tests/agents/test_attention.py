@@ -158,18 +158,16 @@ def test_neither_padding_nor_the_order_of_the_tables_changes_anything(
 
 def test_no_device_gets_more_than_it_holds(policy: AttentionPolicy, random_task: MakeTask) -> None:
     """With four tables of half a device on two devices every placement that is found is two and two."""
-    tables = random_task(np.random.default_rng(3), 1, 1).tables.select([0, 0, 0, 0])
-    cap = 2 * int(tables.memory_bytes[0])
-    task = random_task(np.random.default_rng(3), 1, 2)
-    full = Task("full", tables, replace(task.topology, memory_cap_bytes=np.full(2, cap)))
+    tables, task = (random_task(np.random.default_rng(3), 1, devices) for devices in (1, 2))
+    four, cap = tables.tables.select([0, 0, 0, 0]), 2 * int(tables.tables.memory_bytes[0])
+    full, half = (
+        Task("full", each, replace(task.topology, memory_cap_bytes=np.full(2, room)))
+        for each, room in ((four, cap), (four.select([0, 1, 2]), cap * 3 // 4))
+    )
     for samples in (1, 8):
-        agent = agent_of(policy, samples=samples)
-        assert np.bincount(agent.place(full)).tolist() == [2, 2]
-        uneven = replace(task.topology, memory_cap_bytes=np.array([2 * cap, cap // 2 - 1]))
-        assert agent.place(Task("one", tables, uneven)).tolist() == [0] * 4
-        half = replace(task.topology, memory_cap_bytes=np.full(2, cap * 3 // 4))
+        assert np.bincount(agent_of(policy, samples=samples).place(full)).tolist() == [2, 2]
         with pytest.raises(NoPlacementFoundError, match="has room for it"):
-            agent.place(Task("three", tables.select([0, 0, 0]), half))
+            agent_of(policy, samples=samples).place(half)
 
 
 @pytest.mark.parametrize("plans", [False, True])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
-from shard_gym.agents import RandomAgent, load_agent
+from shard_gym.agents import PAPER_HEURISTICS, RandomAgent, load_agent, make_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.random_loads import random_load
@@ -33,6 +36,7 @@ from shard_gym.io.arrays import load_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
+from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 from shard_gym.workload import Workload
 
@@ -207,3 +211,38 @@ def suite_of_2048() -> TaskSuite:
     tables = load_pool("dlrm-2021").tables.with_training(weight_dtype="fp16", optimizer="sgd").at_batch_size(2048)
     sampler, rng = TaskSampler(tables, (8, 8), (3, 3)), np.random.default_rng(0)
     return TaskSuite("small", [sampler.sample(rng) for _ in range(3)])
+
+
+def test_placing_needs_no_torch() -> None:
+    script = """
+import sys
+sys.modules["torch"] = None
+from shard_gym import load_suite
+from shard_gym.agents import make_agent
+assert make_agent("dreamshard", queries=100).place(load_suite("dlrm-20x4")[0]).shape == (20,)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", ["dlrm-20x4", "mixdim-4"])
+def test_they_beat_every_heuristic_of_the_paper(name: str) -> None:
+    suite = TaskSuite("few", load_suite(name).tasks[:5])
+    heuristics = [evaluate(make_agent(heuristic), suite).mean_cost_ms for heuristic in PAPER_HEURISTICS]
+    assert evaluate(make_agent("dreamshard"), suite).mean_cost_ms < 0.97 * min(heuristics)
+
+
+def test_a_task_for_other_hardware_is_refused(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(0), 5, 2)
+    other = replace(task.topology, device=replace(task.topology.device, name="TPU"))
+    with pytest.raises(NoPlacementFoundError, match="is for TPU; train one with"):
+        make_agent("dreamshard").place(Task("other", task.tables, other))
+
+
+def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:
+    task = load_suite("merlin-small-x8")[0]
+    placements = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            placements.append(make_agent("dreamshard", queries=3_000).place(task))
+    assert np.array_equal(*placements)

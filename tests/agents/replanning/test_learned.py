@@ -15,7 +15,7 @@ from shard_gym.agents.replanning.detectors import DETECTORS
 from shard_gym.agents.replanning.forecasters import draw_samples, fitted_weights
 from shard_gym.agents.replanning.rules import Never, SkiRental
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
-from shard_gym.agents.replanning.tuning import TUNABLE, replanner, tune
+from shard_gym.agents.replanning.tuning import DATA, TUNABLE, replanner, tune, tuned_suites
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
@@ -23,7 +23,8 @@ from shard_gym.envs.replanning.plan_table import PlanTable, plan_tables
 from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, WINDOWS
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from shard_gym.io.arrays import load_arrays, save_arrays
-from shard_gym.suites import load_suite
+from shard_gym.io.files import read_json
+from shard_gym.suites import load_suite, suite_names
 
 MODEL = make_sharding_cost_model("analytical")
 
@@ -148,3 +149,33 @@ def test_new_drift_of_the_same_tables(drift_task: Callable[..., DriftTask]) -> N
         suite.reseeded(1, most_tables=2)
     with pytest.raises(InvalidOptionError, match="Tables of suite 'growth-600' grow"):
         load_suite("growth-600", "train").reseeded(1)
+
+
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "replanning.json"
+
+
+TUNED = read_json(DATA)
+
+
+@pytest.mark.parametrize("suite", TUNED)
+def test_tuned_agents_can_be_made(suite: str) -> None:
+    assert suite in suite_names("replanning")
+    for name, settings in TUNED[suite].items():
+        if name in DETECTORS:
+            pytest.importorskip("river")
+        agent = make_agent(name, suite=suite)
+        assert agent.name == name
+        assert suite in tuned_suites(name)
+        assert all(getattr(agent, key) == value for key, value in settings.items() if key in ("hours", "factor"))
+
+
+def test_results_are_of_the_suites_as_they_are() -> None:
+    results = read_json(RESULTS)["suites"]
+    assert results
+    for name, found in results.items():
+        suite = load_suite(name)
+        assert found["sha256"] == suite.sha256
+        for runs in found["agents"].values():
+            for each in runs:
+                assert len(each["excess"]) == len(suite)
+                assert min(each["excess"]) >= 0.0  # no agent is better than the oracle

@@ -17,7 +17,7 @@ from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import ShardingState, Status, action_mask, advance, initial_state
 from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, column_wise, plan_memory_used
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
 from shard_gym.tasks import Task
 
 MODEL = make_sharding_cost_model()
@@ -128,26 +128,6 @@ def test_a_first_action_is_legal_exactly_if_it_can_be_checked(random_task: Any, 
 def topology_of(task: Task) -> Any:
     """The topology without memory caps, because a task must be solvable with whole tables."""
     return replace(task.topology, memory_cap_bytes=np.full(task.num_devices, 2**60))
-
-
-def test_halves_come_next_in_turn(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 2, 2, dims=(32,))
-    rules = SplitRules.of(SHARDING_TYPES, 2, 1, 8)
-    problem = prepare(task, MODEL, 2, 2, rules=rules)
-    state = initial_state(problem, MODEL)
-    assert isinstance(state, ShardingState)
-    seen = []
-    for action in (rules.halve, rules.halve, 0, 1, 1, rules.data_parallel):
-        assert action_mask(problem, state)[0, action]
-        advance(problem, state, np.array([action]), MODEL)
-        seen.append((int(state.level[0]), state.waiting[0].tolist(), int(state.step[0])))
-    assert [waiting for _, waiting, _ in seen[:4]] == [[0, 2, 0, 0], [0, 1, 2, 0], [0, 1, 1, 0], [0, 1, 0, 0]]
-    assert [level for level, _, _ in seen[:4]] == [1, 2, 2, 1]
-    assert state.status[0] == Status.COMPLETE
-    plan = plan_in(task, problem, state, 0)
-    first, second = problem.order[0].tolist()
-    assert plan.tables[first] == column_wise(task.tables, first, [0, 1, 1], [8, 8, 16])
-    assert plan.tables[second].sharding_type == "data_parallel"
 
 
 def test_rows_and_replicas_are_for_tables_without_halves(random_task: Any) -> None:

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
 from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.state import (
     MAX_PLAIN_DEVICES,
-    UNPLACED,
     PlacementState,
     Status,
     action_mask,
@@ -21,7 +18,6 @@ from shard_gym.envs.core.state import (
     initial_state,
 )
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
-from shard_gym.placement import memory_used
 
 MODEL = make_cost_model("analytical")
 MAX_TABLES, MAX_DEVICES = 12, 9
@@ -83,35 +79,6 @@ def test_many_rows_step_exactly_as_each_would_alone(random_task: Any, together: 
     assert (state.status != Status.RUNNING).all()
     if count == 33:  # the comparison saw every way to end
         assert set(state.status.tolist()) == {Status.COMPLETE, Status.ILLEGAL_ACTION, Status.DEAD_END}
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_the_state_is_what_the_assignment_says(random_task: Any, together: Any, seed: int) -> None:
-    """Loads, memory, phases and cost of every row, recomputed from scratch after every step."""
-    rng = np.random.default_rng(seed)
-    tasks = mixed_tasks(random_task, rng, 3)
-    problem = together(tasks, MAX_TABLES, MAX_DEVICES)
-    state = initial_state(problem, MODEL)
-    for _ in range(MAX_TABLES):
-        advance(problem, state, mostly_legal(action_mask(problem, state), rng), MODEL)
-        for row, task in enumerate(tasks):
-            done = int(state.step[row])
-            assert (state.assignment[row, :done] >= 0).all()
-            assert (state.assignment[row, done:] == UNPLACED).all()
-            chosen = problem.order[row, :done]
-            if not done:
-                assert not state.memory_used[row].any()
-                continue
-            placing, tables = state.assignment[row, :done], task.tables.select(chosen)
-            estimate = MODEL.estimate(placing, tables, task.topology)
-            assert state.cost_ms[row] == pytest.approx(estimate.total_ms, rel=1e-9)
-            assert state.phases_ms[row, : task.num_devices] == pytest.approx(estimate.phases_ms, rel=1e-9)
-            used = memory_used(placing, tables, task.num_devices)
-            assert state.memory_used[row, : task.num_devices].tolist() == used.tolist()
-            assert (used <= task.topology.memory_cap_bytes).all()
-            assert not state.phases_ms[row, task.num_devices :].any()
-            assert not state.memory_used[row, task.num_devices :].any()
 
 
 class Watched(AnalyticalCostModel):

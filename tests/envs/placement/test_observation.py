@@ -40,6 +40,7 @@ def test_every_array_says_what_the_documentation_says(random_task: Any, env_of: 
             phases[:3] = MODEL.estimate(devices, tables, task.topology).phases_ms
             used = memory_used(devices, tables, 3)
         assert obs["device_costs"].reshape(5, 4) == pytest.approx(phases, rel=1e-6)
+        assert env.state.cost_ms[0] == pytest.approx(phases.max(axis=0).sum(), rel=1e-9)
         assert obs["progress"] == pytest.approx([placed / 6])
         assert obs["device_mask"].tolist() == [1, 1, 1, 0, 0]
         assert obs["table_mask"].tolist() == [1] * 6 + [0] * 2

@@ -91,20 +91,6 @@ def test_a_plan_is_the_cheapest_candidate_with_room(
     assert bool(impossible) == bool(level.growth)
 
 
-def test_a_plan_is_good_for_its_window(drift_task: MakeDriftTask) -> None:
-    """No other placement of six tables on two devices is far cheaper."""
-    task = drift_task()
-    fixed, every = on(task), (np.arange(64)[:, None] >> np.arange(6)) & 1
-    plans = fixed.plans(2)
-    for hour in (0, 13):
-        for window, lookups in enumerate(windows_of(task, 48 + hour)):
-            tables = tables_on(task, 2, lookups)
-            least = min(MODEL.estimate(plan, tables, task.task.topology).total_ms for plan in every)
-            own = MODEL.estimate(plans.plans[hour, window], tables, task.task.topology).total_ms
-            assert own == pytest.approx(plans.replayed_ms[hour, window, window], rel=2e-3)
-            assert own <= 1.15 * least
-
-
 def test_a_plan_with_headroom_has_room_for_ten_days_of_growth(
     drift_task: MakeDriftTask, short: Callable[..., DriftTask]
 ) -> None:
@@ -140,31 +126,6 @@ def test_without_room_for_greedy_placements_plans_are_the_known_one_and_none_has
     plans = fixed.plans(1)
     assert (plans.plans[:, : len(WINDOWS)] == fixed.parts.known).all()
     assert plans.possible.tolist() == [[not kind.headroom for kind in KINDS]] * HOURS
-
-
-@pytest.mark.parametrize("level", [STRONG, QUICK], ids=["strong", "quick"])
-def test_plans_and_replays_do_not_depend_on_the_future(drift_task: MakeDriftTask, level: DriftLevel) -> None:
-    """The future lookups of an hour in day 1 on; rows and exponents of the days after it."""
-    one, other = (drift_task(level=level) for _ in range(2))
-    drift = other.drift
-    lookups, rows, exponent = drift.lookups.copy(), drift.rows.copy(), drift.exponent.copy()
-    lookups[(HISTORY_DAYS + 1) * INTERVALS_PER_DAY + 4 * 10 :] *= 3.0
-    rows[HISTORY_DAYS + 2 :] *= 1.5
-    exponent[HISTORY_DAYS + 2 :] *= 1.1
-    object.__setattr__(other, "drift", replace(drift, lookups=lookups, rows=rows, exponent=exponent))
-    first, second = on(one), on(other)
-    plan = first.plans(0).plans[0, 2]
-    for day, until in ((0, HOURS), (1, 11)):
-        for before, after in zip(first.plans(day), second.plans(day), strict=True):
-            assert np.array_equal(before[:until], after[:until])
-        runs = [each.run(plan, day) for each in (first, second)]
-        for name in ("replayed_ms", "phases_ms"):
-            before, after = (getattr(run, name) for run in runs)
-            assert np.array_equal(before[:until], after[:until])
-        assert np.array_equal(runs[0].interval_ms[: until - (day == 1)], runs[1].interval_ms[: until - (day == 1)])
-        assert np.array_equal(runs[0].memory, runs[1].memory)
-    assert not np.array_equal(runs[0].interval_ms[10:], runs[1].interval_ms[10:])
-    assert not np.array_equal(first.plans(1).replayed_ms[11:], second.plans(1).replayed_ms[11:])
 
 
 def test_the_order_of_questions_changes_nothing(drift_task: MakeDriftTask) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.drift.levels import MEDIUM
+from shard_gym.drift.levels import GROWING
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
 from shard_gym.envs.replanning import observation as module
@@ -135,13 +135,16 @@ def test_the_means_of_windows_are_those_of_the_complete_hours_before_a_decision(
 def test_nothing_depends_on_the_future(
     drift_task: Callable[..., DriftTask], env_for: MakeEnv, same: Any, at: int
 ) -> None:
-    """Two tasks with the same drift up to a decision, and other lookups from then on."""
-    level = replace(MEDIUM, departures=2.0)
+    """Two tasks with the same drift up to a decision, and other lookups from then on; other rows from the next day."""
+    level = replace(GROWING, age_days=(3.0, 6.0), departures=2.0)
     one, other = (drift_task(6, 3, level=level) for _ in range(2))
     assert one.task is not other.task  # so they share no data
     lookups = other.drift.lookups.copy()
     lookups[(HISTORY_DAYS * HOURS + at) * 4 :] *= np.random.default_rng(0).uniform(0.2, 5.0, 6)
-    object.__setattr__(other, "drift", replace(other.drift, lookups=lookups))
+    rows, exponent, tomorrow = other.drift.rows.copy(), other.drift.exponent.copy(), HISTORY_DAYS + at // HOURS + 1
+    rows[tomorrow:] *= 1.5
+    exponent[tomorrow:] *= 1.1
+    object.__setattr__(other, "drift", replace(other.drift, lookups=lookups, rows=rows, exponent=exponent))
     available = other.available.copy()
     available[at + 1 :] = ~available[at + 1 :]
     available[at + 1 :, 0] = True
@@ -152,7 +155,7 @@ def test_nothing_depends_on_the_future(
     for decision in range(at + 1):
         assert same(seen[0][0], seen[1][0]), decision
         assert same(seen[0][1], seen[1][1]), decision
-        action = int(rng.integers(5)) if rng.random() < 0.3 else 0
+        action = int(rng.integers(9)) if rng.random() < 0.3 else 0
         seen = [env.step(action)[::4] for env in envs]
     assert not same(seen[0][0], seen[1][0])
 
