@@ -33,6 +33,9 @@ class AgentEntry:
         asks: what it asks of the cost model while it answers: nothing, the costs of single tables and steps, or the
             costs of answers that it searches among.
         listed: whether tables of all agents have it; not those that take minutes for a task.
+        checkpoints: of an agent that ships trained, the import path of the table of its files by hardware profile.
+        tuned: of an agent whose options are tuned on training tasks, the import path of a function of its name and a
+            suite that returns those options.
     """
 
     maker: Callable[..., Any] | str
@@ -40,14 +43,13 @@ class AgentEntry:
     stochastic: bool = False
     asks: Literal["nothing", "costs", "answers"] = "nothing"
     listed: bool = True
+    checkpoints: str = ""
+    tuned: str = ""
 
     def load(self) -> Callable[..., Any]:
         """The maker."""
-        if callable(self.maker):
-            return self.maker
-        module, _, name = self.maker.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+        made: Callable[..., Any] = self.maker if callable(self.maker) else imported(self.maker)
+        return made
 
     def make(self, name: str, cost_model: str | CostModel, seed: int, suite: str | None, options: Any) -> Agent:
         """The agent.
@@ -70,6 +72,12 @@ class AgentEntry:
         return agent
 
 
+def imported(path: str) -> Any:
+    """What is at the import path "module:name"."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
 def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
     """The parameters of what makes the agent `name`.
 
@@ -83,7 +91,8 @@ def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
 
 
 def _replanner(name: str) -> AgentEntry:
-    return AgentEntry(partial(_replanner_of_name, name), REPLANNING)
+    tuned = "shard_gym.agents.replanning.tuning:tuned_settings"
+    return AgentEntry(partial(_replanner_of_name, name), REPLANNING, tuned=tuned)
 
 
 def _replanner_of_name(name: str, suite: str | None = None, **settings: Any) -> Agent:
@@ -99,7 +108,11 @@ AGENTS: dict[str, AgentEntry] = {
     "lane-greedy": AgentEntry("shard_gym.agents.heuristics:LaneGreedyAgent"),
     "cost-greedy": AgentEntry("shard_gym.agents.heuristics:CostGreedyAgent", asks="costs"),
     "local-search": AgentEntry("shard_gym.agents.search:LocalSearchAgent", stochastic=True, asks="answers"),
-    "dreamshard": AgentEntry("shard_gym.agents.dreamshard.pretrained:PretrainedDreamShard", stochastic=True),
+    "dreamshard": AgentEntry(
+        "shard_gym.agents.dreamshard.pretrained:PretrainedDreamShard",
+        stochastic=True,
+        checkpoints="shard_gym.agents.dreamshard.pretrained:PRETRAINED",
+    ),
     "exact": AgentEntry("shard_gym.agents.exact:ExactAgent", stochastic=True, asks="answers", listed=False),
     "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
     "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),

@@ -30,6 +30,7 @@ class LearnerEntry(NamedTuple):
         loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
         extra: the extra that brings the packages it needs.
         problems: names of the problems that it learns.
+        asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
         others: the agents of this name for other problems.
     """
 
@@ -37,6 +38,7 @@ class LearnerEntry(NamedTuple):
     loader: str
     extra: str = "torch"
     problems: tuple[str, ...] = ("placement", "sharding")
+    asks: str = "nothing"
     others: tuple[LearnerEntry, ...] = ()
 
     def of_problem(self, problem: str) -> LearnerEntry:
@@ -55,7 +57,9 @@ _REPLANNING = LearnerEntry(
     "sb3",
     ("replanning",),
 )
-_SB3 = LearnerEntry("shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3")
+_SB3 = LearnerEntry(
+    "shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3", asks="costs"
+)
 
 
 LEARNERS: dict[str, LearnerEntry] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,12 +11,11 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.agents.replanning.tuned import tuned_settings
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import parse_options
 from shard_gym.cli.console import FAILED, new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
@@ -23,16 +23,10 @@ from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
-from shard_gym.leaderboard.sequence_entries import agent_of_shard_gym, read_actions, read_settings, submit_sequences
-from shard_gym.leaderboard.sequence_files import Sequences, read_sequences
-from shard_gym.leaderboard.sequence_tables import load_sequence_boards, percent
-from shard_gym.leaderboard.sequences import verify_all_sequences, verify_sequences
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import REPLANNING, EntryFolder, Finding, entry_folder, race_folder
-from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, require_new, submit
+from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, race_folder
+from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
-from shard_gym.suites import suite_info
-from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 
@@ -57,11 +51,8 @@ class Submit:
         author: repeat it for each further author.
         agent: name of an agent, or the folder of a training run; repeat it for five folders, one for each seed.
         evaluation: files from `shard-gym evaluate --out`, one for each seed, in their order.
-        deterministic: the agent of --evaluation uses no chance, so there is one file.
+        deterministic: the agent of --evaluation is not stochastic, so there is one file.
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
-        settings: of an agent in the track "replanning": JSON such as {"hours": 24, "kind": 0}, or a file with it;
-            repeat it for five settings, one for each seed. There --evaluation takes files with actions.
-        tuned: there, too: the settings that the agent was tuned, or trained, to on the suite's training tasks.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
         training_data: what the agent learnt from: SUITE/SPLIT, pool/POOL/train, pool/POOL or "other: TEXT"; repeat it
@@ -82,10 +73,6 @@ class Submit:
     evaluation: Files = ()
     deterministic: bool = False
     option: Options = field(default_factory=list)
-    settings: Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="JSON")] = field(
-        default_factory=list
-    )
-    tuned: bool = False
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
@@ -107,12 +94,7 @@ class Submit:
             )
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        if folder.track == REPLANNING:
-            return self._submit_sequences(folder)
-        if self.settings or self.tuned:
-            raise InvalidOptionError(f"--settings and --tuned are of the track {REPLANNING!r}; use --option KEY=VALUE.")
-        require_free(folder)  # this and the next checks come before the work
-        suite_info(folder.suite)
+        require_free(folder)  # this and the next check come before the work
         commit = self._commit()
         agent = self._evaluated(folder)
         machine = self.machine or cpu_model()
@@ -121,10 +103,8 @@ class Submit:
         if findings:
             return _print_findings(findings, "The entry was not written")
         _print(f"Written and verified: {folder.path}.")
-        if verified := verify_entry(folder)[0]:
-            _print(_league_line(verified))
-        if folder.track == MEASURED:
-            _print("A race of a maintainer measures the placements of seed 0; until then it is listed as not raced.")
+        if verified := verify_entry(folder, recompute=False)[0]:
+            _print(_standing(verified))
         _print(f"\nNext: {render_command(self.root)}", "dim")
         return 0
 
@@ -134,41 +114,6 @@ class Submit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         return commit
 
-    def _submit_sequences(self, folder: EntryFolder) -> int:
-        """`run` in the track of sequences of actions."""
-        for flag in ("training_queries", "search_budget", "planning_queries", "machine"):
-            if getattr(self, flag):
-                raise InvalidOptionError(
-                    f"--{flag.replace('_', '-')} is not of the track {REPLANNING!r}. Leave it out."
-                )
-        require_new(folder)
-        if self.agent:
-            if len(self.agent) > 1 or sum(map(bool, (self.settings, self.option, self.tuned))) > 1:
-                raise InvalidOptionError("Name one --agent, with one of --settings, --option and --tuned.")
-            settings = [read_settings(each) for each in self.settings] or [parse_options(self.option)]
-            data = self.training_data
-            if self.tuned:
-                settings = [*tuned_settings(self.agent[0], folder.suite)]
-                data = data or [f"{folder.suite}/train"]
-            agent = agent_of_shard_gym(self.agent[0], settings, data)
-        elif self.settings or self.option or self.tuned:
-            raise InvalidOptionError(
-                "--settings, --option and --tuned are of agents of ShardGym. Name one with --agent."
-            )
-        else:
-            agent = read_actions(self.evaluation, folder.suite, not self.deterministic, self.training_data)
-        info = EntryInfo(self.name, self.author, self.licence, self.link, "", self._commit())
-        findings = submit_sequences(folder, agent, info)
-        if findings:
-            return _print_findings(findings, "The entry was not written")
-        _print(f"Written and verified: {folder.path}.")
-        found = read_sequences(folder)[0]
-        if found:
-            checked = "replayed" if found.is_replayed else "listed as not replayed"
-            _print(f"It takes {percent(float(found.excess.mean()))} more than the oracle; it is {checked}.")
-        _print(f"\nNext: {render_command(self.root)}", "dim")
-        return 0
-
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:
         """The agent with its evaluations; the options declare the facts that are not recorded."""
         options = parse_options(self.option)
@@ -176,12 +121,12 @@ class Submit:
             agent = read_evaluations(self.evaluation, not self.deterministic, options)
         else:
             with new_progress() as progress:
-                bar = progress.add_task("placing", total=None)
+                bar = progress.add_task("answering", total=None)
                 agent = evaluate_agent(
                     self.agent,
                     folder.suite,
                     options,
-                    lambda seed: progress.update(bar, description=f"placing, seed {seed} done"),
+                    lambda seed: progress.update(bar, description=f"answering, seed {seed} done"),
                 )
         if not agent.training_data:
             agent = replace(agent, training_data=self.training_data, training_queries=self.training_queries)
@@ -196,8 +141,9 @@ class Verify:
     Attributes:
         entries: which; races, too, as measured/SUITE/races/NAME. Or --all.
         all: verify every entry and every race, and that the folder holds nothing else.
-        replay: let agents that ship with ShardGym place this many tasks of their entries again, and compare.
-        keep_times: write the replayed planning times, for the tables and the page; with --all.
+        replay: let agents that ship with ShardGym answer this many tasks of their entries again, and compare.
+        keep_times: write the replayed planning times, for the tables and the page; with --all, instead of those that
+            are there.
         update_best_known: write placements that are better than the best known ones to the suites' data.
         before: folder of the leaderboards before a pull request: nothing in it may be changed or removed but the
             generated tables.
@@ -217,19 +163,18 @@ class Verify:
         checked_count("--replay", self.replay, 0)
         if self.all == bool(self.entries):
             raise InvalidOptionError("Name entries as TRACK/SUITE/ENTRY, or verify them all with --all.")
-        if self.keep_times and not (self.all and self.replay):
-            raise InvalidOptionError("--keep-times needs --all and --replay TASKS.")
+        if self.keep_times and not self.replay:
+            raise InvalidOptionError("--keep-times needs --replay TASKS.")
         verified, findings = self._verified()
-        sequences, wrong = self._sequences()
-        findings = [*findings, *wrong]
         if self.before is not None:
             findings = [*check_changes(self.root, self.before), *findings]
         replays, differences = _replayed(verified, self.replay) if self.replay else ({}, [])
         if findings or differences:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
-            _print(f"Written: {write_replays(self.root, replays)}.", "dim")
-        count = len(verified) + len(sequences)
+            kept = {} if self.all else read_replays(self.root, verified)[0]
+            _print(f"Written: {write_replays(self.root, {**kept, **replays})}.", "dim")
+        count = len(verified)
         entries = "1 entry is valid." if count == 1 else f"All {count} entries are valid."
         _print(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")
         self._print_improvements(verified)
@@ -238,26 +183,18 @@ class Verify:
     def _verified(self) -> tuple[list[VerifiedEntry], list[Finding]]:
         if self.all:
             with new_progress() as progress:
-                verified, findings = verify_all(self.root, partial(progress.track, description="entries"))
+                verified, findings = verify_all(
+                    self.root, partial(progress.track, description="entries"), processes=os.cpu_count() or 1
+                )
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
             return verified, [*findings, *read_races(self.root, verified)[1], *stale]
         races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
         ids = [each for each in self.entries if race_folder(self.root, each) is None]
         folders = [entry_folder(self.root, each) for each in ids]
-        outcomes = [verify_entry(folder) for folder in folders if folder.track != REPLANNING]
+        outcomes = [verify_entry(folder) for folder in folders]
         findings = [finding for _, wrong in outcomes for finding in wrong]
         return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
-
-    def _sequences(self) -> tuple[list[Sequences], list[Finding]]:
-        """The valid entries of the track of sequences, all played again, and what is wrong with the others."""
-        if self.all:
-            with new_progress() as progress:
-                return verify_all_sequences(self.root, track=partial(progress.track, description="sequences"))
-        named = [each for each in self.entries if race_folder(self.root, each) is None]
-        folders = [entry_folder(self.root, each) for each in named]
-        outcomes = [verify_sequences(folder) for folder in folders if folder.track == REPLANNING]
-        return [found for found, _ in outcomes if found], [finding for _, wrong in outcomes for finding in wrong]
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""
@@ -308,7 +245,7 @@ class Site:
 
     def run(self) -> int:
         """Write the files of the page."""
-        written = write_site(load_leaderboards(self.root), self.out, load_sequence_boards(self.root))
+        written = write_site(load_leaderboards(self.root), self.out)
         _print(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
         return 0
 
@@ -328,7 +265,11 @@ def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, 
     findings: list[Finding] = []
     replays = {}
     for each in filter(can_replay, verified):
-        row, differences = replay(each, tasks)
+        try:
+            row, differences = replay(each, tasks)
+        except MissingExtraError as error:
+            _print(f"{each.folder.id}: not replayed. {error}", "yellow")
+            continue
         findings += differences
         if row is not None:
             here, declared = format_seconds(row.seconds), format_seconds(each.entry.planning.seconds)
@@ -338,11 +279,19 @@ def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, 
     return replays, findings
 
 
-def _league_line(verified: VerifiedEntry) -> str:
-    """What the entry declares of its league."""
-    planning = verified.entry.planning
-    asked = f"{planning.queries:,.0f} evaluations of the scoring cost model for a task while it places"
-    return f"It declares {asked}{f': league {verified.league}' if verified.league else ''}."
+def _standing(verified: VerifiedEntry) -> str:
+    """What an entry declares of its league, and what makers of the tables do with it."""
+    planning, rules = verified.entry.planning, verified.folder.rules
+    asked = f"{planning.queries:,.0f} evaluations of the scoring cost model for a task while it answers"
+    sentences = [f"It declares {asked}{f': league {verified.league}' if verified.league else ''}."]
+    if not rules.scored:
+        sentences.append("A race of a maintainer measures the answers of seed 0; until then it is listed as not raced.")
+    if rules.looks_ahead:
+        when = (
+            "until a maintainer replays it" if can_replay(verified) else "because its agent does not ship with ShardGym"
+        )
+        sentences.append(f"It is listed as not replayed, {when}.")
+    return " ".join(sentences)
 
 
 def _print_findings(findings: Sequence[Finding], headline: str) -> int:

@@ -1,12 +1,11 @@
-"""Leaderboards: entries are placements; their costs are recomputed, and the valid ones are ranked.
+"""Leaderboards: entries are answers to test tasks; their costs are recomputed, and the valid ones are ranked.
 
-store.py          folders of entries, read safely           schema.py         the files of an entry, parsed and written
-scorer.py         costs of many placements at once          training_data.py  overlap with the test tables of a suite
-verify.py         recomputes every claim of an entry        replay.py         runs the agents of ShardGym again
-statistics.py     intervals, IQM, performance profiles      ranking.py        leaderboards, best known, competitors
-evaluations.py    evaluations that become an entry          submit.py         writes an entry if it is valid
-markdown.py       the generated tables                      site.py, static/  the web page
-
-Entries of the track "replanning" are actions: sequence_files.py reads them, sequences.py plays them again,
-sequence_entries.py makes them, and sequence_tables.py ranks them.
+tracks.py         the tracks: what is answered, scored, ranked  schema.py         the files of an entry
+store.py          folders of entries, read safely               training_data.py  overlap with the tested tables
+scorer.py         costs of many answers at once                 leagues.py        what an entry may ask while it answers
+verify.py         recomputes every claim of an entry            replay.py         runs the agents of ShardGym again
+statistics.py     intervals, IQM, performance profiles          ranking.py        leaderboards, best known, competitors
+evaluations.py    evaluations that become an entry              submit.py         writes an entry if it is valid
+markdown.py       the generated tables                          site.py, static/  the web page
+race*.py          races on a machine                            measured_track.py races that rank entries
 """

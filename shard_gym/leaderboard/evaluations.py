@@ -14,7 +14,7 @@ from shard_gym.io.parsing import require_fields
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.scorer import COST_MODEL
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
-from shard_gym.leaderboard.verify import DETERMINISTIC_AGENTS
+from shard_gym.leaderboard.verify import is_stochastic
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class EvaluatedAgent:
 
     Attributes:
         name: of the agent; an agent of ShardGym keeps its name there.
-        stochastic: whether its placements depend on the seed; it then needs an evaluation for each of five seeds.
+        stochastic: whether its answers depend on the seed; it then needs an evaluation for each of five seeds.
         evaluations: one for each of `seeds`, in their order.
         options: of the agent.
         training_data: what it learnt from (see `training_data.py`); empty if it does not learn.
         training_queries: cost-model evaluations in training, in total; those of the seed with the most.
         training_seconds: of the seed that took longest; None if it does not learn, or its training is not known.
-        search_budget: placements it may try for one task, under any cost model; 0 if it does not search.
+        search_budget: answers it may try for one task, under any cost model; 0 if it does not search.
         planning_queries: evaluations of the scoring cost model for one task, mean; None for those that the evaluations
             counted. An agent counts by a method `true_cost_queries(fingerprint)`.
     """
@@ -67,7 +67,7 @@ def evaluate_agent(
         UnknownNameError: there is no such agent, or no such suite.
         InvalidCheckpointError: a folder holds no agent.
     """
-    recorded = [recorded_training(agent, suite) for agent in agents]
+    recorded = [recorded_training(agent, suite, options) for agent in agents]
     names = sorted({training.agent if training else agent for training, agent in zip(recorded, agents, strict=True)})
     if len(names) != 1 or len(agents) not in (1, len(SEEDS)):
         raise InvalidOptionError(
@@ -76,11 +76,11 @@ def evaluate_agent(
         )
     if agents[0] not in AGENTS:
         _require_one_training(agents, [training for training in recorded if training is not None])
-    chance = names[0] not in DETERMINISTIC_AGENTS
+    stochastic = is_stochastic(names[0])
     evaluations: list[Evaluation] = []
     budget = 0
-    for seed in SEEDS if chance else ONE_SEED:
-        agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, **options)
+    for seed in SEEDS if stochastic else ONE_SEED:
+        agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, suite=suite, **options)
         budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, COST_MODEL))
         if (
@@ -90,7 +90,7 @@ def evaluate_agent(
             and _answers(evaluations[0]) == _answers(evaluations[1])
         ):
             raise InvalidOptionError(
-                f"{agents[0]} answers alike with every seed, because only its training uses chance. Give the folders "
+                f"{agents[0]} answers alike with every seed, because only its training is stochastic. Give the folders "
                 f"of {len(SEEDS)} training runs, one for each of the seeds {list(SEEDS)}."
             )
         on_seed(seed)
@@ -102,12 +102,12 @@ def evaluate_agent(
             trained.setdefault("preset", "dream-search")  # tells it from the one that ships (see `can_replay`)
     return EvaluatedAgent(
         names[0],
-        chance,
+        stochastic,
         tuple(evaluations),
         options={**trained, **options},
         training_data=tuple(dict.fromkeys(data for training in trainings for data in training.data)),
         training_queries=max((training.queries for training in trainings), default=0),
-        training_seconds=max((training.seconds for training in trainings), default=None),
+        training_seconds=max((each.seconds for each in trainings if each.seconds is not None), default=None),
         search_budget=budget,
     )
 
@@ -168,7 +168,8 @@ def read_evaluation(path: Path) -> Evaluation:
     require_fields(record, _EVALUATION, source)
     for number, task in enumerate(record["tasks"]):
         if isinstance(task, dict):
-            task.setdefault("plan", None)  # evaluations of before there were plans have none
+            for noun in ("plan", "sequence"):  # evaluations of before there were such answers have none
+                task.setdefault(noun, None)
         require_fields(task, _TASK, f"Task {number} of {source}")
         placement = task["placement"]
         if placement is not None and not all(type(device) is int and abs(device) < MAX_INT for device in placement):
@@ -189,4 +190,5 @@ _EVALUATION: dict[str, type | tuple[type, ...]] = {
 _TASK: dict[str, type | tuple[type, ...]] = {
     **{"task": str, "cost_ms": float, "valid": bool, "seconds": float, "true_cost_queries": int},
     **{"placement": (list, type(None)), "failure": str, "plan": (list, type(None))},
+    **{"sequence": (str, type(None))},
 }

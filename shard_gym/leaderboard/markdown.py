@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.ranking import (
@@ -17,12 +19,11 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.leaderboard.sequence_tables import load_sequence_boards, sequence_tables
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
+from shard_gym.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
@@ -36,7 +37,12 @@ PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/suites.md", ROOM))
 OPEN_ROWS = 5
 """Suites in the table of open suites."""
 
-TITLES = {SIMULATED: "Placement suites", SHARDING: "Sharding suites", MEASURED: "Measured suites"}
+TITLES = {
+    SIMULATED: "Placement suites",
+    SHARDING: "Sharding suites",
+    MEASURED: "Measured suites",
+    REPLANNING: "Replanning suites",
+}
 """The titles of the tables of each track."""
 
 _ABOUT_RATIOS = (
@@ -44,7 +50,7 @@ _ABOUT_RATIOS = (
     "known, and the budget: cost-model evaluations in training (on the suite with the most) + while planning a task"
 )
 
-COLUMNS = (
+LEAGUE_COLUMNS = (
     "league",
     "entry",
     "mean ms",
@@ -57,7 +63,7 @@ COLUMNS = (
     "budget",
     "trained on",
 )
-"""Of the simulated track."""
+"""Columns of a track with leagues."""
 
 RACE_COLUMNS = (
     "entry",
@@ -71,6 +77,14 @@ RACE_COLUMNS = (
     "trained on",
 )
 
+BEFORE_FACTS = ("entry", "over oracle", "95% interval", "hours")
+AFTER_FACTS = ("checked", "trained on")
+"""Columns of a track whose answers are compared with the best ones there can be; facts of the answers are between."""
+
+CHECKED = {True: "replayed", False: "**not replayed**"}
+
+MS_PER_HOUR = 3.6e6
+
 
 def render(root: Path) -> dict[Path, bytes]:
     """The pages with tables and their content, from the entries under `root`; nothing is written.
@@ -79,13 +93,8 @@ def render(root: Path) -> dict[Path, bytes]:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
-    leaderboards, boards = load_leaderboards(root), load_sequence_boards(root)
-
-    def all_tables(found: Sequence[Leaderboard]) -> str:
-        replanning = f"### Replanning suites\n\n{sequence_tables(boards)}" if boards else ""
-        return "\n\n".join(filter(None, [_all_tables(found), replanning])) or "No entries yet."
-
-    contents = {TABLES: all_tables, OPEN: _open_table, ROOM: _room_table}
+    leaderboards = load_leaderboards(root)
+    contents = {TABLES: _all_tables, OPEN: _open_table, ROOM: _room_table}
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
@@ -133,12 +142,12 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
         if boards := [each for each in leaderboards if each.track == track]:
             across = [_plans_table(boards)] if track == SHARDING else []
             parts += [f"### {title}", *across, *map(_leaderboard_table, boards)]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "No entries yet."
 
 
 def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
-    found = [board for board in leaderboards if board.track != MEASURED and board.status == "open"]
+    found = [board for board in leaderboards if board.rules.leagues and board.status == "open"]
     boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
     if not boards:
         return "No open suite has training tasks."
@@ -233,7 +242,7 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
     """The table of how far each league and the best known placements are from the best there can be, on every suite."""
     rows = []
     for leaderboard in leaderboards:
-        if leaderboard.track == MEASURED:
+        if not leaderboard.rules.leagues:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
         room = [leaderboard.smallest_gap(league) for league in LEAGUES]
@@ -276,8 +285,11 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     """The description and the table of one leaderboard, collapsed; of a race also the entries that are not in it."""
     suite, race = leaderboard.suite, leaderboard.race
     about = f"{suite_info(suite).description} {counted(len(leaderboard.scorer.suite), 'task')}."
-    if leaderboard.track != MEASURED:
-        entries = _entries_table(COLUMNS, leaderboard.entries)
+    if leaderboard.rules.looks_ahead:
+        about = f"{about} {leaderboard.scorer.problem.conditions(leaderboard.scorer.suite[0])}"
+        return collapsed(suite, f"{about}\n\n{_facts_table(leaderboard)}")
+    if leaderboard.rules.leagues:
+        entries = _entries_table(LEAGUE_COLUMNS, leaderboard.entries)
         return collapsed(f"{suite}: {leaderboard.status}", f"{about} {leaderboard.how_solved}\n\n{entries}")
     title, parts = suite, [about]
     if race:
@@ -286,6 +298,32 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     if leaderboard.not_raced:
         parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
     return collapsed(title, "\n\n".join(parts))
+
+
+def _facts_table(leaderboard: Leaderboard) -> str:
+    """The entries with the means of the facts of their answers, and the best answers there can be."""
+    problem, rows = leaderboard.scorer.problem, []
+    columns = (*BEFORE_FACTS, *problem.headings, *AFTER_FACTS)
+    for ranked in leaderboard.entries:
+        facts = ranked.verified.facts
+        cells = _cells(ranked) | {
+            "over oracle": "" if ranked.gap is None else _percent(ranked.gap),
+            "95% interval": " to ".join(map(_percent, ranked.gap_interval or ())),
+            "hours": f"{ranked.mean_cost_ms / MS_PER_HOUR:.3f}",
+            **{heading: _fact(float(np.nanmean(facts[heading])), heading) for heading in problem.headings},
+            "checked": CHECKED[ranked.replayed_seconds is not None],
+        }
+        rows.append([cells[column] for column in columns])
+    if leaderboard.best is not None:
+        best = f"{leaderboard.best.costs_ms.mean() / MS_PER_HOUR:.3f}"
+        title = f"{problem.best_name}: the best {problem.noun}, with hindsight"
+        rows.append([title, "0.00%", "", best, *("" for _ in problem.headings), "looks ahead, no entry", ""])
+    return table(columns, rows, notes=len(AFTER_FACTS))
+
+
+def _fact(value: float, heading: str) -> str:
+    """Times to a second, counts to a tenth."""
+    return f"{value:,.0f}" if heading.endswith(", s") else f"{value:.1f}"
 
 
 def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
@@ -318,6 +356,11 @@ def _name(verified: VerifiedEntry) -> str:
     """The name, with its link if it has one."""
     name, link = escaped(verified.entry.name), verified.entry.link
     return f"[{name}]({link})" if link else name
+
+
+def _percent(share: float) -> str:
+    """A share in percent; never -0.00%, which a rounding error would be."""
+    return f"{100 * (round(share, 6) + 0.0):.2f}%"
 
 
 def _ratio(ratio: float, low: float, high: float) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.answers import Answer
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
@@ -20,20 +19,23 @@ from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
+from shard_gym.leaderboard.tracks import TRACKS, Track
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
+from shard_gym.problems import Answer
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import (
     IMPROVED_BY,
     BestKnown,
     best_known,
+    best_known_costs,
     best_known_effort,
     improved_by,
     write_best_known,
 )
-from shard_gym.suites.bounds import lower_bounds
+from shard_gym.suites.bounds import lower_bounds_effort
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import ProvenGap, proven_gap
-from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
+from shard_gym.suites.info import MEASURED
 from shard_gym.text import counted
 
 SOLVED = 0.02
@@ -49,6 +51,7 @@ class RankedEntry:
         mean_cost_ms: mean over seeds and tasks, failures charged with the penalty.
         interval_ms: 95% interval of that mean.
         gap: mean of cost / best known cost, less 1; None without best known costs.
+        gap_interval: 95% interval of that, where it ranks entries (see `Problem.bounds_are_reached`).
         gap_of_answers: the same of the seeds and tasks with an answer; None without any.
         improvement_over_next: probability that it costs less than the entry of the next rank of its league; None for
             the last one.
@@ -64,12 +67,13 @@ class RankedEntry:
     improvement_over_next: float | None
     replayed_seconds: float | None
     gap_of_answers: float | None = None
+    gap_interval: tuple[float, float] | None = None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
 
     @property
     def league(self) -> str | None:
-        """That of the entry; None in the measured track."""
+        """That of the entry; None in tracks without."""
         return self.verified.league
 
 
@@ -79,7 +83,7 @@ class BestAnswers:
 
     Attributes:
         costs_ms: (N,) float64.
-        answers: N of them.
+        answers: N of them; empty where only the costs are known.
         effort: how they were found, in words.
     """
 
@@ -96,8 +100,9 @@ class Leaderboard:
         track: of all of them.
         hardware: the machine of the race; without a race the hardware that the tasks are placed on.
         scorer: of the suite; of its tasks as they were measured if there is a race.
-        best: the best placements known; None if a task has none, and in the measured track.
-        entries: the leagues one after the other, in each by rank, the best first; of a race, all by rank.
+        best: the best answers known; None if a task has none, and in the measured track.
+        entries: by rank, the best first, the leagues one after the other; where agents could look ahead, those that
+            were replayed before the others.
         race: in the measured track, if there is one.
         not_raced: entries of the measured track that are not in the race.
     """
@@ -109,6 +114,11 @@ class Leaderboard:
     entries: tuple[RankedEntry, ...]
     race: VerifiedRace | None = None
     not_raced: tuple[VerifiedEntry, ...] = ()
+
+    @property
+    def rules(self) -> Track:
+        """What holds in the track."""
+        return TRACKS[self.track]
 
     @property
     def suite(self) -> str:
@@ -130,7 +140,7 @@ class Leaderboard:
     @property
     def is_solved(self) -> bool:
         """Whether an entry of the first league is within `SOLVED` of the proven bounds, mean over tasks and seeds."""
-        bounds = lower_bounds(self.scorer.suite, self.scorer.model)
+        bounds = self.scorer.shipped_bounds
         if len(bounds) < len(self.scorer.suite):
             return False
         lowest = np.array([bounds[task.name] for task in self.scorer.suite])
@@ -151,19 +161,21 @@ class Leaderboard:
         sentences.append(str(self.proven_gap or "No proven bounds of all its tasks are stored yet."))
         gap = self.smallest_gap(LEAGUES[0])
         if gap is not None:
-            noun = self.scorer.answers.noun
+            noun = self.scorer.problem.noun
             sentences.append(f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known {noun}s.")
         return " ".join(sentences)
 
 
 def load_leaderboards(root: Path) -> list[Leaderboard]:
-    """The leaderboards of the entries under `root`, all verified: the simulated ones first, in the order of the suites.
+    """The leaderboards of the entries under `root`, all verified, by track and suite in their order.
+
+    What rows of answers claim is believed; `verify_all` computes it again.
 
     Raises:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry or a race is not valid; the message has the first finding.
     """
-    entries, findings = verify_all(root)
+    entries, findings = verify_all(root, recompute=False)
     replays, stale = read_replays(root, entries)
     races, wrong = read_races(root, entries)
     findings += stale + wrong
@@ -174,16 +186,16 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
         )
     groups: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
-        groups.setdefault((each.folder.track, each.folder.suite), []).append(each)
+        groups.setdefault(each.folder.board, []).append(each)
     leaderboards = []
-    for track in (SIMULATED, SHARDING):
-        for suite in suite_names(track):
-            if members := groups.get((track, suite)):
+    for track, rules in TRACKS.items():
+        for suite in suite_names():
+            members = groups.get((track, suite))
+            if members and rules.scored:
                 leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
-    for suite in suite_names():
-        if members := groups.get((MEASURED, suite)):
-            own = [each for each in races if each.folder.suite == suite]
-            leaderboards += [race_leaderboard(each, members) for each in own] or [_without_race(suite, members)]
+            elif members:
+                own = [each for each in races if each.folder.suite == suite]
+                leaderboards += [race_leaderboard(each, members) for each in own] or [_without_race(suite, members)]
     return leaderboards
 
 
@@ -217,14 +229,22 @@ def _without_race(suite: str, entries: Sequence[VerifiedEntry]) -> Leaderboard:
 
 
 def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
-    """The leaderboard of the simulated entries of one suite, at least one."""
-    best = _best_answers(scorer, entries)
-    ordered = sorted(entries, key=lambda each: (_place(each.league), float(each.costs_ms.mean()), each.folder.slug))
+    """The leaderboard of the entries of one suite that the cost model scores, at least one."""
+    best, rules = _best_answers(scorer, entries), entries[0].folder.rules
+    by_gap = best is not None and scorer.problem.bounds_are_reached
+
+    def place(entry: VerifiedEntry) -> tuple[bool, int, float, str]:
+        ratios = entry.costs_ms / best.costs_ms if by_gap and best is not None else entry.costs_ms
+        unseen = rules.looks_ahead and entry.folder.id not in replays
+        return unseen, _place(entry.league), float(ratios.mean()), entry.folder.slug
+
+    ordered = sorted(entries, key=place)
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
         over = None
         if after is not None and after.league == each.league:
             over = statistics.probability_of_improvement(each.costs_ms, after.costs_ms)
+        gaps = None if best is None else each.costs_ms / best.costs_ms - 1.0
         ranked.append(
             RankedEntry(
                 each,
@@ -232,12 +252,13 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
                 interval_ms=statistics.mean_interval(each.costs_ms),
                 gap=None if best is None else float((each.costs_ms / best.costs_ms).mean() - 1.0),
                 gap_of_answers=_gap_of_answers(each, best),
+                gap_interval=statistics.mean_interval(gaps) if by_gap and gaps is not None else None,
                 improvement_over_next=over,
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
             )
         )
-    info = suite_info(scorer.suite.name)
-    return Leaderboard(info.track, info.hardware, scorer, best, tuple(ranked))
+    hardware = suite_info(scorer.suite.name).hardware
+    return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(ranked))
 
 
 def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | None:
@@ -253,9 +274,13 @@ def _place(league: str | None) -> int:
 
 
 def _best_answers(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestAnswers | None:
-    """None if a task has neither a best known answer nor one in an entry."""
+    """None if a task has neither a best known cost nor an answer in an entry."""
+    if scorer.problem.bounds_are_reached:
+        costs = best_known_costs(scorer.suite, scorer.model)
+        lowest = np.array([costs.get(task.name, np.nan) for task in scorer.suite])
+        return None if np.isnan(lowest).any() else BestAnswers(lowest, (), lower_bounds_effort(scorer.suite.name))
     known = best_known(scorer.suite, scorer.model)
-    best = {**known, **_improvements(scorer, entries)}
+    best = {**known, **_improvements(scorer, entries, known)}
     if len(best) < len(scorer.suite):
         return None
     ordered = [best[task.name] for task in scorer.suite]
@@ -282,18 +307,22 @@ Improvements = Mapping[str, Improvement]
 
 
 def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, Improvements]:
-    """Where entries of the simulated track improve the best known placements, by name of the suite."""
+    """Where entries improve the best known answers, by name of the suite."""
     groups: dict[str, list[VerifiedEntry]] = {}
     for each in entries:
-        if each.folder.track != MEASURED:
+        if each.folder.rules.leagues:
             groups.setdefault(each.folder.suite, []).append(each)
-    found = {suite: _improvements(load_scorer(suite), members) for suite, members in groups.items()}
+    found = {}
+    for suite, members in groups.items():
+        scorer = load_scorer(suite)
+        found[suite] = _improvements(scorer, members, best_known(scorer.suite, scorer.model))
     return {suite: better for suite, better in found.items() if better}
 
 
-def _improvements(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> Improvements:
+def _improvements(
+    scorer: Scorer, entries: Sequence[VerifiedEntry], known: Mapping[str, BestKnown]
+) -> Mapping[str, Improvement]:
     """`improvements` of one suite."""
-    known = best_known(scorer.suite, scorer.model)
     found = {}
     for number, task in enumerate(scorer.suite):
         candidates = [

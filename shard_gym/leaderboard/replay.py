@@ -1,20 +1,20 @@
-"""Replays: the agent of an entry places some of its tasks again; costs, budget and time are compared with the entry.
+"""Replays: the agent of an entry answers some of its tasks again; costs, budget and time are compared with the entry.
 
-Only agents that ship with ShardGym can be replayed. The times are kept in `replayed.json`.
+Only agents that ship with ShardGym can be replayed. The times are kept in `replayed.json`; its rows also say which
+entries of the track "replanning" were replayed.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, PLANNERS, make_agent
+from shard_gym.agents import AGENTS, make_agent
 from shard_gym.agents.options import placing_options
-from shard_gym.errors import DamagedFileError, NoPlacementFoundError, ShardGymError, short_repr
+from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
@@ -22,26 +22,27 @@ from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
-from shard_gym.suites.info import MEASURED
+from shard_gym.problems import Attempt
 from shard_gym.system import cpu_model
-from shard_gym.tasks import Task
+from shard_gym.tasks import SuiteTask
 from shard_gym.text import counted
 
 MACHINE_DEPENDENT = "max_seconds"
-"""An option of searches with which a seed gives other placements on another machine."""
+"""An option of searches with which a seed gives other answers on another machine."""
+
+FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
+"""What options that are none raise when an agent is made with them, or answers."""
 
 Replays = Mapping[str, ReplayRow]
 """Rows of `replayed.json` by the ids of the entries."""
 
 
 def can_replay(verified: VerifiedEntry) -> bool:
-    """Whether the agent ships with ShardGym, trained as the entry declares, and its seed decides its placements."""
+    """Whether the agent ships with ShardGym, trained as the entry declares, and its seed decides its answers."""
     agent, training = verified.entry.agent, verified.entry.training
-    if verified.folder.track == MEASURED or agent.name not in {*AGENTS, *PLANNERS}:
+    if not verified.folder.rules.scored or agent.name not in AGENTS or MACHINE_DEPENDENT in agent.options:
         return False
-    if MACHINE_DEPENDENT in agent.options:
-        return False
-    recorded = recorded_training(agent.name, verified.folder.suite)
+    recorded = recorded_training(agent.name, verified.folder.suite, agent.options)
     if recorded and not set(agent.options) <= {option.name for option in placing_options(agent.name)}:
         return False  # options of a training: it is another one
     shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
@@ -49,54 +50,56 @@ def can_replay(verified: VerifiedEntry) -> bool:
 
 
 def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[Finding]]:
-    """Place `tasks` tasks again, evenly spaced in the suite, cycling through the entry's seeds.
+    """Answer `tasks` tasks again, evenly spaced in the suite, cycling through the entry's seeds.
 
     Returns:
         The planning time here, and a finding for each difference from the entry. An agent that cannot be made, or that
         searches more than the entry declares, does not run: None, and why.
+
+    Raises:
+        MissingExtraError: the agent needs a package that is not installed.
     """
     entry, folder = verified.entry, verified.folder
     scorer = load_scorer(folder.suite)
     numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
-    seconds: list[float] = []
-    asked: list[int] = []
+    attempts: list[Attempt] = []
     findings = []
-    for count, number in enumerate(numbers):
-        position = count % len(entry.seeds)
-        seed, task = entry.seeds[position], scorer.suite[number]
+    for position, seed in enumerate(entry.seeds[: len(numbers)]):
+        own = numbers[position :: len(entry.seeds)]
+        some = [scorer.suite[number] for number in own]
         try:
-            options = entry.agent.options
-            agent = make_agent(entry.agent.name, cost_model=COST_MODEL, seed=seed, **options)
-        except (ShardGymError, TypeError) as error:  # an option may have the name of another argument
-            reason = f"The agent cannot be made as declared: {error}"
-            return None, [Finding(folder.file(ENTRY), reason)]
-        ask = scorer.answers.asker(agent)
-        if count == 0:
+            agent = _make_agent(verified, seed)
             declared = entry.planning.search_budget
             if agent.search_budget != declared:
                 reason = f"planning.search_budget is {declared}, but the agent's is {agent.search_budget}."
                 return None, [Finding(folder.file(ENTRY), reason)]  # what is declared has a limit
-            with suppress(NoPlacementFoundError):
-                ask(task)  # the first call is slower: it imports modules and loads weights
-        before = agent.true_cost_queries(scorer.model.fingerprint)
-        started, answer = time.perf_counter(), None
-        with suppress(NoPlacementFoundError):
-            answer = ask(task)
-        seconds.append(time.perf_counter() - started)
-        asked.append(agent.true_cost_queries(scorer.model.fingerprint) - before)
-        cost = float(scorer.penalties[number])
-        if answer is not None:
-            cost = float(scorer.costs(number, [scorer.answers.checked(answer, task)])[0])
-        claimed = float(verified.costs_ms[position, number])
-        if abs(cost - claimed) > TOLERANCE * claimed:
-            reason = f"Replayed, the agent's {scorer.answers.noun} costs {cost} ms; the entry's costs {claimed} ms."
-            findings.append(Finding(folder.file(folder.answers), reason, task.name, seed))
-    findings += _check_queries(verified, asked, [scorer.suite[number] for number in numbers])
-    median = float(np.median(seconds))
+            if position == 0:
+                list(scorer.problem.attempts(agent, some[:1], scorer.model))  # imports modules and loads weights
+            own_attempts = list(scorer.problem.attempts(agent, some, scorer.model))
+        except MissingExtraError:
+            raise
+        except FAULTS as error:
+            return None, [Finding(folder.file(ENTRY), f"The agent cannot run as declared: {error}")]
+        attempts += own_attempts
+        for number, task, attempt in zip(own, some, own_attempts, strict=True):
+            cost = scorer.penalty_ms(number) if attempt.error else None
+            if cost is None:
+                cost = float(scorer.costs(number, [scorer.problem.checked(attempt.returned, task)])[0])
+            claimed = float(verified.costs_ms[position, number])
+            if abs(cost - claimed) > TOLERANCE * claimed:
+                reason = f"Replayed, the agent's {scorer.problem.noun} costs {cost} ms; the entry's costs {claimed} ms."
+                findings.append(Finding(folder.file(folder.answers), reason, task.name, seed))
+    findings += _check_queries(verified, [each.queries for each in attempts], [scorer.suite[each] for each in numbers])
+    median = float(np.median([each.seconds for each in attempts]))
     return ReplayRow(placements=verified.sha256, tasks=len(numbers), seconds=median, machine=cpu_model()), findings
 
 
-def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequence[Task]) -> list[Finding]:
+def _make_agent(verified: VerifiedEntry, seed: int) -> Any:
+    agent = verified.entry.agent
+    return make_agent(agent.name, cost_model=COST_MODEL, seed=seed, suite=verified.folder.suite, **agent.options)
+
+
+def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequence[SuiteTask]) -> list[Finding]:
     """Findings if the agent asked more than the entry declares for all its tasks, or belongs to another league."""
     planning, file = verified.entry.planning, verified.folder.file(ENTRY)
     findings = []
@@ -108,7 +111,7 @@ def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequenc
         )
         findings.append(Finding(file, reason))
     league = league_of(float(np.mean(asked)), planning.search_budget, tasks)
-    if verified.league is None or LEAGUES.index(league) > LEAGUES.index(verified.league):
+    if verified.league is not None and LEAGUES.index(league) > LEAGUES.index(verified.league):
         reason = f"Replayed, the agent belongs to the league {league!r}; the entry belongs to {verified.league!r}."
         findings.append(Finding(file, reason))
     return findings
@@ -117,7 +120,7 @@ def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequenc
 def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays, list[Finding]]:
     """The rows of `replayed.json` under `root`, none if there is no such file, and the findings.
 
-    A time is valid for the placements it was taken with: a changed or missing entry is a finding.
+    A time is valid for the answers it was taken with: a changed or missing entry is a finding.
     """
     path = root / REPLAYED
     if not path.exists() and not path.is_symlink():
@@ -135,7 +138,7 @@ def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays,
         if entry is None:  # an entry that is not valid has findings of its own
             reason = "" if entry_id in folders else "which does not exist."
         elif row.placements != entry.sha256:
-            reason = "but the time was taken with other placements."
+            reason = "but the time was taken with other answers."
         elif not can_replay(entry):
             reason = "but its agent does not ship with ShardGym as declared."
         elif row.tasks > (tasks := len(entry.answers[0])):

@@ -9,13 +9,15 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from typing_extensions import override
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
-from shard_gym.leaderboard.store import ENTRY, PLACEMENTS, PLANS, REPLAYED, Finding
-from shard_gym.suites.info import MEASURED
+from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding
+from shard_gym.leaderboard.tracks import TRACKS
 
 try:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
@@ -27,10 +29,10 @@ SCHEMA = 1
 """Version of all files; raised when their form changes."""
 
 SEEDS = (0, 1, 2, 3, 4)
-"""The seeds of an agent that uses chance. They are fixed, so that nobody submits the best five of many."""
+"""The seeds of a stochastic agent. They are fixed, so that nobody submits the best five of many."""
 
 ONE_SEED = (0,)
-"""The seed of an agent that uses no chance."""
+"""The seed of a deterministic agent."""
 
 LEAGUES = ("zero-query", "guided", "search")
 """See `shard_gym.leaderboard.leagues`."""
@@ -42,13 +44,13 @@ MAX_REPLAYED = 1_000_000
 """The largest search budget of an agent that ships with ShardGym: minutes for each task that a maintainer replays."""
 
 MAX_ROWS = 2_000
-"""The most rows of a `placements.json`: five seeds of 400 tasks."""
+"""The most rows of a file of answers: five seeds of 400 tasks."""
 
 MAX_CONTAINERS = 5_000
 """The most lists and objects in a file of an entry, or with the times of all entries."""
 
 MAX_SHARDS = 1_000_000
-"""The same in a file of plans, where every shard is a list."""
+"""The same in `plans.json`, where every shard is a list."""
 
 _LINK = re.compile(
     r"https://(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?(?::[0-9]{1,5})?"
@@ -96,6 +98,12 @@ def _unique(values: list[str]) -> list[str]:
     return values
 
 
+def _track(name: str) -> str:
+    if name not in TRACKS:
+        raise ValueError(f"it must be one of {', '.join(TRACKS)}")
+    return name
+
+
 Line = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
 Name = Annotated[Line, AfterValidator(plain_name)]
 Authors = Annotated[
@@ -130,7 +138,7 @@ class Strict(BaseModel):
 
 
 class AgentPart(Strict):
-    """`[agent]`: its name, whether its placements depend on the seed, whether it learnt from data, its options."""
+    """`[agent]`: its name, whether its answers depend on the seed, whether it learnt from data, its options."""
 
     name: Name
     stochastic: bool
@@ -146,7 +154,7 @@ class MadeWithPart(Strict):
 
 
 class MadeForPart(Strict):
-    """`[suite]`, whose test tasks it places, or `[cost_model]`, which scores it (see `Scorer.cost_model_sha256`)."""
+    """`[suite]`, whose test tasks it answers, or `[cost_model]`, which scores it (see `Scorer.cost_model_sha256`)."""
 
     name: Line
     sha256: Digest
@@ -164,7 +172,7 @@ class TrainingPart(Strict):
 
 
 class PlanningPart(Strict):
-    """`[planning]`: of one task: cost-model evaluations (mean), limit of placements it tries, seconds (median).
+    """`[planning]`: of one task: cost-model evaluations (mean), limit of answers it tries, seconds (median).
 
     `league` follows from the first two; an entry that names a later one is in that.
     """
@@ -182,7 +190,7 @@ class HardwarePart(Strict):
 
 
 class ScoresPart(Strict):
-    """`[scores]`: the scores it claims; verification compares them with the placements."""
+    """`[scores]`: the scores it claims; verification compares them with the answers."""
 
     mean_cost_ms: Annotated[float, Field(gt=0, le=float(MAX_INT))]
     failures: Count
@@ -196,7 +204,7 @@ class Entry(Strict):
     authors: Authors
     link: Link
     licence: Licence
-    track: Literal["simulated", "measured", "sharding"]
+    track: Annotated[str, AfterValidator(_track)]
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
     agent: AgentPart
     made_with: MadeWithPart
@@ -209,7 +217,7 @@ class Entry(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Entry:
-        scored = self.track != MEASURED
+        scored = TRACKS[self.track].scored
         if scored != (self.cost_model is not None) or scored != (self.scores is not None):
             raise ValueError(
                 "[cost_model] and [scores] are refused in the measured track, where races score, and required in others"
@@ -227,57 +235,73 @@ class Entry(Strict):
         return self
 
 
-class PlacementRow(Strict):
-    """A row of `placements.json`: T device numbers, or null where the agent found no placement.
+class Row(Strict):
+    """A row of a file of answers: the answer of a task under its problem's noun, or null where the agent found none."""
+
+    task: Task
+    seed: Count
+    answer: Any
+
+    @property
+    def claimed_ms(self) -> float | None:
+        """The cost that it claims, in tracks whose rows do."""
+        return None
+
+    @property
+    def claimed_facts(self) -> Mapping[str, float]:
+        """The facts that it claims besides."""
+        return {}
+
+
+class PlacementRow(Row):
+    """A row of `placements.json`: T device numbers.
 
     Validation reports one mistake of a row: a million wrong numbers would take long to list.
     """
 
-    task: Task
-    seed: Count
-    placement: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None
+    answer: Annotated[list[Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]], Field(fail_fast=True)] | None = Field(
+        alias="placement"
+    )
+
+
+class PlanRow(Row):
+    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`)."""
+
+    answer: list[Any] | None = Field(alias="plan")
+
+
+class SequenceRow(Row):
+    """A row of `sequences.json`: a digit for each decision, the cost, and the facts that tables show (see `Track`)."""
+
+    answer: str | None = Field(alias="sequence")
+    cost_ms: Amount | None = None
+    facts: Annotated[dict[Line, Amount], Field(max_length=20)] = {}
 
     @property
-    def answer(self) -> list[Any] | None:
-        """The placement."""
-        return self.placement
-
-
-class PlacementTable(Strict):
-    """`placements.json`."""
-
-    schema_: Schema
-    rows: list[PlacementRow]
-
-
-class PlanRow(Strict):
-    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`), or null."""
-
-    task: Task
-    seed: Count
-    plan: list[Any] | None
+    @override
+    def claimed_ms(self) -> float | None:
+        return self.cost_ms
 
     @property
-    def answer(self) -> list[Any] | None:
-        """The plan."""
-        return self.plan
+    @override
+    def claimed_facts(self) -> Mapping[str, float]:
+        return self.facts
 
 
-class PlanTable(Strict):
-    """`plans.json`."""
+RowT = TypeVar("RowT", bound=Row)
+
+
+class Table(Strict, Generic[RowT]):
+    """A file of answers."""
 
     schema_: Schema
-    rows: list[PlanRow]
-
-
-AnswerRow = PlacementRow | PlanRow
-AnswerTable = PlacementTable | PlanTable
+    rows: list[RowT]
 
 
 class ReplayRow(Strict):
     """An entry's row of `replayed.json`: the median planning time of a task when the agent was replayed.
 
-    `placements` is the SHA-256 of the `placements.json` (or `plans.json`) that the replay was compared with.
+    `placements` is the SHA-256 of the file of answers that the replay was compared with.
     """
 
     placements: Digest
@@ -295,24 +319,24 @@ class ReplayTable(Strict):
 
 MODELS: dict[str, type[BaseModel]] = {
     ENTRY: Entry,
-    PLACEMENTS: PlacementTable,
-    PLANS: PlanTable,
+    "placements.json": Table[PlacementRow],
+    "plans.json": Table[PlanRow],
+    "sequences.json": Table[SequenceRow],
     REPLAYED: ReplayTable,
 }
 """The model of each file, by its name."""
 
 
-def parse(data: bytes, file: str, model: type[BaseModel] | None = None) -> tuple[Any, list[Finding]]:
+def parse(data: bytes, file: str) -> tuple[Any, list[Finding]]:
     """The content of a file as an instance of its model; or None, and everything wrong with it.
 
     Args:
         data: the content.
-        file: the file as findings name it.
-        model: of the file; without one that of its name in `MODELS`, which is the last part of `file`.
+        file: the file as findings name it; its name is the last part.
     """
     name = file.rpartition("/")[2]
     try:
-        most = MAX_SHARDS if name == PLANS else MAX_CONTAINERS
+        most = MAX_SHARDS if name == "plans.json" else MAX_CONTAINERS
         record = parse_toml(data, "It") if name == ENTRY else parse_json(data, "It", most)
         record = require_schema(record, SCHEMA, "It")
         rows = record.get("rows")
@@ -321,7 +345,7 @@ def parse(data: bytes, file: str, model: type[BaseModel] | None = None) -> tuple
     except DamagedFileError as error:
         return None, [Finding(file, str(error))]
     try:
-        return (model or MODELS[name]).model_validate(record), []
+        return MODELS[name].model_validate(record), []
     except ValidationError as error:
         return None, [_finding(each, record, file) for each in error.errors(include_url=False)]
 
@@ -347,11 +371,10 @@ def _finding(error: Any, record: Any, file: str) -> Finding:
     return Finding(file, reason, task, seed)
 
 
-def format_rows(rows: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
-    """A file of rows as JSON, one row on each line, so that a change of a row changes one line; `more` before them."""
-    before = "".join(f'"{key}":{json.dumps(value, allow_nan=False)},' for key, value in more.items())
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A file of rows as JSON, one row on each line, so that a change of a row changes one line."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
-    return f'{{"schema":{SCHEMA},{before}"rows":[\n{lines}\n]}}\n'.encode()
+    return f'{{"schema":{SCHEMA},"rows":[\n{lines}\n]}}\n'.encode()
 
 
 def format_toml(record: Mapping[str, Any]) -> bytes:

@@ -14,25 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shard_gym.answers import Answer
 from shard_gym.cost_models import ShardingCostModel
-from shard_gym.drift.suites import DriftSuite
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.markdown import MS_PER_HOUR
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
-from shard_gym.leaderboard.schema import Entry
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
-from shard_gym.leaderboard.sequence_files import SequenceEntry, Sequences, scored_suite
-from shard_gym.leaderboard.sequence_tables import SequenceBoard
-from shard_gym.leaderboard.statistics import TAUS, mean_interval, performance_profile
-from shard_gym.leaderboard.store import MIB, REPLANNING, EntryFolder
+from shard_gym.leaderboard.statistics import TAUS, performance_profile
+from shard_gym.leaderboard.store import MIB
+from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.placement import memory_used, placement_to_json
+from shard_gym.problems import Answer
+from shard_gym.problems.placement import table_loads
 from shard_gym.sharding import plan_memory_used
 from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED, SIMULATED
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Suite
 from shard_gym.text import counted
 
 STATIC = Path(__file__).parent / "static"
@@ -52,7 +51,7 @@ TABLE_DIGITS = 4
 """Significant digits of the numbers of single tables, which are most of what a page loads."""
 
 
-def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[SequenceBoard] = ()) -> list[Path]:
+def write_site(leaderboards: Sequence[Leaderboard], out: Path) -> list[Path]:
     """Write the page into the folder `out` and return the paths of its files, sorted.
 
     Each file is written atomically. Files of an earlier page in the folder `data`, such as those of an entry that was
@@ -62,7 +61,7 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     Raises:
         UnwritablePathError: the folder cannot be written to.
     """
-    files = site_files(leaderboards, boards, docs="../" if (out.parent / DOCS_PAGE).is_file() else None)
+    files = site_files(leaderboards, docs="../" if (out.parent / DOCS_PAGE).is_file() else None)
     for name, content in files.items():
         write_atomically(out / name, content)
     for path in sorted((out / DATA).rglob("*.js")):
@@ -74,18 +73,15 @@ def write_site(leaderboards: Sequence[Leaderboard], out: Path, boards: Sequence[
     return [out / name for name in files]
 
 
-def site_files(
-    leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard] = (), docs: str | None = None
-) -> dict[str, bytes]:
+def site_files(leaderboards: Sequence[Leaderboard], docs: str | None = None) -> dict[str, bytes]:
     """The content of each file of the page by its path, sorted; nothing is written.
 
     Args:
-        leaderboards: of the tracks with placements and plans.
-        boards: of the track "replanning".
+        leaderboards: of all tracks.
         docs: the documentation site, relative to the page, such as "../"; None if it is not there.
     """
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
-    for key, value in _values(leaderboards, boards, docs):
+    for key, value in _values(leaderboards, docs):
         # A page opened from a disk may load scripts, but may not fetch JSON. The literal is ASCII and runs no code.
         literal = json.dumps(value, allow_nan=False, separators=(",", ":"))
         script = f"(window.ShardGymData ??= {{}})[{json.dumps(key)}] = {literal};\n"
@@ -93,27 +89,20 @@ def site_files(
     return dict(sorted(files.items()))
 
 
-def _values(
-    leaderboards: Sequence[Leaderboard], boards: Sequence[SequenceBoard], docs: str | None
-) -> Iterator[tuple[str, Any]]:
+def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[tuple[str, Any]]:
     """The values of the page by their keys: one index, and the data of each leaderboard.
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
-    ranked_entries = [ranked for each in leaderboards for ranked in each.entries]
-    folders = [ranked.verified.folder for ranked in ranked_entries]
-    folders += [entry.folder for each in boards for entry in each.entries]
-    yield (
-        "index",
-        {
-            "competitors": sorted({folder.slug for folder in folders}),
-            "suites": [*map(_summary, leaderboards), *map(_replanning_summary, boards)],
-            "profile": _profile(leaderboards),
-            "docs": docs,
-        },
-    )
+    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
+    summaries = [_replanning_summary(each) if each.rules.looks_ahead else _summary(each) for each in leaderboards]
+    profile = _profile(leaderboards)
+    yield "index", {"competitors": sorted(competing), "suites": summaries, "profile": profile, "docs": docs}
     for each in leaderboards:
         key, tasks = _leaderboard_key(each), range(len(each.scorer.suite))
+        if each.rules.looks_ahead:
+            yield from _replanning_values(key, each)
+            continue
         yield f"{key}/ranking", [_entry_row(ranked) for ranked in each.entries]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
@@ -121,15 +110,19 @@ def _values(
         for ranked in each.entries:
             costs, answers = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
             yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
-    for board in boards:
-        key, (suite, oracle_s) = f"{REPLANNING}/{board.suite}", scored_suite(board.suite)
-        yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
-        yield (
-            f"{key}/tasks",
-            [{"name": task.name, "oracle_hours": _hours(least)} for task, least in zip(suite, oracle_s, strict=True)],
-        )
-        for entry in board.entries:
-            yield f"{key}/entries/{entry.folder.slug}", _sequence_sheets(entry)
+
+
+def _replanning_values(key: str, board: Leaderboard) -> Iterator[tuple[str, Any]]:
+    """The data of a leaderboard of replanning."""
+    names = [task.name for task in board.scorer.suite]
+    best = board.best.costs_ms.tolist() if board.best else [None] * len(names)
+    yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
+    yield (
+        f"{key}/tasks",
+        [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)],
+    )
+    for ranked in board.entries:
+        yield f"{key}/entries/{ranked.verified.folder.slug}", _sequence_sheets(ranked, board)
 
 
 def _leaderboard_key(leaderboard: Leaderboard) -> str:
@@ -137,9 +130,9 @@ def _leaderboard_key(leaderboard: Leaderboard) -> str:
     return leaderboard.race.folder.id if leaderboard.race else f"{leaderboard.track}/{leaderboard.suite}"
 
 
-def _suite_facts(key: str, suite: TaskSuite | DriftSuite, tasks: Sequence[Task]) -> dict[str, Any]:
+def _suite_facts(key: str, suite: Suite[Any]) -> dict[str, Any]:
     """What the page shows of every suite."""
-    tables, devices = [task.num_tables for task in tasks], [task.num_devices for task in tasks]
+    tables, devices = [task.num_tables for task in suite], [task.num_devices for task in suite]
     return {
         "key": key,
         "name": suite.name,
@@ -156,7 +149,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     suite, race = leaderboard.scorer.suite, leaderboard.race
     is_measured = leaderboard.track == MEASURED
     return {
-        **_suite_facts(_leaderboard_key(leaderboard), suite, suite.tasks),
+        **_suite_facts(_leaderboard_key(leaderboard), suite),
         "description": suite_info(suite.name).description,
         "hardware": leaderboard.hardware,
         "entries": len(leaderboard.entries),
@@ -168,15 +161,15 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _replanning_summary(board: SequenceBoard) -> dict[str, Any]:
+def _replanning_summary(board: Leaderboard) -> dict[str, Any]:
     """A suite of drifting tasks as the page offers it for selection."""
-    suite, oracle_s = scored_suite(board.suite)
+    suite = board.scorer.suite
     return {
-        **_suite_facts(f"{REPLANNING}/{board.suite}", suite, [drifting.task for drifting in suite]),
+        **_suite_facts(_leaderboard_key(board), suite),
         "description": suite.description,
         "entries": len(board.entries),
         "pause_s": suite[0].pause_s,
-        "oracle_hours": _hours(oracle_s.mean()),
+        "oracle_hours": _hours(board.best.costs_ms.mean() if board.best else None),
         "plans": [kind.name for kind in KINDS if not kind.headroom or any(task.grows for task in suite)],
     }
 
@@ -205,10 +198,11 @@ def _profile(leaderboards: Sequence[Leaderboard]) -> dict[str, Any] | None:
     return {"track": SIMULATED, "about": about, "taus": TAUS.tolist(), "lines": lines}
 
 
-def _declared(folder: EntryFolder, entry: Entry | SequenceEntry) -> dict[str, Any]:
+def _declared(verified: VerifiedEntry) -> dict[str, Any]:
     """What the entries of all tracks declare."""
+    entry = verified.entry
     return {
-        "id": folder.slug,
+        "id": verified.folder.slug,
         "name": entry.name,
         "authors": list(entry.authors),
         "link": entry.link,
@@ -224,7 +218,7 @@ def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
     verified, replayed = ranked.verified, ranked.replayed_seconds
     entry = verified.entry
     return {
-        **_declared(verified.folder, entry),
+        **_declared(verified),
         "seeds": len(verified.answers),
         "group": ranked.league,
         "score": _number(ranked.mean_cost_ms),
@@ -242,36 +236,45 @@ def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
     }
 
 
-def _replanning_row(entry: Sequences) -> dict[str, Any]:
+def _replanning_row(ranked: RankedEntry) -> dict[str, Any]:
     """A row of the ranking of replanning: `score` is the share of the oracle's time that an episode takes beyond it."""
-    seconds = entry.seconds.mean(axis=(0, 1))
+    verified = ranked.verified
+    facts = {heading: float(np.nanmean(values)) for heading, values in verified.facts.items()}
     return {
-        **_declared(entry.folder, entry.entry),
-        "seeds": len(entry.rows),
-        "group": "replayed" if entry.is_replayed else "not replayed",
-        "score": _number(float(entry.excess.mean())),
-        "interval": rounded(mean_interval(entry.excess), SCORE_DIGITS),
-        "hours": _hours(seconds.sum()),
-        "pauses_s": _number(seconds[1]),
-        "migrations_s": _number(seconds[2]),
-        "plans": _number(entry.plans),
-        "repairs": _number(entry.repairs),
+        **_declared(verified),
+        "seeds": len(verified.answers),
+        "group": "not replayed" if ranked.replayed_seconds is None else "replayed",
+        "score": _number(ranked.gap),
+        "interval": rounded(ranked.gap_interval or (), SCORE_DIGITS),
+        "hours": _hours(ranked.mean_cost_ms),
+        "pauses_s": _number(facts["pauses, s"]),
+        "migrations_s": _number(facts["migrations, s"]),
+        "plans": _number(facts["plans"]),
+        "repairs": _number(facts["repairs"]),
     }
 
 
-def _sequence_sheets(entry: Sequences) -> dict[str, list[Any]]:
+def _sequence_sheets(ranked: RankedEntry, board: Leaderboard) -> dict[str, list[Any]]:
     """The scores of all tasks, and the first seed's actions and time of each: a digit for each decision, 0 keeps."""
-    sheets = [
-        {
-            "actions": row.actions,
-            "hours": _hours(sum(row.seconds)),
-            "seconds": rounded(row.seconds),
-            "plans": row.plans,
-            "repairs": row.repairs,
-        }
-        for row in entry.rows[0]
-    ]
-    return {"scores": rounded(entry.excess.mean(axis=0)), "sheets": sheets}
+    verified, problem = ranked.verified, board.scorer.problem
+    sheets: list[dict[str, Any] | None] = []
+    for number, answer in enumerate(verified.answers[0]):
+        cost_ms = float(verified.costs_ms[0, number])
+        paused, moved, plans, repairs = (float(verified.facts[heading][0, number]) for heading in problem.headings)
+        sheet = (
+            None
+            if answer is None
+            else {
+                "actions": problem.to_json(answer),
+                "hours": _hours(cost_ms),
+                "seconds": rounded([cost_ms / 1e3 - paused - moved, paused, moved]),
+                "plans": int(plans),
+                "repairs": int(repairs),
+            }
+        )
+        sheets.append(sheet)
+    lowest = board.best.costs_ms if board.best else np.full(len(sheets), np.nan)
+    return {"scores": rounded((verified.costs_ms / lowest - 1.0).mean(axis=0)), "sheets": sheets}
 
 
 def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
@@ -283,6 +286,7 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
     bound = scorer.lower_bound(number) if leaderboard.track != MEASURED else None
     task = scorer.suite[number]
     tables, topology = task.tables, task.topology
+    loads, _ = table_loads(task, scorer.model)
     return {
         "name": task.name,
         "devices_per_host": topology.devices_per_host,
@@ -290,7 +294,7 @@ def _task_sheet(leaderboard: Leaderboard, number: int) -> dict[str, Any]:
         "best_known_ms": None if best is None else _number(float(best.costs_ms[number]), COST_DIGITS),
         "lower_bound_ms": _number(bound, COST_DIGITS),
         "tables": list(tables.names),
-        "costs_ms": rounded(scorer.model.single_table_costs(scorer.loads(number)[0], topology), TABLE_DIGITS),
+        "costs_ms": rounded(scorer.model.single_table_costs(loads, topology), TABLE_DIGITS),
         "memory_mib": rounded(tables.memory_bytes / MIB, TABLE_DIGITS),
         "dims": tables.embedding_dim.tolist(),
         "rows": tables.num_embeddings.tolist(),
@@ -312,7 +316,8 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
     """
     if answer is None:
         return None
-    task, (loads, cluster), model = scorer.suite[number], scorer.loads(number), scorer.model
+    task, model = scorer.suite[number], scorer.model
+    loads, cluster = table_loads(task, model)
     if isinstance(model, ShardingCostModel):
         loads, shards = model.each_shard(answer, task.tables, task.topology)
         device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)
@@ -352,6 +357,6 @@ def _number(value: float | None, digits: int = SCORE_DIGITS) -> float | None:
     return None if value is None else rounded([value], digits)[0]
 
 
-def _hours(seconds: float) -> float | None:
-    """Seconds as rounded hours."""
-    return _number(float(seconds) / 3600)
+def _hours(cost_ms: float | None) -> float | None:
+    """Ms as rounded hours."""
+    return None if cost_ms is None else _number(float(cost_ms) / MS_PER_HOUR)

@@ -14,27 +14,23 @@ from pathlib import Path
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.lock import LOCK
-from shard_gym.suites.info import MEASURED, SHARDING, TRACKS
+from shard_gym.leaderboard.tracks import TRACKS, Track
+from shard_gym.suites.info import MEASURED
 
-ENTRY, PLACEMENTS, PLANS, SEQUENCES = "entry.toml", "placements.json", "plans.json", "sequences.json"
-"""The files of an entry: the first one, and one of the others (`EntryFolder.files`)."""
+ENTRY = "entry.toml"
+"""The file of an entry beside the one with its answers, which `TRACKS` names."""
 
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 """The files of a race. As of an entry, all of them are required, and no others are allowed."""
 
 REPLAYED = "replayed.json"
 
-REPLANNING = "replanning"
-"""The track of suites of drifting tasks, whose entries are sequences of actions (`find_sequences`)."""
-
-ALL_TRACKS = (*TRACKS, REPLANNING)
-
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
 
 KIB, MIB = 2**10, 2**20
 LIMITS = {
-    **{ENTRY: 32 * KIB, PLACEMENTS: 2 * MIB, PLANS: 32 * MIB, SEQUENCES: MIB},
+    **{ENTRY: 32 * KIB, "placements.json": 2 * MIB, "plans.json": 32 * MIB, "sequences.json": MIB},
     **{RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB},
 }
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans
@@ -93,7 +89,7 @@ class EntryFolder:
 
     Attributes:
         root: the folder of the leaderboards.
-        track: one of `ALL_TRACKS`.
+        track: one of `TRACKS`.
         suite: name of the folder around it, which should be the name of a suite.
         slug: name of the folder itself; "races/NAME" of a race.
     """
@@ -109,14 +105,24 @@ class EntryFolder:
         return f"{self.track}/{self.suite}/{self.slug}"
 
     @property
+    def rules(self) -> Track:
+        """What holds in its track."""
+        return TRACKS[self.track]
+
+    @property
     def answers(self) -> str:
-        """Name of the file with the placements, in the track "sharding" with the plans, in "replanning" sequences."""
-        return {SHARDING: PLANS, REPLANNING: SEQUENCES}.get(self.track, PLACEMENTS)
+        """Name of the file with the answers of an entry."""
+        return self.rules.answers
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files of an entry there."""
         return ENTRY, self.answers
+
+    @property
+    def board(self) -> tuple[str, str]:
+        """Track and suite: entries that differ in neither are compared."""
+        return self.track, self.suite
 
     @property
     def path(self) -> Path:
@@ -135,9 +141,9 @@ def entry_folder(root: Path, entry_id: str) -> EntryFolder:
         InvalidOptionError: `entry_id` has another form.
     """
     parts = entry_id.strip("/").split("/")
-    if len(parts) != 3 or parts[0] not in ALL_TRACKS or not all(map(SLUG.fullmatch, parts[1:])):
+    if len(parts) != 3 or parts[0] not in TRACKS or not all(map(SLUG.fullmatch, parts[1:])):
         raise InvalidOptionError(
-            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(ALL_TRACKS)} and names of {SLUG_RULE}; "
+            f"An entry is named TRACK/SUITE/ENTRY, with a track of {list(TRACKS)} and names of {SLUG_RULE}; "
             f"not {short_repr(entry_id)}."
         )
     if (parts[0], parts[2]) == (MEASURED, RACES):
@@ -166,9 +172,7 @@ def require_root(root: Path) -> None:
 
 
 def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry under `root` but those of the track "replanning", sorted by name.
-
-    With a finding for everything else there that is not allowed.
+    """Every entry under `root`, sorted by name, and a finding for everything else there that is not allowed.
 
     Raises:
         InvalidOptionError: `root` is no folder.
@@ -177,45 +181,21 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
     findings: list[Finding] = []
     folders = []
     for track in _subfolders(root, root, findings):
-        if track.name in TRACKS:
-            folders += _entries_of(root, track, findings)
-        elif track.name != REPLANNING:
-            findings.append(
-                Finding(
-                    track.name,
-                    f"There is no such track; the tracks are {', '.join(ALL_TRACKS[:-1])} and {ALL_TRACKS[-1]}.",
-                )
-            )
+        if track.name not in TRACKS:
+            *others, last = TRACKS
+            reason = f"There is no such track; the tracks are {', '.join(others)} and {last}."
+            findings.append(Finding(track.name, reason))
+            continue
+        for suite in _subfolders(root, track, findings):
+            for path in _subfolders(root, suite, findings):
+                folder = EntryFolder(root, track.name, suite.name, path.name)
+                if (track.name, path.name) == (MEASURED, RACES):
+                    continue
+                if SLUG.fullmatch(folder.slug):
+                    folders.append(folder)
+                else:
+                    findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
     return folders, findings
-
-
-def find_sequences(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
-    """Every entry of the track "replanning" under `root`, sorted by name, and a finding for everything else there.
-
-    Raises:
-        InvalidOptionError: `root` is no folder.
-    """
-    require_root(root)
-    findings: list[Finding] = []
-    track = root / REPLANNING
-    if track.is_symlink() or not track.is_dir():  # has a finding of `find_entries`, or does not exist
-        return [], []
-    return _entries_of(root, track, findings), findings
-
-
-def _entries_of(root: Path, track: Path, findings: list[Finding]) -> list[EntryFolder]:
-    """The entries of a track; anything else in it becomes a finding."""
-    folders = []
-    for suite in _subfolders(root, track, findings):
-        for path in _subfolders(root, suite, findings):
-            folder = EntryFolder(root, track.name, suite.name, path.name)
-            if (track.name, path.name) == (MEASURED, RACES):
-                continue
-            if SLUG.fullmatch(folder.slug):
-                folders.append(folder)
-            else:
-                findings.append(Finding(folder.id, f"The folder of an entry is named with {SLUG_RULE}."))
-    return folders
 
 
 def find_races(root: Path) -> tuple[list[EntryFolder], list[Finding]]:

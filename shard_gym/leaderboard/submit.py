@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,17 @@ from typing import Any
 import numpy as np
 
 import shard_gym
-from shard_gym.errors import InvalidOptionError, UnwritablePathError, short_repr
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, UnwritablePathError, short_repr
+from shard_gym.evaluation import TaskResult
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
-from shard_gym.leaderboard.names import skeleton
-from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml, parse
-from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
-from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, read_files, require_root
-from shard_gym.leaderboard.verify import name_taken, verify_entry
+from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml
+from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
+from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
+from shard_gym.leaderboard.tracks import TRACKS
+from shard_gym.leaderboard.verify import check_entries_differ, claims_of, verify_entry
 from shard_gym.suites import load_suite, suite_info
-from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
 from shard_gym.text import counted
 
 
@@ -54,52 +55,53 @@ def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> list[
     """
     require_free(folder)
     _check_evaluations(folder, agent)
-    noun = load_scorer(folder.suite).answers.noun
-    answers = [
-        {"task": result.task, "seed": seed, noun: result.answer}
+    scorer = load_scorer(folder.suite)
+    rows = [
+        {"task": result.task, "seed": seed, scorer.problem.noun: result.answer}
+        | (_claims(result, number, scorer) if folder.rules.claims else {})
         for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
-        for result in evaluation.tasks
+        for number, result in enumerate(evaluation.tasks)
     ]
-    files = {folder.answers: format_rows(answers), ENTRY: format_toml(entry_record(folder, agent, info))}
-    return write_if_valid(folder, files)
+    files = {folder.answers: format_rows(rows), ENTRY: format_toml(entry_record(folder, agent, info))}
+    return _write_if_valid(folder, files)
+
+
+def _claims(result: TaskResult, number: int, scorer: Scorer) -> dict[str, Any]:
+    """What the row of a result claims; nothing of an answer that is not valid, which verification rejects."""
+    if result.answer is not None:
+        with suppress(InvalidPlacementError):
+            return claims_of(scorer.problem.from_json(result.answer, scorer.suite[number]), number, scorer)
+    return {}
 
 
 def require_free(folder: EntryFolder) -> None:
     """Check that an entry can be written to `folder`.
 
     Raises:
-        InvalidOptionError: the entry exists already, or there is no folder of leaderboards.
-    """
-    require_new(folder)
-    plans = suite_info(folder.suite).track == SHARDING
-    if plans != (folder.track == SHARDING):
-        may = "may" if plans else "may not"
-        track = SHARDING if plans else SIMULATED
-        raise InvalidOptionError(
-            f"Tables of {folder.suite!r} {may} be split, so its entries are in the track {track!r}: submit to "
-            f"{track}/{folder.suite}/{folder.slug}."
-        )
-
-
-def require_new(folder: EntryFolder) -> None:
-    """Check that there is a folder of leaderboards, and no such entry in it.
-
-    Raises:
-        InvalidOptionError: it is not so.
+        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the suite is not one of the
+            track.
+        UnknownNameError: there is no such suite.
     """
     require_root(folder.root)
-    if folder.path.exists() or folder.path.is_symlink():
+    if folder.path.exists():
         raise InvalidOptionError(
             f"There is an entry {folder.id} already. Choose another name, or remove {folder.path}."
+        )
+    problem = TRACKS[suite_info(folder.suite).track].problem
+    if problem != folder.rules.problem:
+        track = next(name for name, rules in TRACKS.items() if rules.problem == problem)
+        raise InvalidOptionError(
+            f"The problem of {folder.suite!r} is {problem}, so its entries are in the track {track!r}: submit to "
+            f"{track}/{folder.suite}/{folder.slug}."
         )
 
 
 def _check_evaluations(folder: EntryFolder, agent: EvaluatedAgent) -> None:
     """Check that there is one evaluation of all test tasks for each seed."""
     if len(agent.evaluations) != len(agent.seeds):
-        kind = "uses chance" if agent.stochastic else "uses none"
+        kind = "stochastic" if agent.stochastic else "deterministic"
         raise InvalidOptionError(
-            f"An agent that {kind} needs {len(agent.seeds)} evaluations, one for each of the seeds "
+            f"A {kind} agent needs {counted(len(agent.seeds), 'evaluation')}, one for each of the seeds "
             f"{list(agent.seeds)}, in their order; got {len(agent.evaluations)}."
         )
     names = [task.name for task in load_suite(folder.suite)]
@@ -121,7 +123,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
         "mean_cost_ms": float(np.mean([result.cost_ms for result in results])),
         "failures": sum(result.answer is None for result in results),
     }
-    scored = folder.track != MEASURED
+    scored, leagues = folder.rules.scored, folder.rules.leagues
     counted_queries = float(np.mean([result.true_cost_queries for result in results]))
     queries = counted_queries if agent.planning_queries is None else agent.planning_queries
     return {
@@ -147,7 +149,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
             **({} if agent.training_seconds is None else {"seconds": agent.training_seconds}),
         },
         "planning": {
-            **({"league": league_of(queries, agent.search_budget, scorer.suite)} if scored else {}),
+            **({"league": league_of(queries, agent.search_budget, scorer.suite)} if leagues else {}),
             "queries": queries,
             "search_budget": agent.search_budget,
             "seconds": float(np.median([result.seconds for result in results])),
@@ -157,47 +159,29 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
     }
 
 
-def write_if_valid(
-    folder: EntryFolder,
-    files: Mapping[str, bytes],
-    verify: Callable[[EntryFolder], tuple[Any, list[Finding]]] = verify_entry,
-    model: type[Any] | None = None,
-) -> list[Finding]:
-    """Write the entry to a scratch folder, verify it there and move it to its place if there are no findings.
-
-    Args:
-        folder: its place.
-        files: their content by name.
-        verify: returns the entry, or None, and the findings.
-        model: of `entry.toml`; see `parse`.
+def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Finding]:
+    """Write the entry to a scratch folder, verify it there, compare it with the others of the suite, and move it to its
+    place if there are no findings.
 
     Raises:
         UnwritablePathError: it cannot be written.
     """
+    others = [verify_entry(each)[0] for each in find_entries(folder.root)[0] if each.board == folder.board]
     try:
         with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
             trial = EntryFolder(Path(scratch), folder.track, folder.suite, folder.slug)
             for name, content in files.items():
                 write_atomically(trial.path / name, content)
-            verified, findings = verify(trial)
+            verified, findings = verify_entry(trial)
             if verified is not None:
-                findings += _check_name_is_free(folder, verified.entry.name, model)
+                differences = check_entries_differ([*filter(None, others), verified])
+                findings += [each for each in differences if each.file.startswith(f"{folder.id}/")]
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(trial.path, folder.path)
     except OSError as error:
         raise UnwritablePathError(f"{folder.path} cannot be written: {error.strerror or error}.") from error
     return findings
-
-
-def _check_name_is_free(folder: EntryFolder, name: str, model: type[Any] | None) -> list[Finding]:
-    """A finding if another entry of the suite has a name that looks the same."""
-    for path in sorted(folder.path.parent.glob("*")):
-        other = EntryFolder(folder.root, folder.track, folder.suite, path.name)
-        entry, _ = parse(read_files(other)[0].get(ENTRY, b""), ENTRY, model)
-        if entry is not None and skeleton(entry.name) == skeleton(name):
-            return [name_taken(folder, name, other, entry.name)]
-    return []
 
 
 def current_commit() -> str:

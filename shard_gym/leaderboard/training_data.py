@@ -16,9 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents import agents_to_make, make_agent
+from shard_gym.agents import AGENTS, make_agent
+from shard_gym.agents.registry import imported
 from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 from shard_gym.pools import load_pool
+from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.suites.build import halves
 
@@ -61,7 +63,7 @@ def _tables(data: str) -> PoolTables:
 
 @lru_cache(maxsize=256)
 def _tables_of_split(suite: str, split: str) -> PoolTables:
-    names = frozenset(name for task in load_suite(suite, split) for name in task.tables.names)
+    names = frozenset(name for task in load_suite(suite, split) for name in problem_of(task).tables_of(task).names)
     return suite_info(suite).pool, names
 
 
@@ -90,7 +92,7 @@ class Training:
         agent: name of the agent.
         data: SUITE/SPLIT of each suite it was trained on.
         queries: cost-model evaluations in training, in total.
-        seconds: that the training took.
+        seconds: that the training took; None if it is not known.
         options: of the agent in training.
         cost_model: fingerprint of the cost model it was trained on.
         seed: of the training; None if the file does not say.
@@ -99,36 +101,39 @@ class Training:
 
     agent: str
     data: tuple[str, ...]
-    queries: int
-    seconds: float
+    queries: int = 0
+    seconds: float | None = None
     options: Options = field(default_factory=dict)
     cost_model: str = ""
     seed: int | None = None
     finished: bool = True
 
 
-def recorded_training(agent: str, suite: str) -> Training | None:
-    """The training of a trained agent's file, or of an agent that ships trained; None for an agent without training.
+def recorded_training(agent: str, suite: str, options: Options | None = None) -> Training | None:
+    """The training of a trained agent's file, or of an agent that ships trained or tuned; None for any other agent.
 
     Args:
         agent: name of an agent, the folder of a training run, or the file in it.
-        suite: name of the suite it places: an agent that ships trained has a checkpoint for each kind of hardware.
+        suite: name of the suite it answers: an agent that ships trained has a checkpoint for each kind of hardware, and
+            one that ships tuned has options for some suites.
+        options: that the agent is made with; those are not tuned.
 
     Raises:
         InvalidCheckpointError: the file holds no agent of ShardGym.
         InvalidOptionError: the file does not record the training data.
         UnknownNameError: there is no such agent, and no such folder.
     """
-    if agent == "dreamshard":
-        from shard_gym.agents.dreamshard.pretrained import PRETRAINED
-
-        hardware = suite_info(suite).hardware
-        return _read_training(PRETRAINED[hardware].path) if hardware in PRETRAINED else None
-    if agent in agents_to_make():
-        return None
-    if not Path(agent).exists():
-        make_agent(agent)  # raises an error that lists the agents
-    return _read_training(Path(agent))
+    if agent not in AGENTS:
+        if not Path(agent).exists():
+            make_agent(agent)  # raises an error that lists the agents
+        return _read_training(Path(agent))
+    entry = AGENTS[agent]
+    if entry.checkpoints:
+        found = imported(entry.checkpoints).get(suite_info(suite).hardware)
+        return _read_training(found.path) if found else None
+    if entry.tuned and set(imported(entry.tuned)(agent, suite)) - set(options or ()):
+        return Training(agent, (f"{suite}/train",))
+    return None
 
 
 def _read_training(path: Path) -> Training:

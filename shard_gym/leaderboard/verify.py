@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isclose
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS, PLANNERS
+from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.answers import Answer
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
-from shard_gym.leaderboard.leagues import SEARCH, check_league, entered_league
+from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, entered_league
 from shard_gym.leaderboard.names import skeleton
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AnswerRow, AnswerTable, Entry, parse
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, Row, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
-from shard_gym.leaderboard.training_data import check_training_data
+from shard_gym.leaderboard.training_data import check_training_data, recorded_training
+from shard_gym.problems import Answer
 from shard_gym.suites.best_known import best_known, improved_by
-from shard_gym.suites.info import MEASURED
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks import Suite
 
 TOLERANCE = 1e-9
 """Relative difference of two costs that differ by rounding only."""
 
 MANY_TASKS = 10
-"""On suites with at least so many tasks, two equal sets of placements are copies and not a coincidence."""
+"""On suites with at least so many tasks, two equal sets of answers are copies and not a coincidence."""
 
 COPY = 0.9
-"""Share of an entry's placements that another entry has, too, from which on it is a copy."""
-
-DETERMINISTIC_AGENTS = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "hugectr", "torchrec")
-"""The agents of ShardGym that use no chance; all others of `AGENTS` and `LEARNERS` use it."""
+"""Share of an entry's answers that another entry has, too, from which on it is a copy."""
 
 AnswerGrid = list[list[Answer | None]]
-"""Placements, or plans, by seed and task: S lists of N; None where the agent found none."""
+"""Answers by seed and task: S lists of N; None where the agent found none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +48,11 @@ class VerifiedEntry:
     Attributes:
         folder: where it is.
         entry: the content of `entry.toml`.
-        answers: placements, or plans, by seed and task, all checked.
-        costs_ms: (S, N) float64, ms of each seed and task by the cost model of the simulated tracks, in all tracks; the
-            penalty where there is no answer.
-        sha256: of `placements.json` or `plans.json`.
+        answers: by seed and task, all checked.
+        costs_ms: (S, N) float64, ms of each seed and task by the cost model, in all tracks; the penalty where there is
+            no answer.
+        sha256: of the file of answers.
+        facts: further numbers that tables show, by heading: (S, N) float64, NaN where there is no answer.
     """
 
     folder: EntryFolder
@@ -59,6 +60,7 @@ class VerifiedEntry:
     answers: AnswerGrid
     costs_ms: FloatArray
     sha256: str
+    facts: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def failures(self) -> int:
@@ -67,48 +69,61 @@ class VerifiedEntry:
 
     @property
     def league(self) -> str | None:
-        """See `leagues`; None in the measured track."""
-        if self.folder.track == MEASURED:
+        """See `leagues`; None in tracks without."""
+        if not self.folder.rules.leagues:
             return None
         return entered_league(self.entry.planning, load_scorer(self.folder.suite).suite)
 
+    @cached_property
+    def cells(self) -> list[list[bytes]]:
+        """For each task the answers of all seeds in canonical form, but those that say nothing about who copied."""
+        by_seed = canonical(self.answers, load_scorer(self.folder.suite))
+        return [[each for each in answers if each] for answers in zip(*by_seed, strict=True)]
 
-def verify_entry(folder: EntryFolder) -> tuple[VerifiedEntry | None, list[Finding]]:
-    """The entry if it is valid, and otherwise everything that is wrong with it."""
+
+def verify_entry(folder: EntryFolder, recompute: bool = True) -> tuple[VerifiedEntry | None, list[Finding]]:
+    """The entry if it is valid, and otherwise everything that is wrong with it.
+
+    Args:
+        folder: of the entry.
+        recompute: whether to compute again what rows of answers claim (see `Track`), which takes some seconds.
+    """
     files, findings = read_files(folder)
     parsed = {}
     for name, content in files.items():
         parsed[name], wrong = parse(content, folder.file(name))
         findings += wrong
     entry: Entry | None = parsed.get(ENTRY)
-    table: AnswerTable | None = parsed.get(folder.answers)
+    table = parsed.get(folder.answers)
     try:
         scorer = load_scorer(folder.suite)
     except (UnknownNameError, DamagedFileError) as error:
         reason = f"Its suite {folder.suite!r} cannot be loaded: {error}"
         return None, truncated([*findings, Finding(folder.id, reason)])
+    if scorer.problem.name != folder.rules.problem:
+        reason = f"The track {folder.track!r} has no suites of {scorer.problem.name}, as {folder.suite!r} is."
+        return None, truncated([*findings, Finding(folder.id, reason)])
     if entry is not None:
         findings += [Finding(folder.file(ENTRY), reason) for reason in _check_declarations(entry, folder, scorer)]
     if table is None:
         return None, truncated(findings)
-    chance = entry.agent.stochastic if entry is not None else any(row.seed for row in table.rows)
-    seeds = SEEDS if chance else ONE_SEED
-    answers, wrong = _check_answers(table.rows, scorer, seeds, folder.file(folder.answers))
-    findings += wrong
-    costs = _simulated_costs(answers, scorer)
+    stochastic = entry.agent.stochastic if entry is not None else any(row.seed for row in table.rows)
+    checked = _CheckedRows(table.rows, folder, scorer, SEEDS if stochastic else ONE_SEED, recompute)
+    findings += checked.findings
     if entry is not None and not findings:
-        findings += _check_scores(entry, answers, costs, scorer.answers.noun, folder.file(ENTRY))
-    if folder.track != MEASURED:
-        findings += _check_bounds(costs, scorer, folder.file(folder.answers))
+        findings += _check_scores(entry, checked.answers, checked.costs_ms, scorer.problem.noun, folder.file(ENTRY))
+    if folder.rules.scored:
+        findings += _check_bounds(checked.costs_ms, scorer, folder.file(folder.answers))
     if findings or entry is None:
         return None, truncated(findings)
-    return VerifiedEntry(folder, entry, answers, costs, sha256_of(files[folder.answers])), []
+    sha256 = sha256_of(files[folder.answers])
+    return VerifiedEntry(folder, entry, checked.answers, checked.costs_ms, sha256, checked.facts), []
 
 
 def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> list[str]:
     """Everything in `entry.toml` that contradicts its folder, the suite or the rules."""
     wrong = []
-    again = " Place the tasks as they are now."
+    again = " Answer the tasks as they are now."
     required_values = [
         ("track", entry.track, folder.track, ""),
         ("suite.name", entry.suite.name, folder.suite, ""),
@@ -122,32 +137,42 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
     for key, value, required, hint in required_values:
         if value != required:
             wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{hint}")
-    agent, seeds = entry.agent, list(SEEDS if entry.agent.stochastic else ONE_SEED)
+    agent, rules = entry.agent, folder.rules
+    seeds = list(SEEDS if agent.stochastic else ONE_SEED)
     if entry.seeds != seeds:
-        kind = "uses chance" if agent.stochastic else "uses no chance"
-        wrong.append(f"seeds are {short_repr(entry.seeds)}, but an agent that {kind} has exactly the seeds {seeds}.")
-    if agent.name in {*AGENTS, *PLANNERS, *LEARNERS}:
+        kind = "stochastic" if agent.stochastic else "deterministic"
+        wrong.append(f"seeds are {short_repr(entry.seeds)}, but a {kind} agent has exactly the seeds {seeds}.")
+    if agent.name in {*AGENTS, *LEARNERS}:
+        learns = agent.name in LEARNERS or recorded_training(agent.name, folder.suite, agent.options) is not None
         for key, declared, true in (
-            ("stochastic", agent.stochastic, agent.name not in DETERMINISTIC_AGENTS),
-            ("learns", agent.learns, agent.name in LEARNERS),
+            ("stochastic", agent.stochastic, is_stochastic(agent.name)),
+            ("learns", agent.learns, learns),
         ):
             if declared != true:
                 must = f"must be {str(true).lower()} for ShardGym's agent {agent.name!r}"
                 wrong.append(f"agent.{key} is {str(declared).lower()}, but {must}.")
-    if folder.track != MEASURED:
-        wrong += check_league(agent, entry.planning, scorer.suite)
+    if rules.leagues:
+        wrong += check_league(entry.planning, scorer.suite)
     elif entry.planning.league is not None:
-        wrong.append(f"planning.league is {entry.planning.league!r}, but the measured track has no leagues; remove it.")
+        league = entry.planning.league
+        wrong.append(f"planning.league is {league!r}, but the track {folder.track!r} has no leagues; remove it.")
+    if rules.scored:
+        wrong += check_planning(agent, entry.planning, rules.problem)
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 
+def is_stochastic(agent: str) -> bool:
+    """Whether the answers of an agent depend on the seed; of one that is none of ShardGym's, True."""
+    return AGENTS[agent].stochastic if agent in AGENTS else True
+
+
 def _arrange(
-    rows: Sequence[AnswerRow], suite: TaskSuite, seeds: Sequence[int], file: str
-) -> tuple[dict[tuple[int, int], AnswerRow], list[Finding]]:
+    rows: Sequence[Row], suite: Suite[Any], seeds: Sequence[int], file: str
+) -> tuple[dict[tuple[int, int], Row], list[Finding]]:
     """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
     tasks = {task.name: number for number, task in enumerate(suite)}
     positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[tuple[int, int], AnswerRow] = {}
+    cells: dict[tuple[int, int], Row] = {}
     findings = []
     for row in rows:
         if row.task not in tasks:
@@ -159,7 +184,7 @@ def _arrange(
         else:
             cells[cell] = row
     findings += [
-        Finding(file, "The task is missing for this seed; a task without a placement is null.", task, seed)
+        Finding(file, "The task is missing for this seed; a task without an answer is null.", task, seed)
         for task, number in tasks.items()
         for seed, position in positions.items()
         if (position, number) not in cells
@@ -167,34 +192,84 @@ def _arrange(
     return cells, findings
 
 
-def _check_answers(
-    rows: Sequence[AnswerRow], scorer: Scorer, seeds: Sequence[int], file: str
-) -> tuple[AnswerGrid, list[Finding]]:
-    """The answers by seed and task, each checked: its memory is recomputed from the tables.
+class _CheckedRows:
+    """The rows of a file of answers, each checked: its memory is recomputed from the tables.
 
-    On a suite of many tasks, equal answers of two seeds are one run submitted twice.
+    Attributes:
+        answers: by seed and task.
+        costs_ms: (S, N) ms of them, penalties included.
+        facts: see `VerifiedEntry`.
+        findings: everything that is wrong.
     """
-    suite = scorer.suite
-    cells, findings = _arrange(rows, suite, seeds, file)
-    answers: AnswerGrid = [[None] * len(suite) for _ in seeds]
-    for (position, number), row in cells.items():
-        if row.answer is None:
-            continue
-        task = suite[number]
-        try:
-            answers[position][number] = scorer.answers.from_json(row.answer, task)
-        except InvalidPlacementError as error:
-            findings.append(Finding(file, str(error), task.name, row.seed))
-    if len(suite) >= MANY_TASKS:
-        canonical = [_canonical(each, scorer) for each in answers]
-        for first, seed in _repeated(zip(canonical, seeds, strict=True)):
-            reason = (
-                f"The {scorer.answers.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
-                "separately; an agent that another seed does not change declares agent.stochastic = false, "
-                "and has one."
-            )
-            findings.append(Finding(file, reason, seed=seed))
-    return answers, findings
+
+    def __init__(
+        self, rows: Sequence[Row], folder: EntryFolder, scorer: Scorer, seeds: Sequence[int], recompute: bool
+    ) -> None:
+        suite, file = scorer.suite, folder.file(folder.answers)
+        cells, self.findings = _arrange(rows, suite, seeds, file)
+        self.answers: AnswerGrid = [[None] * len(suite) for _ in seeds]
+        recompute = recompute or not folder.rules.claims
+        for (position, number), row in cells.items():
+            if row.answer is None:
+                continue
+            try:
+                answer = scorer.problem.from_json(row.answer, suite[number])
+                if folder.rules.claims and (reason := _wrong_claim(row, answer, number, scorer, recompute)):
+                    self.findings.append(Finding(file, reason, row.task, row.seed))
+                else:
+                    self.answers[position][number] = answer
+            except InvalidPlacementError as error:
+                self.findings.append(Finding(file, str(error), row.task, row.seed))
+        self.facts = {heading: np.full((len(seeds), len(suite)), np.nan) for heading in scorer.problem.headings}
+        for cell, row in cells.items():
+            for heading in self.facts.keys() & row.claimed_facts.keys():
+                self.facts[heading][cell] = row.claimed_facts[heading]
+        if not recompute:
+            self.costs_ms = self._claimed_costs(cells, scorer)
+            return
+        self.costs_ms = _costs(self.answers, scorer)
+        if len(suite) >= MANY_TASKS:
+            by_seed = map(tuple, canonical(self.answers, scorer))
+            for first, seed in _repeated(zip(by_seed, seeds, strict=True)):
+                reason = (
+                    f"The {scorer.problem.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
+                    "separately; an agent that another seed does not change declares agent.stochastic = false, "
+                    "and has one."
+                )
+                self.findings.append(Finding(file, reason, seed=seed))
+
+    def _claimed_costs(self, cells: Mapping[tuple[int, int], Row], scorer: Scorer) -> FloatArray:
+        costs = np.zeros((len(self.answers), len(scorer.suite)))
+        for (position, number), row in cells.items():
+            known = self.answers[position][number] is not None and row.claimed_ms is not None
+            costs[position, number] = row.claimed_ms if known else scorer.penalty_ms(number)
+        return costs
+
+
+def _wrong_claim(row: Row, answer: Answer, number: int, scorer: Scorer, recompute: bool) -> str:
+    """How the claims of a row differ from what is computed, or nothing.
+
+    Raises:
+        InvalidPlacementError: the answer cannot be played.
+    """
+    said, noun, again = row.claimed_facts, scorer.problem.noun, "Submit the entry again."
+    true = claims_of(answer, number, scorer) if recompute else {}
+    if row.claimed_ms is None or said.keys() != set(scorer.problem.headings):
+        return f"It must claim cost_ms, and facts with {list(scorer.problem.headings)}. {again}"
+    if not recompute:
+        return ""
+    cost, facts = true.values()
+    if not isclose(row.claimed_ms, cost, rel_tol=TOLERANCE):
+        return f"cost_ms is {row.claimed_ms}, but the {noun} costs {cost}. {again}"
+    if not all(isclose(said[key], facts[key], rel_tol=TOLERANCE) for key in facts):
+        return f"facts are {short_repr(dict(said))}, but the {noun} gives {facts}. {again}"
+    return ""
+
+
+def claims_of(answer: Answer, number: int, scorer: Scorer) -> dict[str, Any]:
+    """What the row of an answer to the task at index `number` claims: "cost_ms" and "facts"."""
+    facts = scorer.problem.facts(answer, scorer.suite[number], scorer.model)
+    return {"cost_ms": float(scorer.costs(number, [answer])[0]), "facts": facts}
 
 
 Item = TypeVar("Item")
@@ -209,16 +284,24 @@ def _repeated(items: Iterable[tuple[Hashable, Item]]) -> Iterator[tuple[Item, It
             yield first, item
 
 
-def _canonical(answers: Sequence[Answer | None], scorer: Scorer) -> bytes:
-    """Equal for answers that differ in the numbers of the devices only: a suite's devices are alike."""
-    return b"|".join(b"-" if each is None else scorer.answers.canonical(each) for each in answers)
+def canonical(answers: AnswerGrid, scorer: Scorer) -> list[list[bytes | None]]:
+    """The answers by seed and task, equal for those that do the same; None where there is none, or it says nothing."""
+    return [
+        [
+            None if answer is None else scorer.problem.canonical(answer, task)
+            for answer, task in zip(row, scorer.suite, strict=True)
+        ]
+        for row in answers
+    ]
 
 
-def _simulated_costs(answers: AnswerGrid, scorer: Scorer) -> FloatArray:
+def _costs(answers: AnswerGrid, scorer: Scorer) -> FloatArray:
     """(S, N) ms by the cost model, the penalty where there is no answer."""
-    costs = np.tile(scorer.penalties, (len(answers), 1))
+    costs = np.zeros((len(answers), len(scorer.suite)))
     for number in range(costs.shape[1]):
         valid = {seed: each for seed, row in enumerate(answers) if (each := row[number]) is not None}
+        if len(valid) < len(answers):
+            costs[:, number] = scorer.penalty_ms(number)
         if valid:
             costs[list(valid), number] = scorer.costs(number, list(valid.values()))
     return costs
@@ -246,7 +329,7 @@ def _check_bounds(costs: FloatArray, scorer: Scorer, file: str) -> list[Finding]
     return [
         Finding(
             file,
-            f"A {scorer.answers.noun} costs {cheapest} ms, but {bound} ms is proven to be the least for this task. "
+            f"A {scorer.problem.noun} costs {cheapest} ms, but {bound} ms is proven to be the least for this task. "
             "Please report that the bound is wrong.",
             task=scorer.suite[number].name,
         )
@@ -256,64 +339,83 @@ def _check_bounds(costs: FloatArray, scorer: Scorer, file: str) -> list[Finding]
 
 
 def verify_all(
-    root: Path, track: Callable[[list[EntryFolder]], Iterable[EntryFolder]] = list
+    root: Path,
+    track: Callable[[list[EntryFolder]], Iterable[EntryFolder]] = list,
+    recompute: bool = True,
+    processes: int = 0,
 ) -> tuple[list[VerifiedEntry], list[Finding]]:
     """Every valid entry under `root`, sorted by folder, and everything that is wrong with the others.
 
     Args:
         root: the folder of the leaderboards.
         track: iterates over the entries; a progress bar, for example.
+        recompute: see `verify_entry`. Without, entries whose rows claim costs are not compared with each other.
+        processes: for the suites whose entries take long; 0 to verify all in this process.
 
     Raises:
         InvalidOptionError: there is no such folder.
     """
     folders, findings = find_entries(root)
+    slow: dict[tuple[str, str], list[EntryFolder]] = {}
+    for folder in folders if recompute and processes else ():
+        if folder.rules.claims:
+            slow.setdefault(folder.board, []).append(folder)
+    outcomes: dict[str, tuple[VerifiedEntry | None, list[Finding]]] = {}
+    if len(slow) > 1:  # those of one suite share what is computed of its tasks
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            waiting = {board: pool.submit(_verify_suite, members) for board, members in slow.items()}
+            for folder in track(sorted(folders, key=lambda each: each.board in waiting)):
+                if folder.board in waiting:
+                    outcomes |= waiting[folder.board].result()
+                else:
+                    outcomes[folder.id] = verify_entry(folder)
+    else:
+        outcomes = {folder.id: verify_entry(folder, recompute) for folder in track(folders)}
     entries = []
-    for folder in track(folders):
-        verified, wrong = verify_entry(folder)
+    for folder in folders:
+        verified, wrong = outcomes[folder.id]
         findings += wrong
+        entries += [verified] if verified else []
+    return entries, [*findings, *check_entries_differ(entries, recompute)]
+
+
+def _verify_suite(folders: Sequence[EntryFolder]) -> dict[str, tuple[VerifiedEntry | None, list[Finding]]]:
+    outcomes = {folder.id: verify_entry(folder) for folder in folders}
+    for verified, _ in outcomes.values():
         if verified is not None:
-            entries.append(verified)
-    return entries, [*findings, *_check_entries_differ(entries)]
+            _ = verified.cells  # takes long, too
+    return outcomes
 
 
-def _check_entries_differ(entries: Sequence[VerifiedEntry]) -> list[Finding]:
-    """A finding for each entry with the placements of another one on its track and suite, or a name like it.
+def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = True) -> list[Finding]:
+    """A finding for each entry with the answers of another one on its track and suite, or a name like it.
 
-    Device numbers and seeds are left out, and a few tasks may differ. Two honest entries of the project agree on 14% at
-    most (November 2026). The files do not tell which was first, so both are named. Two exact solvers would count as
-    copies, too; two deterministic agents of ShardGym do not. Nor may an entry outside the league `search` have the best
-    known placements, unless they came from it.
+    What `Problem.canonical` leaves out, such as device numbers, and seeds do not count, and a few tasks may differ. Two
+    honest entries of the project agree on 14% of the placements at most (November 2026). The files do not tell which
+    was first, so both are named. Two exact solvers would count as copies, too; two deterministic agents of ShardGym do
+    not. Nor may an entry outside the league `search` have the best known answers, unless they came from it.
     """
-    names = [((each.folder.track, each.folder.suite, skeleton(each.entry.name)), each) for each in entries]
-    findings = [
-        name_taken(each.folder, each.entry.name, first.folder, first.entry.name) for first, each in _repeated(names)
-    ]
+    names = [((each.folder.board, skeleton(each.entry.name)), each) for each in entries]
+    findings = [_name_taken(each, first) for first, each in _repeated(names)]
     suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
-        if len(each.answers[0]) >= MANY_TASKS:
-            suites.setdefault((each.folder.track, each.folder.suite), []).append(each)
+        if len(each.answers[0]) >= MANY_TASKS and (recompute or not each.folder.rules.claims):
+            suites.setdefault(each.folder.board, []).append(each)
     for others in suites.values():
-        cells = [_cells(each) for each in others]
-        known, noun = _best_known_cells(others[0].folder), load_scorer(others[0].folder.suite).answers.noun
+        scorer = load_scorer(others[0].folder.suite)
+        known, noun = _best_known_cells(scorer), scorer.problem.noun
         for position, each in enumerate(others):
-            share = _share(cells[position], known) if each.league not in (None, SEARCH) else 0.0
+            share = _share(each, known) if each.league not in (None, SEARCH) else 0.0
+            reason = ""
             if share >= COPY and each.folder.id not in improved_by(each.folder.suite):
-                reason = (
-                    f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found. "
-                    f"An entry needs {noun}s of its own."
-                )
+                reason = f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found."
+            for first in others[:position]:
+                share = max(_share(each, first.cells), _share(first, each.cells))
+                if not reason and share >= COPY and not _may_agree(each, first):
+                    reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, with seeds left out."
+            if reason:
+                reason = f"{reason} An entry needs {noun}s of its own."
                 findings.append(Finding(each.folder.file(each.folder.answers), reason))
-                continue
-            for earlier, first in enumerate(others[:position]):
-                shares = _share(cells[position], cells[earlier]), _share(cells[earlier], cells[position])
-                if max(shares) >= COPY and not _may_agree(each, first):
-                    reason = (
-                        f"{max(shares):.0%} of the {noun}s are those of {first.folder.id}, with device numbers and "
-                        f"seeds left out. An entry needs {noun}s of its own."
-                    )
-                    findings.append(Finding(each.folder.file(each.folder.answers), reason))
-                    break
     return findings
 
 
@@ -323,31 +425,29 @@ def _may_agree(one: VerifiedEntry, other: VerifiedEntry) -> bool:
     For tables of one dim `lane-greedy` is `lookup-greedy`.
     """
     names = {one.entry.agent.name, other.entry.agent.name}
-    return len(names) == 2 and names <= set(DETERMINISTIC_AGENTS)
+    return len(names) == 2 and not any(map(is_stochastic, names))
 
 
-def _cells(entry: VerifiedEntry) -> list[list[bytes]]:
-    """For each task the answers of all seeds, without device numbers."""
-    scorer = load_scorer(entry.folder.suite)
-    return [
-        [_canonical([answer], scorer) for row in entry.answers if (answer := row[number]) is not None]
-        for number in range(len(entry.answers[0]))
-    ]
-
-
-def _best_known_cells(folder: EntryFolder) -> list[list[bytes]]:
-    """For each task of the suite the best known answer, if there is one, without device numbers."""
-    scorer = load_scorer(folder.suite)
+def _best_known_cells(scorer: Scorer) -> list[list[bytes]]:
+    """For each task of the suite the best known answer in canonical form, if there is one."""
     known = best_known(scorer.suite, scorer.model)
-    return [[_canonical([known[task.name].answer], scorer)] if task.name in known else [] for task in scorer.suite]
+    answers = [known[task.name].answer if task.name in known else None for task in scorer.suite]
+    return [[each] if each else [] for each in canonical([answers], scorer)[0]]
 
 
-def _share(own: list[list[bytes]], others: list[list[bytes]]) -> float:
-    """Share of one entry's placements that another one has for the same task."""
-    equal = sum(placement in other for mine, other in zip(own, others, strict=True) for placement in mine)
-    return equal / max(1, sum(map(len, own)))
+def _share(entry: VerifiedEntry, others: list[list[bytes]]) -> float:
+    """Share of an entry's answers that are among the others for the same task.
+
+    It is 0 where so many answers say nothing about who copied that fewer than `MANY_TASKS` are left.
+    """
+    compared = sum(map(len, entry.cells))
+    if compared < min(MANY_TASKS, entry.costs_ms.size - entry.failures):
+        return 0.0
+    equal = sum(each in other for own, other in zip(entry.cells, others, strict=True) for each in own)
+    return equal / max(1, compared)
 
 
-def name_taken(folder: EntryFolder, name: str, other: EntryFolder, other_name: str) -> Finding:
+def _name_taken(entry: VerifiedEntry, first: VerifiedEntry) -> Finding:
     """The finding that two entries of a suite have names that look the same."""
-    return Finding(folder.file(ENTRY), f"The name {name!r} is that of {other.id}, {other_name!r}. Choose another.")
+    reason = f"The name {entry.entry.name!r} is that of {first.folder.id}, {first.entry.name!r}. Choose another."
+    return Finding(entry.folder.file(ENTRY), reason)

@@ -17,6 +17,7 @@ from shard_gym.errors import (
     NoPlacementFoundError,
     wrong_kind,
 )
+from shard_gym.tables import Tables
 from shard_gym.tasks import SuiteTask
 from shard_gym.text import format_ms
 
@@ -59,6 +60,7 @@ class Problem(ABC, Generic[TaskT]):
         goals: names of those that answer all training tasks before a training, to show what is to be beaten.
         bounds_are_reached: whether an answer that costs as much as the proven bound exists for each task, so that
             bounds are best known costs, too.
+        headings: of the numbers besides the cost that tables show of an answer (`facts`).
         best_name: what tables call the best answers known.
         takes: what an agent of this problem is, for messages.
     """
@@ -71,6 +73,7 @@ class Problem(ABC, Generic[TaskT]):
     rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
     goals: tuple[str, ...] = rivals
     bounds_are_reached = False
+    headings: tuple[str, ...] = ()
     best_name = "best"
     takes: str
 
@@ -124,15 +127,27 @@ class Problem(ABC, Generic[TaskT]):
         """A lower bound on the cost of every valid answer, without a solver."""
 
     @abstractmethod
+    def probe_ms(self, task: TaskT, model: AdditiveCostModel) -> tuple[float, float]:
+        """A penalty and a cost that change with the formulas of the model, without an agent's answer."""
+
+    @abstractmethod
     def canonical(self, answer: Answer, task: TaskT) -> bytes | None:
         """Equal for answers that do the same, such as placements that differ in the numbers of equal devices only.
 
         None for an answer that honest agents share, which says nothing about who copied.
         """
 
+    @abstractmethod
+    def tables_of(self, task: TaskT) -> Tables:
+        """The tables of a task."""
+
     def facts(self, answer: Answer, task: TaskT, model: CostModel) -> dict[str, float]:
         """Numbers besides the cost that tables show of an answer, by heading."""
         return {}
+
+    def conditions(self, task: TaskT) -> str:
+        """What holds for all tasks of the suite of a task, a sentence; empty if there is nothing to say."""
+        return ""
 
     def require_agent(self, agent: Any) -> None:
         """Refuse what answers no tasks of this problem.

@@ -13,6 +13,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.problems.base import Problem
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
 
@@ -65,6 +66,17 @@ class PlacementProblem(Problem[Task]):
         return float(model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0])
 
     @override
+    def probe_ms(self, task: Task, model: AdditiveCostModel) -> tuple[float, float]:
+        known, cost = task.known_placement, 0.0
+        if known is not None:
+            cost = float(self.costs_ms([known], task, model)[0])
+        return self.penalty_ms(task, model), cost
+
+    @override
+    def tables_of(self, task: Task) -> Tables:
+        return task.tables
+
+    @override
     def canonical(self, answer: Placement, task: Task) -> bytes:
         """The devices numbered in their order of appearance: the devices of a suite are equal."""
         _, first, inverse = np.unique(answer, return_index=True, return_inverse=True)
@@ -75,3 +87,10 @@ class PlacementProblem(Problem[Task]):
 def table_loads(task: Task, model: AdditiveCostModel) -> tuple[FloatArray, Cluster]:
     """(T, K) loads of the whole tables of a task, and its topology as arrays; kept for the next answers."""
     return model.table_loads(task.tables, task.topology), task.topology.cluster()
+
+
+def cost_in_turn(task: Task, model: AdditiveCostModel) -> float:
+    """The cost of table t on device t modulo D, whether it fits or not."""
+    loads, cluster = table_loads(task, model)
+    placement = np.arange(task.num_tables) % task.num_devices
+    return float(model.costs(model.reduce(loads, placement, task.num_devices), cluster)[1])

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.drift.tasks import DriftTask
+from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
 from shard_gym.envs.replanning.history import SECONDS, History
@@ -20,6 +20,8 @@ from shard_gym.envs.replanning.play import history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr
 from shard_gym.problems.base import Attempt, Problem
+from shard_gym.problems.placement import cost_in_turn
+from shard_gym.tables import Tables
 
 Sequences = NDArray[np.int64]
 
@@ -38,6 +40,7 @@ class ReplanningProblem(Problem[DriftTask]):
     rivals = ("never", "ski-last-day")
     goals = ()  # to play all training episodes takes minutes
     bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
+    headings = ("pauses, s", "migrations, s", "plans", "repairs")
     best_name = "oracle"
     takes = "an object with act(observations), or a function of observations that returns an action for each episode"
 
@@ -98,7 +101,8 @@ class ReplanningProblem(Problem[DriftTask]):
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
-        return make_sharding_cost_model(cost_model)
+        """One object for each name, so that histories are computed once."""
+        return _named_model(cost_model) if isinstance(cost_model, str) else make_sharding_cost_model(cost_model)
 
     @override
     def cost_ms(self, answer: Sequences, task: DriftTask, model: CostModel) -> float:
@@ -126,6 +130,15 @@ class ReplanningProblem(Problem[DriftTask]):
         return 0.0
 
     @override
+    def probe_ms(self, task: DriftTask, model: AdditiveCostModel) -> tuple[float, float]:
+        """Those of an iteration before the tables drift."""
+        return float(model.penalty_ms(task.task.tables, task.topology)), cost_in_turn(task.task, model)
+
+    @override
+    def tables_of(self, task: DriftTask) -> Tables:
+        return task.task.tables
+
+    @override
     def canonical(self, answer: Sequences, task: DriftTask) -> bytes | None:
         """The actions; None where no plan was made but those that had to be: agents that do nothing are alike."""
         history = _history(task, answer, self.model("analytical"))
@@ -137,17 +150,22 @@ class ReplanningProblem(Problem[DriftTask]):
         history = _history(task, answer, model)
         _, paused, moved = history.seconds.sum(axis=0).tolist()
         assert SECONDS[1:] == ("paused_s", "moved_s")
-        return {
-            "pauses, s": paused,
-            "migrations, s": moved,
-            "plans": float((history.kinds >= 0).sum()),
-            "repairs": float(history.repairs.sum()),
-        }
+        counts = float((history.kinds >= 0).sum()), float(history.repairs.sum())
+        return dict(zip(self.headings, (paused, moved, *counts), strict=True))
+
+    @override
+    def conditions(self, task: DriftTask) -> str:
+        return f"An episode has {DAYS} days; a plan takes a pause of {task.pause_s:g} s."
 
 
 def _history(task: DriftTask, actions: Sequences, model: CostModel) -> History:
     assert isinstance(model, AdditiveCostModel)
     return _kept_history(task, actions.tobytes(), model)
+
+
+@lru_cache(maxsize=16)
+def _named_model(name: str) -> CostModel:
+    return make_sharding_cost_model(name)
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
+from shard_gym.problems.placement import cost_in_turn
 from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
 from shard_gym.sharding.files import shardings_from_json, shardings_to_json
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of, with_all_widths
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
 
@@ -74,6 +77,7 @@ class ShardingProblem(Problem[Task]):
         return self._bounds(task, model)[0]
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
         dims = task.tables.embedding_dim
@@ -81,6 +85,14 @@ class ShardingProblem(Problem[Task]):
         if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
             variants = with_all_widths(variants, task.topology)
         return model.variant_bounds(variants, model.variant_loads(variants, task.topology), task.topology)
+
+    @override
+    def probe_ms(self, task: Task, model: AdditiveCostModel) -> tuple[float, float]:
+        return self.penalty_ms(task, model), cost_in_turn(task, model)
+
+    @override
+    def tables_of(self, task: Task) -> Tables:
+        return task.tables
 
     @override
     def canonical(self, answer: ShardingPlan, task: Task) -> bytes:

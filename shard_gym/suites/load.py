@@ -32,7 +32,7 @@ FORMATS: tuple[Format, ...] = (placing, drifting)
 def suite_names(track: str | None = None) -> list[str]:
     """The names of all suites, or of those of a track, with the numbers in them sorted by value (20 before 100)."""
     names = [name for each in FORMATS for name in sorted(each.names(), key=_by_value)]
-    return [name for name in names if track in (None, suite_info(name).track)]
+    return [name for name in names if track is None or suite_info(name).track == track]
 
 
 def suite_info(name: str) -> SuiteInfo:

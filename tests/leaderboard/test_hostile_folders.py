@@ -45,7 +45,7 @@ def test_folders_with_other_names_are_refused(root: Path, name: str) -> None:
 
 def test_there_are_no_other_tracks(root: Path) -> None:
     (root / "Simulated" / SUITE).mkdir(parents=True)
-    expected = "There is no such track; the tracks are simulated, measured, sharding and replanning."
+    expected = "There is no such track; the tracks are simulated, sharding, measured and replanning."
     assert findings_of(root) == [f"Simulated: {expected}"]
 
 

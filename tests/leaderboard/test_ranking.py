@@ -10,10 +10,11 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.leaderboard import ranking, statistics
 from shard_gym.leaderboard.ranking import IMPROVED_BY, competitors, improvements, load_leaderboards, update_best_known
+from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import best_known as best_known_module
 from shard_gym.suites import bounds as bounds_module
-from shard_gym.suites import load_suite
+from shard_gym.suites import load_suite, records
 from shard_gym.suites.best_known import best_known, best_known_costs
 
 SUITE = "dlrm-20x4"
@@ -63,7 +64,8 @@ def test_a_suite_is_solved_by_an_entry_close_to_the_bounds_that_asks_for_nothing
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite, model = load_suite(SUITE), make_cost_model("analytical")
-    monkeypatch.setattr(bounds_module, "BOUNDS", tmp_path)
+    monkeypatch.setattr(records, "BOUNDS", tmp_path)
+    load_scorer.cache_clear()
     before = load_leaderboards(made)[0]
     assert not before.is_solved
     assert before.proven_gap is None
@@ -73,11 +75,13 @@ def test_a_suite_is_solved_by_an_entry_close_to_the_bounds_that_asks_for_nothing
     assert gap == min(each.gap for each in before.entries if each.league == "zero-query" and each.gap is not None)
     assert f"{100 * gap:.2f}% more than the best known" in before.how_solved
     bounds_module.write_lower_bounds([suite], best_known_costs(suite, model), model, "made up")  # so both gaps are one
+    load_scorer.cache_clear()
     leaderboard = load_leaderboards(made)[0]
     for share, solved in ((gap * 1.01, True), (gap * 0.99, False)):
         monkeypatch.setattr(ranking, "SOLVED", share)
         assert leaderboard.is_solved is solved
         assert leaderboard.how_solved.startswith("**Solved.** ") is solved
+    load_scorer.cache_clear()
 
 
 # Competitors across suites

@@ -28,8 +28,8 @@ def test_agents_of_shard_gym_repeat_their_placements(made: Path, verified, slug:
     ("old", "new", "message"),
     [
         ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
-        ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot be made as declared"),
-        ("options = {}", 'options = {cost_model = "x"}', "entry.toml: The agent cannot be made as declared"),
+        ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot run as declared"),
+        ("options = {}", 'options = {cost_model = "x"}', "entry.toml: The agent cannot run as declared"),
         ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
     ],
 )
@@ -120,7 +120,7 @@ def test_the_leaderboard_has_the_replayed_times(root: Path, times: Path) -> None
         ('"tasks": 3', '"tasks": 51', "taken with 51 tasks, but there are 50"),
         ("0.25", "NaN", "It is not readable JSON"),
         ("dlrm-20x4/random", "dlrm-20x4/gone", "which does not exist"),
-        ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but the time was taken with other placements"),
+        ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but the time was taken with other answers"),
     ],
 )
 def test_times_that_cannot_be_of_an_entry_are_found(root: Path, times: Path, old: str, new: str, message: str) -> None:

@@ -67,8 +67,8 @@ def test_no_entry_is_overwritten(root: Path, greedy: Evaluation, submit_as) -> N
         submit_as(EntryFolder(root, "simulated", SUITE, "random"), "mine", [greedy])
 
 
-def test_a_name_that_is_taken_is_refused(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
-    (finding,) = submit_as(folder, "mine", [greedy], name="THE random-agent")
+def test_a_name_that_is_taken_is_refused(folder: EntryFolder, submit_as) -> None:
+    (finding,) = submit_as(folder, "mine", [evaluate(make_agent("dim-greedy"), SUITE)], name="THE random-agent")
     assert "is that of simulated/dlrm-20x4/random, 'The random agent'. Choose another." in str(finding)
     assert not folder.path.exists()
 
@@ -79,9 +79,9 @@ def test_half_a_character_is_no_name(folder: EntryFolder, greedy: Evaluation, su
 
 
 def test_there_is_one_evaluation_for_each_seed(folder: EntryFolder, greedy: Evaluation, submit_as) -> None:
-    with pytest.raises(InvalidOptionError, match=r"An agent that uses chance needs 5 evaluations.* got 1"):
+    with pytest.raises(InvalidOptionError, match=r"A stochastic agent needs 5 evaluations.* got 1"):
         submit_as(folder, "mine", [greedy], stochastic=True)
-    with pytest.raises(InvalidOptionError, match=r"An agent that uses none needs 1 evaluations.* got 2"):
+    with pytest.raises(InvalidOptionError, match=r"A deterministic agent needs 1 evaluation,.* got 2"):
         submit_as(folder, "mine", [greedy] * 2)
 
 

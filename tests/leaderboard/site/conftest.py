@@ -22,12 +22,11 @@ from shard_gym.leaderboard.measured_track import VerifiedRace
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.ranking import Leaderboard, make_leaderboard
 from shard_gym.leaderboard.schema import Entry, ReplayRow
-from shard_gym.leaderboard.scorer import Scorer
-from shard_gym.leaderboard.sequence_tables import load_sequence_boards
+from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.site import site_files, write_site
-from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.store import EntryFolder, find_entries
 from shard_gym.leaderboard.submit import EntryInfo, entry_record
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 
@@ -61,6 +60,17 @@ def make_example(evaluations: Sequence[Evaluation]) -> Leaderboard:
     return replace(leaderboard, best=replace(leaderboard.best, effort="best of three agents"))
 
 
+def replanning_boards() -> list[Leaderboard]:
+    """The leaderboards of replanning of this repository, as if all entries had been replayed."""
+    row = ReplayRow(placements="0" * 64, tasks=1, seconds=0.25, machine="one CPU core")
+    folders = [each for each in find_entries(LEADERBOARDS)[0] if each.track == "replanning"]
+    entries = [found for each in folders if (found := verify_entry(each, recompute=False)[0])]
+    replays = {each.folder.id: row for each in entries}
+    suites = dict.fromkeys(each.folder.suite for each in entries)
+    members = {suite: [each for each in entries if each.folder.suite == suite] for suite in suites}
+    return [make_leaderboard(load_scorer(suite), found, replays) for suite, found in members.items()]
+
+
 @pytest.fixture(scope="session")
 def example() -> SimpleNamespace:
     """Leaderboards, the evaluations behind them by suite in the order of AGENTS, and the page's values by key."""
@@ -69,9 +79,9 @@ def example() -> SimpleNamespace:
         suite = TaskSuite(name, load_suite(name).tasks[:TASKS], split="test")
         evaluations[name] = [evaluate(make_agent(agent, seed=0), suite) for agent in AGENTS]
     leaderboards = tuple(make_example(found) for found in evaluations.values())
-    boards = load_sequence_boards(LEADERBOARDS)
+    boards = replanning_boards()
     values = {}
-    for path, content in site_files(leaderboards, boards).items():
+    for path, content in site_files([*leaderboards, *boards]).items():
         if path.startswith("data/"):
             form = r"\(window\.ShardGymData \?\?= \{\}\)\[\"([^\"]+)\"\] = (.*);\n"
             match = re.fullmatch(form, content.decode("ascii"))
@@ -199,7 +209,7 @@ def site(example: Any, measured: Leaderboard, tmp_path_factory: pytest.TempPathF
     """The page of all leaderboards, in a folder of the documentation."""
     out = tmp_path_factory.mktemp("docs") / "leaderboard"
     (out.parent / "leaderboards.html").touch()
-    write_site([*example.leaderboards, measured, replace(measured, entries=(), race=None)], out, example.boards)
+    write_site([*example.leaderboards, measured, replace(measured, entries=(), race=None), *example.boards], out)
     return out
 
 

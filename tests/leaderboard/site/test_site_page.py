@@ -219,17 +219,19 @@ def test_replanning_is_a_track_like_the_others(browser: Browser, site: Path, exa
     browser.open(site)
     browser.redrawn(browser.all("#tracks a")[2].click)
     assert browser.texts("#suite option") == [board.suite for board in example.boards]
-    entries = example.boards[0].entries
+    board = example.boards[0]
+    entries = [each.verified for each in board.entries]
     assert browser.order() == [entry.folder.slug for entry in entries]
-    excess = [100 * entry.excess.mean() for entry in entries]
+    excess = [100 * each.gap for each in board.entries]
     assert browser.numbers("#table td.score") == pytest.approx(excess, abs=5e-3)
     assert browser.texts("#table .group strong") == ["replayed"]
     browser.pick("task", "7")
     first, second = entries[:2]
     for entry, panel in ((first, "#panels .panel:first-child"), (second, "#panels .panel:last-child")):
-        row = entry.rows[0][7]
+        answer, hours = "".join(map(str, entry.answers[0][7])), entry.costs_ms[0, 7] / 3.6e6
+        plans, repairs = (int(entry.facts[key][0, 7]) for key in ("plans", "repairs"))
         kinds = browser.each(f"{panel} .calendar rect", "(e.getAttribute('class').match(/p(\\d)/) ?? [0, -1])[1]")
-        assert "".join(str(int(kind) + 1) for kind in kinds) == row.actions
-        assert browser.number(browser.texts(f"{panel} strong")[0]) == pytest.approx(sum(row.seconds) / 3600, abs=5e-4)
-        assert f"Plans{row.plans}of which repairs{row.repairs}" in browser.texts(f"{panel} .facts")[0]
-    assert browser.number(browser.texts("#task-facts dd")[0]) == pytest.approx(first.oracle_s[7] / 3600, abs=5e-4)
+        assert "".join(str(int(kind) + 1) for kind in kinds) == answer
+        assert browser.number(browser.texts(f"{panel} strong")[0]) == pytest.approx(hours, abs=5e-4)
+        assert f"Plans{plans}of which repairs{repairs}" in browser.texts(f"{panel} .facts")[0]
+    assert browser.number(browser.texts("#task-facts dd")[0]) == pytest.approx(board.best.costs_ms[7] / 3.6e6, abs=5e-4)
