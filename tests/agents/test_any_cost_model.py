@@ -19,6 +19,7 @@ from shard_gym.cost_models import (
     make_cost_model,
 )
 from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.evaluation import evaluate
 from shard_gym.explain import explain
@@ -54,29 +55,24 @@ def suite(random_task: Any) -> TaskSuite:
 
 
 def test_a_wrapped_model_costs_placements_like_the_model_itself(suite: TaskSuite) -> None:
-    task, rng = suite[0], np.random.default_rng(1)
-    model = Estimating()
+    task, rng, model = suite[0], np.random.default_rng(1), Estimating()
     wrapped = AdditiveWrapper(model, task.tables, task.topology)
     loads = wrapped.table_loads(task.tables, task.topology)
-    for _ in range(5):
-        placement = rng.integers(3, size=8)
-        expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
-        found = wrapped.estimate(placement, task.tables, task.topology)
-        assert found.total_ms == expected.total_ms
-        assert np.array_equal(found.phases_ms, expected.phases_ms)
-        part = rng.permutation(8)[:3]
-        expected = ANALYTICAL.estimate(placement[part], task.tables.select(part), task.topology)
-        _, cost = wrapped.costs(wrapped.reduce(loads[part], placement[part], 3), task.topology.cluster())
+    for count in (8, 3):
+        some, placement = rng.permutation(8)[:count], rng.integers(3, size=count)
+        expected = ANALYTICAL.estimate(placement, task.tables.select(some), task.topology)
+        phases, cost = wrapped.costs(wrapped.reduce(loads[some], placement, 3), task.topology.cluster())
         assert cost == pytest.approx(expected.total_ms, rel=1e-12)
-    asked = model.asked
-    wrapped.estimate(placement, task.tables, task.topology)
-    assert model.asked == asked  # an estimate is made once
-    empty, cost = wrapped.costs(np.zeros((3, 8)), task.topology.cluster())
-    assert not empty.any()
-    assert cost == 0
+        assert phases == pytest.approx(expected.phases_ms, rel=1e-12)
+    for asked in (model.asked + 1, model.asked + 1):  # an estimate is made once
+        placement = np.arange(8) % 3
+        expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
+        assert wrapped.estimate(placement, task.tables, task.topology).total_ms == expected.total_ms
+        assert model.asked == asked
     low, high = wrapped.cost_bounds(loads, task.topology)
     assert low <= expected.total_ms <= high
     assert wrapped.penalty_ms(task.tables, task.topology) == pytest.approx(model.penalty_ms(task.tables, task.topology))
+    assert wrapped.costs(np.zeros((3, 8)), task.topology.cluster())[1] == 0
 
 
 def test_the_greedy_agent_by_cost_places_as_under_the_additive_model(suite: TaskSuite) -> None:
@@ -183,6 +179,8 @@ def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:
         failing.estimate(np.zeros(suite[0].num_tables, np.int64), suite[0].tables, suite[0].topology)
     assert told[-1] == (3, None)
     assert counted.fingerprint == "estimating-v1"
+    measured = MeasuredCostModel("cpu")
+    assert CountedEstimates(measured).detail_names == measured.detail_names
 
 
 def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated() -> None:

@@ -80,22 +80,6 @@ def test_a_placement_does_not_depend_on_those_drawn_beside_it(random_task: Any) 
         assert alone.log_probability[0] == pytest.approx(float(together.log_probability[each]), abs=1e-4)
 
 
-def test_the_gradient_raises_the_probability_of_what_was_drawn(random_task: Any) -> None:
-    task, network = random_task(np.random.default_rng(3), 6, 3), small_network()
-    noise = gumbel_noise(np.random.default_rng(0), 6, 1, 4)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    said = []
-    for _ in range(2):
-        decoded = decode(network, task, noise)
-        said.append((decoded.placements.tolist(), float(decoded.log_probability.detach())))
-        optimizer.zero_grad()
-        (-decoded.log_probability.sum()).backward()
-        optimizer.step()
-    assert said[0][0] == said[1][0]
-    assert said[1][1] > said[0][1]
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in network.parameters())
-
-
 def test_the_likeliest_devices_are_taken_and_drawing_depends_on_the_seed(random_task: Any) -> None:
     task, network = random_task(np.random.default_rng(4), 12, 4), small_network()
     greedy = RnnAgent("rnn", network)

@@ -67,12 +67,6 @@ def test_texts_come_only_if_they_are_asked_for(env_id: str, kinds: Any) -> None:
     info = env.step(illegal)[4]
     assert info["task"] == names[0]
     assert info["failure_message"] == env.unwrapped.failure()["message"] != ""
-    many = gymnasium.make_vec(env_id, num_envs=2, **kinds[env_id].small, info_text=True)
-    many.reset(seed=0, options={"tasks": [2, 3]})
-    infos = many.step(np.array([illegal, 0]))[4]
-    assert infos["task"].tolist() == names
-    assert infos["failure_message"].tolist() == [info["failure_message"], ""]
-    assert infos["failure"].tolist() == [1, 0]
 
 
 def _legal(mask: Any, number: int) -> int:

@@ -70,35 +70,6 @@ def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
     assert min(reached.values()) > -penalty_ms(task, MODEL)
 
 
-@given(seed=SEEDS)
-def test_the_mask_shows_exactly_the_legal_devices(random_task: Any, env_of: Any, seed: int) -> None:
-    """Legality is recomputed from tables and caps, and every action is tried."""
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(2, 10)), int(rng.integers(2, 5)), slack=1.1)
-    env = env_of(task, max_devices=6)
-    env.reset(seed=0)
-    placed: dict[int, int] = {}
-    while True:
-        table = int(env.problem.order[0, len(placed)])
-        free = list(task.topology.memory_cap_bytes)
-        for other, device in placed.items():
-            free[device] -= task.tables.memory_bytes[other]
-        legal = [task.tables.memory_bytes[table] <= have for have in free] + [False] * (6 - task.num_devices)
-        assert env.action_masks().tolist() == legal
-        here = env.get_state()
-        for device in range(6):
-            env.set_state(here)
-            info = env.step(device)[4]
-            assert (info["failure"] == 1) == (not legal[device])
-            assert ((env.failure() or {}).get("reason") == "illegal_action") == (not legal[device])
-        env.set_state(here)
-        action = int(rng.choice(np.flatnonzero(legal)))
-        if env.step(action)[2]:
-            assert env.action_masks().tolist() == [True] * task.num_devices + [False] * (6 - task.num_devices)
-            return
-        placed[table] = action
-
-
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
 @pytest.mark.parametrize(
     ("actions", "reason", "table", "mib_needed", "mib_free", "says"),
