@@ -158,6 +158,10 @@ def test_a_finished_run_resumes_to_the_same_agent_without_another_iteration(make
     assert again.seconds == first.seconds > 0
     assert again.learner.true_cost_queries == 4
     assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
+    whole = contents(folder)
+    (folder / "agent.safetensors").unlink()
+    make(resume=True).run()
+    assert contents(folder) == whole
 
 
 def test_what_could_be_measured_and_what_not_is_counted_on_after_a_resume(make: Make, folder: Path) -> None:
@@ -187,13 +191,6 @@ def test_a_run_that_learns_from_other_sources_is_refused(folder: Path) -> None:
             TrainingRun(other, folder, {}, resume=True)
 
 
-def test_a_run_without_its_state_does_not_begin_anew(make: Make, folder: Path) -> None:
-    make().run()
-    (folder / "training.safetensors").unlink()
-    with pytest.raises(InvalidCheckpointError, match=r"an agent after 4 iterations, but no training\.safetensors"):
-        make(resume=True)
-
-
 def test_incomplete_files_of_a_killed_save_are_removed(make: Make, folder: Path) -> None:
     make().run()
     (folder / ".shard-gym-abc").write_bytes(b"half a state")
@@ -205,11 +202,27 @@ def test_incomplete_files_of_a_killed_save_are_removed(make: Make, folder: Path)
     assert (folder / "notes").exists()
 
 
-def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(make: Make, folder: Path) -> None:
+def test_a_folder_with_a_run_is_only_resumed_and_only_if_it_is_whole(make: Make, folder: Path) -> None:
     make()  # not even begun
     with pytest.raises(InvalidOptionError, match=f"{folder} already holds a training run, or its agent. Resume it"):
         make()
-    assert make(resume=True).learner.iteration == 0
+    make(resume=True).run()
+    agent, config = folder / "agent.safetensors", folder / "config.json"
+    kept, configuration = agent.read_bytes(), config.read_text()
+    for content, says in (("{", "not readable JSON"), ("[]", "not the configuration of a run")):
+        config.write_text(content)
+        with pytest.raises(DamagedFileError, match=says):
+            make(resume=True)
+    config.write_text(configuration)
+    (folder / "training.safetensors").unlink()
+    with pytest.raises(InvalidCheckpointError, match=r"an agent after 4 iterations, but no training\.safetensors"):
+        make(resume=True)
+    config.unlink()
+    with pytest.raises(InvalidOptionError, match="already holds a training run, or its agent"):
+        make()
+    with pytest.raises(DamagedFileError, match=r"but no config\.json"):
+        make(resume=True)
+    assert agent.read_bytes() == kept
 
 
 @pytest.mark.parametrize(
@@ -258,20 +271,6 @@ def test_a_state_that_does_not_fit_is_refused(
     assert str(folder / "training.safetensors") in str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "says"), [("{", "not readable JSON"), ("[]", "not the configuration of a run")])
-def test_a_damaged_configuration_is_refused(make: Make, folder: Path, content: str, says: str) -> None:
-    make()
-    (folder / "config.json").write_text(content)
-    with pytest.raises(DamagedFileError, match=says):
-        make(resume=True)
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: Path, make: Make) -> None:
-    (tmp_path / "runs").write_text("in the way")
-    with pytest.raises(UnwritablePathError):
-        make()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
 def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
     args = ["train", "--agent", "rnn", "--suite", "dlrm-20x4", "--no-evaluate", "--seed", "3"]
@@ -294,27 +293,11 @@ def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path:
     assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")
 
 
-def test_an_agent_that_is_there_is_not_written_over(make: Make, folder: Path) -> None:
-    make().run()
-    kept = (folder / "agent.safetensors").read_bytes()
-    for name in ("config.json", "training.safetensors"):
-        (folder / name).unlink()
-    with pytest.raises(InvalidOptionError, match="already holds a training run, or its agent"):
+def test_a_file_in_the_place_of_a_folder_is_found_before_anything_is_written(make: Make, folder: Path) -> None:
+    folder.parent.write_text("in the way")
+    with pytest.raises(UnwritablePathError):
         make()
-    with pytest.raises(DamagedFileError, match=r"but no config\.json"):
-        make(resume=True)
-    assert (folder / "agent.safetensors").read_bytes() == kept
-
-
-def test_the_agent_of_a_finished_run_is_written_again(make: Make, folder: Path) -> None:
-    make().run()
-    before = contents(folder)
-    (folder / "agent.safetensors").unlink()
-    make(resume=True).run()
-    assert contents(folder) == before
-
-
-def test_a_file_in_the_place_of_the_log_is_found_before_anything_is_written(make: Make, folder: Path) -> None:
+    folder.parent.unlink()
     folder.mkdir(parents=True)
     (folder / "log").write_text("mine")
     with pytest.raises(UnwritablePathError, match="where the log's folder should be"):

