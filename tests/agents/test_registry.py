@@ -1,4 +1,4 @@
-"""The table of agents: made by name, with named errors for what is not there."""
+"""The table of agents, and agents that play the environment with a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local search: it finds known optima, is never worse than its starts, repeats, and keeps to its budget."""
+"""Local search and its moves: it finds known optima, is never worse than its starts, and keeps to its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reset and step return: repeatable, of plain Python types, in memory of its own, with one mask in every place."""
+"""What reset and step return: repeatable, of plain types, in memory of its own, with one mask and constant infos."""
 
 from __future__ import annotations
 

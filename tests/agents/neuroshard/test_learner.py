@@ -1,4 +1,4 @@
-"""NeuroShard in training: what it measures, and that the plans it finds under its networks are good."""
+"""NeuroShard: its beam search against a plain computation, what it measures, and that its plans are good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of plans in files, tuning, and forecasts: what is fitted forecasts what was planted."""
+"""Tables of plans in files, tuning and what is shipped, and forecasts: what is fitted forecasts what was planted."""
 
 from __future__ import annotations
 

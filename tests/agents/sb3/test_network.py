@@ -1,4 +1,4 @@
-"""The networks over sets of devices: order, padding and the unit of time make no difference."""
+"""The networks over sets of devices and the policies under Stable-Baselines3: nothing illegal is ever chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PreparedTasks`: a task of the suite is prepared once, one from elsewhere takes its environment's place."""
+"""Prepared tasks: those of a suite once and in placement order, others in the place of their environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and pictures of placements: what they say, that nothing overlaps, and no use of matplotlib's global state."""
+"""Texts and pictures of placements and plans: what they say, that nothing overlaps, and no global state."""
 
 from __future__ import annotations
 

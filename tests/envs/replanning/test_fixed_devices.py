@@ -1,4 +1,4 @@
-"""The plans of days on m devices: from the past alone, the cheapest of the candidates with room; and their costs."""
+"""The plans of days on m devices, their costs, and the planner of many windows that makes them."""
 
 from __future__ import annotations
 

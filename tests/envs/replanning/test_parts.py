@@ -1,4 +1,4 @@
-"""The parts of a task: bytes and loads on each day as those of the drifted tables themselves, and known placements."""
+"""How the tables of an episode are split, and their parts: bytes and loads on each day, and known placements."""
 
 from __future__ import annotations
 

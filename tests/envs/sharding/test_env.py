@@ -97,24 +97,6 @@ def test_the_sharding_types_decide_the_actions(random_task: Any, types: tuple[st
     assert info["failure"] == 0
 
 
-def test_infos_hold_the_plan_as_documented(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 2, 3, dims=(32,))
-    env = EmbeddingShardingEnv(TaskSuite("own", (task,)), max_tables=3, max_shards=4)
-    _, info = env.reset(seed=0)
-    shape, dtype = (3, 4), str(info["placement"].dtype)
-    assert f"`placement`: (max_tables, max_shards) {dtype}, -1 until" in (EmbeddingShardingEnv.__doc__ or "")
-    for action in (env.rules.halve, 2, env.rules.halve, 0, 0):
-        assert (info["placement"] == -1).all()
-        info = env.step(action)[4]
-    _, _, over, _, info = env.step(env.rules.data_parallel)
-    assert over
-    assert info["placement"].shape == shape
-    first, second = env.problem.order[0, :2].tolist()
-    expected = {first: [2, -1, 0, 0], second: [env.rules.data_parallel, -1, -1, -1], 2: [-1] * 4}
-    assert dict(enumerate(info["placement"].tolist())) == expected
-    assert [(shard.device, shard.num_columns) for shard in env.plan.tables[first].shards] == [(2, 16), (0, 8), (0, 8)]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
