@@ -48,7 +48,7 @@ def test_the_solver_fills_devices_to_the_last_byte_and_says_what_is_impossible(r
     size = int(tables.memory_bytes[0])
     full, short = (
         Task("full", tables, replace(topology, memory_cap_bytes=np.full(2, cap)), splittable=True)
-        for cap in (3 * size, 3 * size - 1)
+        for cap in (3 * size, 5 * size // 2)
     )
     costs = np.tile([1.0, 0.0], (6, 1)) + np.arange(6)[:, None] * [0.1, 0.0]
     assert assign(costs, full).tolist() == [0, 0, 0, 1, 1, 1]
