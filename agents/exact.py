@@ -39,28 +39,18 @@ RESOLUTION = 2.0**26
 """Integer cost of the best placement known. Rounding down loses less than one for each table and each of three maxima,
 so a bound is up to 3 T / 2**26 too low: 2e-6 of the cost for 50 tables, and a quarter of that on four devices."""
 
-ROOM = 1000
-"""Where no placement is known, integer costs may be this multiple of `RESOLUTION`."""
-
-LEAST_SHARE = 0.02
-"""The least share of the work for a task that a region is tried again with."""
+ROOM = 1000  # where no placement is known, integer costs may be this multiple of `RESOLUTION`
+LEAST_SHARE = 0.02  # the least share of the work for a task that a region is tried again with
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What is known of a task after a search.
+    """What is known of a task after a search."""
 
-    Attributes:
-        placement: (T,) int64, the best placement found.
-        cost_ms: its cost.
-        lower_bound_ms: no placement costs less.
-        proven: whether no placement is better by more than the share `gap` of the agent.
-    """
-
-    placement: Placement
-    cost_ms: float
-    lower_bound_ms: float
-    proven: bool
+    placement: Placement  # (T,) int64, the best placement found
+    cost_ms: float  # its cost
+    lower_bound_ms: float  # no placement costs less
+    proven: bool  # whether no placement is better by more than the share `gap` of the agent
 
 
 class ExactAgent(CostGuidedAgent):
@@ -157,13 +147,7 @@ def cutoff_ms(best_ms: float, gap: float) -> float:
 
 
 class _Search:
-    """The search for one task.
-
-    Attributes:
-        best: the best placement so far; None before the first.
-        best_ms: its cost.
-        bound_ms: no placement costs less.
-    """
+    """The search for one task: the `best` placement so far, its cost `best_ms`, and the lower bound `bound_ms`."""
 
     def __init__(self, agent: ExactAgent, task: Task, costs: LinearCosts) -> None:
         self._agent, self._task, self._costs = agent, task, costs
@@ -217,7 +201,6 @@ class _Search:
         return self._work <= LEAST_SHARE * self._agent.max_work or time.perf_counter() >= self._deadline
 
     def _keep(self, placement: Placement) -> None:
-        """Keep a placement if it is the best so far, by the cost model."""
         task = self._task
         cost = self._agent.cost_model.estimate(placement, task.tables, task.topology).total_ms
         if cost < self.best_ms:
@@ -243,13 +226,7 @@ class _Search:
 
 
 class _Program:
-    """The integer program of a region: its placements that cost less than the best so far by more than the gap.
-
-    Attributes:
-        model: the CpModel.
-        there: (T, D) lists of Booleans, whether a table is on a device.
-        cutoff_ms: no placement that the program leaves out, of this region, costs less.
-    """
+    """The integer program of a region: its placements that cost less than the best so far by more than the gap."""
 
     def __init__(
         self, cp_model: Any, task: Task, costs: LinearCosts, region: Region, best_ms: float, gap: float
@@ -272,14 +249,12 @@ class _Program:
         self.model.minimize(objective)
 
     def ms(self, integer_cost: float) -> float:
-        """The bound in ms of a bound on the integer cost."""
         return (integer_cost / self._scale + self._constant) * (1.0 - ROUNDING)
 
     def _scaled(self, ms: NDArray[np.float64]) -> list[int]:
         return [int(each) for each in np.floor(ms * self._scale)]
 
     def _sum(self, table_ms: NDArray[np.float64], device: int) -> Any:
-        """The sum of (T,) integer costs over the tables of a device."""
         column = [row[device] for row in self.there]
         return self._cp_model.LinearExpr.weighted_sum(column, self._scaled(table_ms))
 
@@ -295,10 +270,7 @@ class _Program:
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, units) <= cap // divisor)
 
     def _levels(self, region: Region) -> list[list[Any]]:
-        """For each device, what must be true for each level to apply: True, False or a Boolean.
-
-        With the counts of the levels given, the first devices have the highest. Otherwise a table sets the level.
-        """
+        """For each device, what must be true for each level to apply: True, False or a Boolean."""
         costs, devices = self._costs, self._task.num_devices
         number = len(costs.lane_shares)
         if region.counts is None:
@@ -360,11 +332,6 @@ def _largest_ms(costs: LinearCosts) -> float:
 
 
 def _cp_model() -> Any:
-    """CP-SAT's module.
-
-    Raises:
-        MissingExtraError: OR-Tools is not installed.
-    """
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:

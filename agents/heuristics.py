@@ -9,10 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.items import IntArray, Items, NoRoomError, put_in_order, put_where_cheapest
+from shard_gym.agents.items import Items, NoRoomError, put_in_order, put_where_cheapest
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
-from shard_gym.cost_models.base import FloatArray, placement_order
+from shard_gym.cost_models.base import FloatArray, IntArray, placement_order
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -21,11 +21,7 @@ from shard_gym.text import format_bytes
 
 
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
-    """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says.
-
-    Raises:
-        NoPlacementFoundError: a table fits nowhere.
-    """
+    """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says."""
     try:
         return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose)
     except NoRoomError as error:
@@ -115,8 +111,7 @@ def paper_heuristics() -> list[GreedyAgent]:
     return [GreedyAgent(name, score) for name, score in PAPER_SCORES.items()]
 
 
-MAX_COUNTS = 8
-"""The most numbers of devices that `lane_placements` tries for the tables of a class of width."""
+MAX_COUNTS = 8  # the most numbers of devices that `lane_placements` tries for the tables of a class of width
 
 
 class LaneGreedyAgent(Agent):
@@ -160,10 +155,7 @@ def lane_placements(task: Task) -> list[tuple[float, Placement]]:
 
 
 def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> tuple[float, Placement]:
-    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone.
-
-    Class by class, in each by descending lane time, a table goes where the lane time is least afterwards.
-    """
+    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone."""
     tables = task.tables
     vectors = tables.pooling_factor * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
     share = lane_share(tables.embedding_dim)

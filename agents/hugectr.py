@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.items import IntArray
 from shard_gym.checks import checked_count, is_not_negative
+from shard_gym.cost_models.base import IntArray
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -32,13 +31,7 @@ from shard_gym.sharding.variants import checked_max_shards
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
-
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    """A plan and the cost of its costliest device, in lookups of a sample."""
-
-    cost: float
-    plan: ShardingPlan
+_Candidate = tuple[float, ShardingPlan]  # the cost of the costliest device, in lookups of a sample, and the plan
 
 
 class HugeCTRAgent(Agent):
@@ -81,7 +74,7 @@ class HugeCTRAgent(Agent):
         found = _Rule(task, 0.0, self.work_ratio, 1).candidates(1)
         if not found:
             raise NoPlacementFoundError(f"Agent 'hugectr' found no placement of whole tables of task {task.name!r}.")
-        placement = found[0].plan.placement
+        placement = found[0][1].placement
         assert placement is not None
         return placement
 
@@ -91,12 +84,10 @@ class HugeCTRAgent(Agent):
         found = [*rule.all_row_wise(), *rule.candidates(self.iterations)]
         if not found:
             raise NoPlacementFoundError(f"Agent 'hugectr' found no plan of task {task.name!r} that fits the memory.")
-        return min(found, key=lambda candidate: candidate.cost).plan
+        return min(found, key=lambda candidate: candidate[0])[1]
 
 
 class _Rule:
-    """The rule for one task."""
-
     def __init__(self, task: Task, replicated_bytes: float, work_ratio: float, max_shards: int) -> None:
         self._tables, self._topology, self._max_shards = task.tables, task.topology, max_shards
         self._replicated = task.tables.memory_bytes < replicated_bytes
@@ -115,7 +106,6 @@ class _Rule:
         return self._if_valid(float(lookups + self._shard_cost * len(others)), shardings)
 
     def candidates(self, iterations: int) -> list[_Candidate]:
-        """The greedy plans, with one more split each."""
         found: list[_Candidate] = []
         for _ in range(iterations):
             cost, devices, stuck = self._greedily()
@@ -170,7 +160,7 @@ class _Rule:
 
     def _if_valid(self, cost: float, shardings: list[TableSharding]) -> list[_Candidate]:
         try:
-            return [_Candidate(cost, check_plan(ShardingPlan(tuple(shardings)), self._tables, self._topology))]
+            return [(cost, check_plan(ShardingPlan(tuple(shardings)), self._tables, self._topology))]
         except MemoryExceededError:
             return []
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, IntArray
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
-
-IntArray = NDArray[np.int64]
 
 MANY_DEVICES = 64
 """With fewer, it is faster to cost all devices anew for each candidate: 56 us instead of 101 with 16 devices."""
@@ -30,23 +27,14 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """I items and the D devices for them.
+    """I items and the D devices for them."""
 
-    Attributes:
-        model: the cost model of the loads.
-        cluster: the topology.
-        loads: (I, K) float64, what each adds to its device.
-        memory: (I,) int64, bytes.
-        free: (D,) int64, bytes that each device has for items.
-        fixed: (D, K) float64, loads of what is on the devices and stays there, such as replicas; None for nothing.
-    """
-
-    model: AdditiveCostModel
-    cluster: Cluster
-    loads: FloatArray
-    memory: IntArray
-    free: IntArray
-    fixed: FloatArray | None = None
+    model: AdditiveCostModel  # the cost model of the loads
+    cluster: Cluster  # the topology
+    loads: FloatArray  # (I, K) float64, what each adds to its device
+    memory: IntArray  # (I,) int64, bytes
+    free: IntArray  # (D,) int64, bytes that each device has for items
+    fixed: FloatArray | None = None  # (D, K) float64, loads of what stays on the devices, such as replicas
 
     @staticmethod
     def of_tables(task: Task, model: AdditiveCostModel) -> Items:
@@ -86,11 +74,7 @@ class Items:
 def put_in_order(
     memory: IntArray, free: IntArray, order: Iterable[int], choose: Callable[[int, IntArray], int]
 ) -> Placement:
-    """(I,) int64, each item in `order` on the device that `choose(item, devices where it still fits)` names.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
-    """
+    """(I,) int64, each item in `order` on the device that `choose(item, devices with room)` says; or NoRoomError."""
     placement, left = np.empty(len(memory), np.int64), free.copy()
     for item in order:
         fitting = np.flatnonzero(left >= memory[item])
@@ -102,13 +86,10 @@ def put_in_order(
 
 
 def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
-    """(I,) int64, each item in `order` on the device where what is placed so far costs least.
+    """(I,) int64, each item in `order` on the device where what is placed so far costs least; or NoRoomError.
 
     Equal costs are common because an item rarely makes the slowest device slower. Then the device whose own phases are
     shortest afterwards is taken.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
     """
     model = items.model
     held = np.zeros((items.num_devices, model.num_loads)) if items.fixed is None else items.fixed.copy()
@@ -129,11 +110,7 @@ def put_where_cheapest(items: Items, order: Iterable[int]) -> Placement:
 
 
 def put_where_emptiest(items: Items) -> Placement:
-    """(I,) int64, the largest item first, each on the device with the most free bytes: for where memory is short.
-
-    Raises:
-        NoRoomError: an item fits nowhere.
-    """
+    """(I,) int64, the largest item first, each on the device with the most free bytes; or NoRoomError."""
     placement, left = np.empty(len(items), np.int64), items.free.copy()
     for item in np.argsort(-items.memory, kind="stable"):
         device = placement[item] = int(left.argmax())

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray, Items
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.items import Items
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.placement import Placement
 
-NO_TABLE = -1
-"""The partner of a plain move."""
-
-NOTHING_THAT_MOVES = -2
-"""The item with the largest load of a device if something fixed has it."""
-
-TIE = 1e-9
-"""Devices whose times differ by less than this share are equally slow; the rest is rounding."""
+NO_TABLE = -1  # the partner of a plain move
+NOTHING_THAT_MOVES = -2  # the item with the largest load of a device if something fixed has it
+TIE = 1e-9  # devices whose times differ by less than this share are equally slow; the rest is rounding
 
 SMOOTHING_SQUARES = 4
 """Squarings of the smoothing norm: an exponent of 16. Of 4, 8, 16 and 64 it gave the best results on the suites."""
@@ -26,17 +21,11 @@ SMOOTHING_SQUARES = 4
 
 @dataclass(frozen=True)
 class Moves:
-    """M candidate moves: table `table[m]` goes to device `device[m]`, and `partner[m]` takes its place.
+    """M candidate moves: table `table[m]` goes to device `device[m]`, and `partner[m]` takes its place."""
 
-    Attributes:
-        table: (M,) int64.
-        device: (M,) int64, not the table's current device.
-        partner: (M,) int64, a table on that device to swap with, or NO_TABLE for a plain move.
-    """
-
-    table: IntArray
-    device: IntArray
-    partner: IntArray
+    table: IntArray  # (M,) int64
+    device: IntArray  # (M,) int64, not the table's current device
+    partner: IntArray  # (M,) int64, a table on that device to swap with, or NO_TABLE for a plain move
 
     def __len__(self) -> int:
         return len(self.table)
@@ -53,14 +42,10 @@ class Costs:
     The exact cost is flat wherever a move leaves the slowest devices alone. The smoothed cost is the sum over the
     phases of the 16-norm over the devices: it rewards every step towards balance and exceeds the sum of the maxima by
     a factor of at most D ** (1 / 16).
-
-    Attributes:
-        exact: (...) float64, the model's iteration cost.
-        smoothed: (...) float64.
     """
 
-    exact: FloatArray
-    smoothed: FloatArray
+    exact: FloatArray  # (...) float64, the model's iteration cost
+    smoothed: FloatArray  # (...) float64
 
     @staticmethod
     def of(phases: FloatArray, exact: FloatArray) -> Costs:
@@ -76,14 +61,10 @@ class Costs:
 
 
 class Neighbourhood:
-    """A placement of items, its loads and its costs; lists, costs and applies moves.
+    """A valid (I,) `placement` of items, called tables here, its loads and its costs; lists, costs and applies moves.
 
     Removing an item from a device needs the maximum over those that stay. The two largest values of every max-reduced
     load are kept for each device, so a move costs O(K) for each of the two devices it touches.
-
-    Attributes:
-        items: the items; their tables, in what follows.
-        placement: (I,) int64, the current placement; valid.
     """
 
     def __init__(self, items: Items, placement: Placement) -> None:
@@ -164,10 +145,8 @@ class Neighbourhood:
     def costs_if(self, devices: IntArray, leaves: IntArray, joining: FloatArray) -> Costs:
         """(M,) costs of M changes of the placement.
 
-        Args:
-            devices: (C, M) int64, the devices that change; those of a change differ.
-            leaves: (C, M) int64, the table that leaves each of them, or NO_TABLE.
-            joining: (C, M, K), loads of what comes to each of them.
+        In each, C `devices` change, (C, M) int64 that differ. The tables `leaves`, (C, M) or NO_TABLE, leave them, and
+        (C, M, K) loads `joining` come to them.
         """
         self._evaluate()
         loads = self._model.add(self._without(devices, leaves), joining)

@@ -1,4 +1,7 @@
-"""The options of every agent, with their defaults and a line about each, from signatures and docstrings."""
+"""The options of every agent, with their defaults and a line about each, from signatures and docstrings.
+
+Functions of learned agents raise MissingExtraError where a package that these need is not installed.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +17,27 @@ from shard_gym.agents.heuristics import PAPER_SCORES
 from shard_gym.agents.registry import AGENTS, REPLANNING
 from shard_gym.agents.training.registry import imported, learner_class
 
-COMMON = ("cost_model", "seed", "suite", "name", "score")
-"""Parameters that commands have flags for."""
-
-
-TUNED = "tuned"
-"""In place of the default of an option that is tuned for each suite."""
+COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
+TUNED = "tuned"  # in place of the default of an option that is tuned for each suite
 
 
 class AgentOption(NamedTuple):
-    """An option of an agent.
+    """An option of an agent."""
 
-    Attributes:
-        name: its name.
-        default: its default value.
-        about: what it is, a sentence.
-    """
-
-    name: str
-    default: Any
-    about: str
+    name: str  # its name
+    default: Any  # its default value
+    about: str  # what it is, a sentence
 
 
 def placing_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
+    maker = _maker(name)
     if AGENTS[name].problems == REPLANNING:
-        from shard_gym.agents.replanning.tuning import TUNABLE
-
-        maker = TUNABLE[name].make
         said = _described(maker.func if isinstance(maker, partial) else maker)
         return [AgentOption(each, TUNED, said.get(each, "")) for each in inspect.signature(maker).parameters]
-    return _of_parameters(_maker(name))
+    return _of_parameters(maker)
 
 
 def _maker(name: str) -> Any:
@@ -54,18 +45,12 @@ def _maker(name: str) -> Any:
     if AGENTS[name].problems == REPLANNING:
         from shard_gym.agents.replanning.tuning import TUNABLE
 
-        made = TUNABLE[name].make
-    else:
-        made = AGENTS[name].load()
-    return made
+        return TUNABLE[name].make
+    return AGENTS[name].load()
 
 
 def training_options(name: str) -> dict[str, list[AgentOption]]:
-    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under "".
-
-    Raises:
-        MissingExtraError: a package that its training needs is not installed.
-    """
+    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under ""."""
     learner = learner_class(name)
     changed = learner.option_defaults(name)
     own = [
@@ -83,11 +68,7 @@ def training_options(name: str) -> dict[str, list[AgentOption]]:
 
 
 def trained_options(name: str) -> list[AgentOption]:
-    """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`.
-
-    Raises:
-        MissingExtraError: a package that it needs is not installed.
-    """
+    """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`."""
     path, names = _TRAINED.get(name, ("", ()))
     if not names:
         return []
@@ -116,11 +97,7 @@ def about_agent(name: str) -> str:
 
 
 def about_learner(name: str, preset: str = "") -> str:
-    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it.
-
-    Raises:
-        MissingExtraError: a package that its training needs is not installed.
-    """
+    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it."""
     learner = learner_class(name)
     return _first_sentence(_doc(learner.presets[preset] if preset else learner))
 
@@ -136,7 +113,6 @@ def _of_parameters(maker: Any) -> list[AgentOption]:
 
 
 def _of_fields(options: type) -> list[AgentOption]:
-    """The fields of a dataclass."""
     said = _described(options)
     return [
         AgentOption(each.name, None if each.default is MISSING else each.default, said.get(each.name, ""))
@@ -161,6 +137,5 @@ def _doc(subject: Any) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """The first sentence of a docstring, on one line."""
     line = " ".join(text.split("\n\n")[0].replace("`", "").split())
     return re.split(r"(?<=\.) (?=[A-Z])", line)[0].rstrip(".")

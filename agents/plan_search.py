@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Neighbourhood
 from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Budget, Search
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
@@ -29,8 +28,7 @@ SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
 """Shares of the evaluations: after the first no start is made, the second is for each round of descents. Half of the
 plans that descend are left after a round, so a start that is not the cheapest may win."""
 
-PERTURBED = (2, 5)
-"""Random changes of a perturbation: from the first to before the second number."""
+PERTURBED = (2, 5)  # random changes of a perturbation: from the first to before the second number
 
 
 class PlanSearchAgent(Agent):
@@ -91,11 +89,7 @@ class PlanSearchAgent(Agent):
         return self.split(task).plan()
 
     def split(self, task: Task) -> SplitTables:
-        """The parts of the plan, as the search has them.
-
-        Raises:
-            NoPlacementFoundError: see `Agent.plan`.
-        """
+        """The parts of the plan, as the search has them; raises the error of `plan`."""
         return self._search(task, self.sharding_types)
 
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
@@ -122,11 +116,7 @@ _Spreading = tuple[Callable[[], np.ndarray], Callable[[], SplitTables]]
 """Makes the (D, K) loads of the devices after a change, and the plan."""
 
 
-class _Change(NamedTuple):
-    """A plan that may come next, and its smoothed cost."""
-
-    smoothed: float
-    apply: Callable[[], SplitTables]
+_Change = tuple[float, Callable[[], SplitTables]]  # the smoothed cost of a plan that may come next, and what makes it
 
 
 class _PlanSearch:
@@ -174,9 +164,9 @@ class _PlanSearch:
     def _improve_split(self) -> bool:
         """Make the change of the parts that lowers the smoothed cost most; False if none does."""
         for changes in (self._of_parts, self._of_spreads):
-            best = min(changes(), key=lambda change: change.smoothed, default=None)
-            if best is not None and best.smoothed < self._current.costs.smoothed - MIN_GAIN_MS:
-                self._take(best.apply())
+            smoothed, apply = min(changes(), key=lambda change: change[0], default=(np.inf, None))
+            if apply is not None and smoothed < self._current.costs.smoothed - MIN_GAIN_MS:
+                self._take(apply())
                 self._keep_best()
                 return True
         return False
@@ -230,7 +220,7 @@ class _PlanSearch:
         costs = [self._current.costs_if(devices[:, p], leaves[:, p], joining[:, p]).smoothed for p in pieces]
         smoothed = np.concatenate(costs)
         which = int(smoothed.argmin())
-        yield _Change(float(smoothed[which]), lambda: apply(which))
+        yield float(smoothed[which]), lambda: apply(which)
 
     def _of_spreads(self) -> Iterator[_Change]:
         """Every way to spread a table with a part on a critical device, and to gather a spread one."""
@@ -247,10 +237,9 @@ class _PlanSearch:
         if smoothed:
             costs = np.concatenate(smoothed)
             which = int(costs.argmin())
-            yield _Change(float(costs[which]), changes[which][1])
+            yield float(costs[which]), changes[which][1]
 
     def _ways_to_spread(self) -> Iterator[_Spreading]:
-        """Every way that fits to spread a table with a part on a critical device."""
         split, options = self._split, self._split.options
         for table in np.unique(split.table[self._current.critical_tables()]).tolist():
             held, left = _without(split, table)
@@ -260,7 +249,6 @@ class _PlanSearch:
                     yield after, partial(split.spread_over, table, number)
 
     def _ways_to_gather(self) -> Iterator[_Spreading]:
-        """Every device with room for a table that is spread."""
         split, options = self._split, self._split.options
         for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
             held, left = _without(split, table)

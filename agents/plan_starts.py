@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 import numpy as np
 
 from shard_gym.agents.heuristics import lane_placements
-from shard_gym.agents.items import IntArray, NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.items import NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray
+from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray, IntArray
 from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -24,14 +24,9 @@ SHARE_OF_ROOM = 0.7
 MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
-MEMORY_HALVINGS = 6
-"""Where memory is short, parts are halved until they need this power of two less than a device has."""
-
-SLOWEST = (1, 2, 4)
-"""Tables of which the parts make devices slow, that are spread in further starts."""
-
-BEST_SETS = 3
-"""Sets of spread tables with which the others are split in further ways."""
+MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
+SLOWEST = (1, 2, 4)  # tables of which the parts make devices slow, that are spread in further starts
+BEST_SETS = 3  # sets of spread tables with which the others are split in further ways
 
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
@@ -63,10 +58,7 @@ def starts(options: SplitOptions, spent: Callable[[], bool]) -> Iterator[SplitTa
 
 
 def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
-    """Those of `splits` that fit, with each part where the plan so far costs least, the costliest first; and costs.
-
-    Where a part then finds no room, they are placed by memory alone.
-    """
+    """Those of `splits` that fit, with costs: each part where the plan so far costs least, or else by memory alone."""
     for split in splits:
         items = split.items()
         if items.free.min() < 0:
@@ -86,11 +78,7 @@ def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
 
 
 def _spread_sets(options: SplitOptions) -> list[IntArray]:
-    """(T,) int64 each: no table is spread; those that cost all devices little more if they are spread.
-
-    That is compared with what all devices save without a D-th of the table. Tables of which no part fits a device are
-    in all sets.
-    """
+    """(T,) int64 sets: no table is spread; those that cost all devices little more than a D-th of them saves."""
     task, model = options.task, options.model
     numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == task.num_devices]
     if not numbers or task.num_devices == 1:
@@ -138,12 +126,7 @@ def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
 
 
 def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:
-    """What a spread table changes if all devices have even loads of all `parts`, none of which is spread.
-
-    Returns:
-        (T, n) ms that a table adds in each of the n variants, which are on all devices, and (T,) ms that a D-th of its
-        parts saves. Of two copies the second counts, so what is paid once for all spread tables does not.
-    """
+    """(T, n) ms that tables add to even loads of `parts` in n variants; (T,) ms that a D-th of their parts saves."""
     model, split = options.model, options.model.num_sum_loads
     loads = options.loads[parts.table, parts.level]
     share = np.zeros((options.task.num_tables, split))
@@ -199,10 +182,7 @@ def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTable
 
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
-    """For where memory is short: parts halved to at most a half of a device, then a quarter, and so on.
-
-    Tables of which the parts remain larger are spread, where that needs less of a device.
-    """
+    """For short memory: parts of a half, a quarter, ... of a device; tables with larger ones are spread if it helps."""
     task = options.task
     levels = slice(options.max_halvings + 1)
     memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)

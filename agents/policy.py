@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.checks import checked_count
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
+from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import CostFreeObservation, Observation
@@ -69,19 +69,16 @@ class PolicyAgent(CostGuidedAgent):
         self.observation = make_observation(observation)
 
     def place(self, task: Task) -> Placement:
-        """(T,) int64, a device for every table of `task`.
-
-        Raises:
-            NoPlacementFoundError: also when the task is larger than the policy's padding.
-        """
+        """(T,) int64; NoPlacementFoundError also says that the task is larger than the policy's padding."""
         if task.num_tables > self.max_tables or task.num_devices > self.max_devices:
             raise NoPlacementFoundError(
                 f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
                 f"task {task.name!r} has {task.num_tables} and {task.num_devices}."
             )
+        sees_costs = not isinstance(self.observation, CostFreeObservation)
         env = EmbeddingPlacementEnv(
             TaskSuite("one task", (task,)),
-            cost_model=self._model_of_the_episode(),
+            cost_model=additive_estimate(self.cost_model) if sees_costs else NoCosts(),
             observation=self.observation,
             max_tables=self.max_tables,
             max_devices=self.max_devices,
@@ -89,19 +86,9 @@ class PolicyAgent(CostGuidedAgent):
         placement: Placement = played(env, self.policy)["placement"][: task.num_tables]
         return placement
 
-    def _model_of_the_episode(self) -> AdditiveCostModel:
-        """The model behind the observations; one that costs nothing if they hold no costs."""
-        if isinstance(self.observation, CostFreeObservation):
-            return NoCosts()
-        return additive_estimate(self.cost_model)
-
 
 def played(env: EmbeddingPlacementEnv, policy: Policy) -> dict[str, Any]:
-    """Play an episode of the only task of `env`; its last info.
-
-    Raises:
-        NoPlacementFoundError: a table of the task fits no device, or the episode failed.
-    """
+    """Play an episode of the only task of `env`; its last info. Raises NoPlacementFoundError if it fails."""
     try:
         observation, info = env.reset(seed=0)
     except TableTooLargeError as error:

@@ -11,8 +11,7 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, network_named
 from shard_gym.errors import InvalidCheckpointError, unknown_name
 
-COST = "cost."
-"""Prefix of the weights of a cost network in the file of an agent."""
+COST = "cost."  # prefix of the weights of a cost network in the file of an agent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +70,7 @@ def preset_options(presets: Mapping[str, type[Any]], preset: str, **changes: Any
 
 
 def saved_options(presets: Mapping[str, type[Any]], about: Mapping[str, Any]) -> Any:
-    """The options in the description of a training run.
-
-    Raises:
-        InvalidCheckpointError: it has none, or impossible ones.
-    """
+    """The options in the metadata of a training run; InvalidCheckpointError if there are none, or impossible ones."""
     try:
         return preset_options(presets, about["preset"], **about["options"])
     except (KeyError, TypeError, ValueError) as error:
@@ -83,13 +78,7 @@ def saved_options(presets: Mapping[str, type[Any]], about: Mapping[str, Any]) ->
 
 
 def options_to_place(presets: Mapping[str, type[Any]], about: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
-    """The options in the description of a training run, with `changes` of those in `CostNetworkOptions.placing`.
-
-    Raises:
-        InvalidCheckpointError: see `saved_options`.
-        UnknownNameError: a change is not of an option to place with.
-        InvalidOptionError: a change has an impossible value.
-    """
+    """`saved_options` with `changes` of those in `CostNetworkOptions.placing`; others raise UnknownNameError."""
     options = saved_options(presets, about)
     known = options.placing
     for name in changes:

@@ -79,28 +79,25 @@ def imported(path: str) -> Any:
 
 
 def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
-    """The parameters of what makes the agent `name`.
-
-    Raises:
-        InvalidOptionError: it does not tell them, as some classes in C.
-    """
+    """The parameters of what makes agent `name`; InvalidOptionError if it does not tell them, as some classes in C."""
     try:
         return signature(maker).parameters
     except (TypeError, ValueError) as error:
         raise InvalidOptionError(f"{name} is no agent: it does not tell its arguments; give it an __init__.") from error
 
 
-def _replanner(name: str) -> AgentEntry:
-    tuned = "shard_gym.agents.replanning.tuning:tuned_settings"
-    return AgentEntry(partial(_replanner_of_name, name), REPLANNING, tuned=tuned)
-
-
-def _replanner_of_name(name: str, suite: str | None = None, **settings: Any) -> Agent:
+def _replanner(name: str, suite: str | None = None, **settings: Any) -> Agent:
     """Imported on first use, as are the planners: who places whole tables needs none of them."""
     from shard_gym.agents.replanning.tuning import replanner
 
     return replanner(name, suite, **settings)
 
+
+_TUNED = "shard_gym.agents.replanning.tuning:tuned_settings"
+_REPLANNERS = (
+    *("never", "every", "threshold", "ski-last-hour", "ski-last-day", "ski-three-days", "ski-next-half-day"),
+    *("page-hinkley", "adwin", "kswin", "seasonal", "ridge"),
+)
 
 AGENTS: dict[str, AgentEntry] = {
     "random": AgentEntry("shard_gym.agents.heuristics:RandomAgent", stochastic=True),
@@ -117,10 +114,7 @@ AGENTS: dict[str, AgentEntry] = {
     "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
     "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),
     "torchrec": AgentEntry("shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING),
-    **{name: _replanner(name) for name in ("never", "every", "threshold")},
-    **{f"ski-{window}": _replanner(f"ski-{window}") for window in ("last-hour", "last-day", "three-days")},
-    "ski-next-half-day": _replanner("ski-next-half-day"),
-    **{name: _replanner(name) for name in ("page-hinkley", "adwin", "kswin", "seasonal", "ridge")},
+    **{name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED) for name in _REPLANNERS},
 }
 """By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
 

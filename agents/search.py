@@ -19,19 +19,15 @@ from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tasks import Task, pack_by_memory
 
-MIN_GAIN_MS = 1e-9
-"""A smaller gain is rounding error."""
-
-LISTED = 4096
-"""Moves listed at once."""
+MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error
+LISTED = 4096  # moves listed at once
 
 BATCH = 384
 """Moves costed at once. Larger batches have less overhead, but find the first gain later. With 512, the arrays of a
 16-device task are so large that each is requested from the system, and the search runs at two thirds of the speed."""
 
 
-MAX_IDLE = 1_000
-"""Looks at the budget, about one for each placement that is tried, in which no cost was asked for."""
+MAX_IDLE = 1_000  # looks at the budget, about one for each placement that is tried, in which no cost was asked for
 
 STARTS = 4
 """Placements from which the search descends before it goes on from the cheapest. The first ten test tasks of mixdim-4
@@ -39,13 +35,7 @@ cost 2.5% more than the best known from one start, 0.3% more from four."""
 
 
 class Budget:
-    """The evaluations and the seconds that a search has for one task, counted from here on.
-
-    Args:
-        cost_model: the model; its evaluations count.
-        max_queries: evaluations.
-        max_seconds: wall-clock time; None for no limit.
-    """
+    """The evaluations of `cost_model`, and the seconds if limited, that a search has for one task from here on."""
 
     def __init__(
         self, cost_model: CountedCostModel | CountedEstimates, max_queries: int, max_seconds: float | None = None
@@ -133,11 +123,7 @@ class LocalSearchAgent(CostGuidedAgent):
         return search.best
 
     def _starts(self, task: Task) -> list[Placement]:
-        """Different placements: of all greedy agents that find one, by lanes, and the one packed by memory if it fits.
-
-        Raises:
-            NoPlacementFoundError: none of them finds a placement.
-        """
+        """Different placements: of all greedy agents that find one, by lanes, and packed by memory if that fits."""
         starts = []
         for agent in (CostGreedyAgent(additive_estimate(self.cost_model)), *paper_heuristics()):
             try:

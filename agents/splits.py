@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray, Items
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.items import Items
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import Placement
 from shard_gym.sharding import (
@@ -26,8 +26,7 @@ from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tasks import Task
 
-NOT_SPREAD = -1
-"""Stands for a spread in a table whose parts have one device each."""
+NOT_SPREAD = -1  # stands for a spread in a table whose parts have one device each
 
 
 class Spread(NamedTuple):
@@ -78,21 +77,13 @@ class SplitOptions:
 
 @dataclass(frozen=True, eq=False)
 class SplitTables:
-    """A plan: I parts of tables with a device each, and tables that are spread over many devices.
+    """A plan: I parts of tables with a device each, and tables that are spread over many devices."""
 
-    Attributes:
-        options: what is possible.
-        table: (I,) int64, the table of each part.
-        level: (I,) int64, how often it is halved.
-        device: (I,) int64, where it is.
-        spread: (T,) int64, which of `options.spreads` a table has, or NOT_SPREAD.
-    """
-
-    options: SplitOptions
-    table: IntArray
-    level: IntArray
-    device: IntArray
-    spread: IntArray
+    options: SplitOptions  # what is possible
+    table: IntArray  # (I,) int64, the table of each part
+    level: IntArray  # (I,) int64, how often it is halved
+    device: IntArray  # (I,) int64, where it is
+    spread: IntArray  # (T,) int64, which of `options.spreads` a table has, or NOT_SPREAD
 
     @staticmethod
     def whole(options: SplitOptions, placement: Placement) -> SplitTables:

@@ -116,11 +116,6 @@ def _planned(
     min_partition: int,
     extra_bytes: float,
 ) -> Any:
-    """A plan of TorchRec's planner.
-
-    Raises:
-        _PlannerError: it finds none.
-    """
     rec = _imported()
     device, links, count = topology.device, topology.links, topology.num_devices
     types = [name for name in sharding_types if name != COLUMN_WISE or tables.embedding_dim.max() >= 2 * min_partition]
@@ -179,11 +174,7 @@ def _planned(
 
 
 def _imported() -> Any:
-    """The names of TorchRec that the planner needs.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """The names of TorchRec that the planner needs; raises MissingExtraError if it is not installed."""
     try:
         import torch
         from fbgemm_gpu.split_embedding_configs import EmbOptimType

@@ -17,11 +17,6 @@ class AdditiveWrapper(AdditiveCostModel):
     The loads of a table say that it is there: table t has a 1 in column t. So the loads of all devices are a placement
     of some or all tables, which the wrapped model estimates, each different one once. The order of the tables and the
     lower bound come from the analytical cost model, because they would cost an estimate for each table.
-
-    Args:
-        model: the wrapped model.
-        tables: the T tables.
-        topology: their D devices.
     """
 
     def __init__(self, model: CostModel, tables: Tables, topology: Topology) -> None:
@@ -58,9 +53,7 @@ class AdditiveWrapper(AdditiveCostModel):
         return costs
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """The analytical lower bound, which the wrapped model's costs may be below, and the upper one that its penalty
-        promises.
-        """
+        """The analytical lower bound, which costs may be below, and the upper one that the model's penalty promises."""
         lower = self._analytical.cost_bounds(self._analytical_loads, topology)[0]
         return lower, self._model.penalty_ms(self._tables, self._topology) / PENALTY_MARGIN
 

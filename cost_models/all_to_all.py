@@ -69,8 +69,7 @@ def all_to_all_ms_with_one(
 
     Args:
         output_bytes: (D,) float64, see `all_to_all_ms`.
-        devices: (M,) int64, the device that changes.
-        new_bytes: (M,) float64, its outputs then.
+        devices, new_bytes: (M,) int64, the device that changes, and (M,) float64, its outputs then.
         cluster: the topology, without a leading shape and without padding.
     """
     count, of_host = cluster.num_devices, int(cluster.num_peers[0]) + 1
@@ -105,12 +104,7 @@ def all_to_all_ms_with_one(
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:
-    """`all_to_all_ms` of one topology on floats, bit for bit (tests/cost_models/test_all_to_all.py).
-
-    Args:
-        output_bytes: D numbers, see `all_to_all_ms`.
-        cluster: the topology; leading shape (1,).
-    """
+    """`all_to_all_ms` of one topology (leading shape 1) on floats, with the same bits."""
     total = sum(output_bytes)
     if not total > 0:
         return [0.0] * len(output_bytes)

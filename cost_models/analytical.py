@@ -65,8 +65,7 @@ from shard_gym.topology import Cluster, DeviceSpec, Topology
 
 INDEX_BYTES = 8
 OFFSET_BYTES = 8
-OUTPUT_BYTES = 4
-"""Pooled outputs and their gradients are FP32, FBGEMM's default output_dtype."""
+OUTPUT_BYTES = 4  # pooled outputs and their gradients are FP32, FBGEMM's default output_dtype
 
 SORT_BYTES = (8 + 8 + 4) + (8 + 4 * 2 * (8 + 4)) + 2 * 8
 """Per lookup: an index is read, its position and its bag are written; the positions are read once to count all digits,
@@ -74,8 +73,7 @@ and positions and bags are read and written in each of four passes of eight bits
 2206.01784, the radix sort of CUB); the sorted positions are read to find runs of equal rows, and again to find the long
 ones."""
 
-FULL_WARP_DIM = 128
-"""32 threads of four elements each."""
+FULL_WARP_DIM = 128  # 32 threads of four elements each
 
 
 class Constants(NamedTuple):
@@ -135,14 +133,10 @@ FITTED = Constants(
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
-_SHARE = slice(LANE_SHARE, LANE_SHARE + 1)
 _LIMITS = np.array(
     [[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS], [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]]
 )
 """The limits of forward and of backward; the last of each is multiplied by the lane share of the device."""
-
-_BOTH = slice(FORWARD, BACKWARD + 1, BACKWARD - FORWARD)
-"""Forward and backward among the phases."""
 
 
 def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:

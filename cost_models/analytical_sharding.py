@@ -66,9 +66,7 @@ from shard_gym.topology import Cluster, Topology
 COMMUNICATION_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of one number of pooled outputs and their gradients on the links."""
 
-DENSE_UPDATE_PASSES = 9.22
-"""Times that the bytes of a dense gradient pass the DRAM for the update."""
-
+DENSE_UPDATE_PASSES = 9.22  # times that the bytes of a dense gradient pass the DRAM for the update
 _OWN_SUMS, _OWN_LOADS = AnalyticalCostModel.num_sum_loads, AnalyticalCostModel.num_loads
 
 # The loads: the sums of the analytical model, sums of bytes, a maximum of our own, the maxima of the analytical model.
@@ -77,8 +75,7 @@ HOST_PARTIAL_BYTES = _OWN_SUMS + 1
 GRADIENT_BYTES = _OWN_SUMS + 2
 CODEC_MS_PER_BYTE = _OWN_SUMS + 3
 _ADDED = 4
-OWN_LOADS = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]
-"""The columns of the analytical model."""
+OWN_LOADS = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]  # the columns of the analytical model
 
 
 class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MemoryInUseError
 
-MAX_FAILURES = 5
-"""Placements in a row that cannot be measured, after which the cause is not the placements."""
+MAX_FAILURES = 5  # placements in a row that cannot be measured, after which the cause is not the placements
 
 MEMORY_WAIT_S = 2.0
 """Seconds before the second attempt when other programs use the memory; at once they would still use it."""
@@ -18,12 +17,9 @@ Result = TypeVar("Result")
 
 
 def tried_twice(measure: Callable[[], Result]) -> Result:
-    """What `measure` returns; if a measurement fails in it, it is called once more.
+    """What `measure` returns; if it raises a MeasurementError, it is called once more.
 
     Not so if the device has too little memory; if other programs use it, the second attempt is `MEMORY_WAIT_S` later.
-
-    Raises:
-        MeasurementError: it failed both times, or the device has too little memory.
     """
     try:
         return measure()
@@ -37,11 +33,7 @@ def tried_twice(measure: Callable[[], Result]) -> Result:
 
 
 class FailuresInARow:
-    """Counts the placements in a row that could not be measured.
-
-    Args:
-        planned: placements to measure; if all of them fail, it is the machine, however few they are.
-    """
+    """Counts placements in a row that could not be measured; if all that are `planned` fail, it is the machine."""
 
     def __init__(self, planned: int) -> None:
         self._most = min(MAX_FAILURES, planned)

@@ -28,10 +28,9 @@ COMMUNICATION = slice(FORWARD_COMM, BACKWARD_COMM + 1)
 PENALTY_MARGIN = 1.1
 """The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
-MAX_NUMBERS = 2**22
-"""Numbers in an array of loads of many placements at once."""
-
+MAX_NUMBERS = 2**22  # numbers in an array of loads of many placements at once
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,14 @@ from shard_gym.errors import missing_extra
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
-ROUNDING = 1e-12
-"""Share by which a bound is lowered, for the rounding errors of the costs that it is compared with."""
-
-MAX_PROGRAMS = 300
-"""Linear programs solved for one task; then the bound of the best box is taken as it is."""
+ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
+MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best box is taken as it is
 
 
 def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
-    """Ms that no placement of the tables costs less than; never below that of `cost_bounds`, but for `ROUNDING`, which
-    it is for a model without `linear_costs`.
+    """Ms that no placement of the tables costs less than; at least the bound of `cost_bounds`, but for `ROUNDING`.
 
-    Raises:
-        MissingExtraError: scipy is not installed.
+    It is that for a model without `linear_costs`. Raises MissingExtraError if scipy is not installed.
     """
     simple = model.cost_bounds(model.table_loads(tables, topology), topology)[0] * (1.0 - ROUNDING)
     costs = model.linear_costs(tables, topology)
@@ -71,13 +66,8 @@ class Region:
 def regions(costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> Iterator[Region]:
     """Regions that together hold all placements, the lowest bound first; solved as they are asked for.
 
-    Args:
-        costs: the costs of the placements of T tables on D devices.
-        memory: (T,) bytes of the tables.
-        caps: (D,) bytes that tables may use on each device.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
+    `memory` are the (T,) bytes of the tables, and `caps` the (D,) bytes that they may use on each device. Raises
+    MissingExtraError if scipy is not installed.
     """
     relaxation = _Relaxation(costs, memory, caps)
     order = count()  # equal bounds: the older box first
@@ -126,7 +116,6 @@ class _Box:
         return self.low == self.high
 
     def halves(self) -> Iterator[_Box]:
-        """The two halves at the middle of the widest range, as far as they hold a point."""
         level = int(np.argmax(np.subtract(self.high, self.low)))
         middle = (self.low[level] + self.high[level]) // 2
         for low, high in ((self.low[level], middle), (middle + 1, self.high[level])):
@@ -149,12 +138,7 @@ class _Box:
 
 
 class _Relaxation:
-    """The linear programs of a task. Variables: the share of table t on level l, (L, T); then the pieces of forward and
-    backward compute without fixed costs, the largest output of a device in units of the mean, and the all-to-all.
-
-    Attributes:
-        solved: the number of linear programs so far.
-    """
+    """The linear programs of a task, `solved` of them so far."""
 
     def __init__(self, costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> None:
         self._costs, self._memory = costs, memory / caps.max()
@@ -209,7 +193,6 @@ class _Relaxation:
         return lagrangian_ms(result, objective, (rows, limits), table, (low, high), self._constant)
 
     def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
-        """The matrix and the right side of the inequalities."""
         costs, shape = self._costs, self._allowed.shape
         rows, limits = [], []
 
@@ -274,11 +257,7 @@ def lagrangian_ms(
 
 
 def linprog() -> Any:
-    """scipy's solver of linear programs; HiGHS does the work.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """scipy's solver of linear programs, HiGHS; raises MissingExtraError if scipy is not installed."""
     try:
         from scipy.optimize import linprog as solve
     except ImportError as error:

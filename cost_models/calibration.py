@@ -19,15 +19,9 @@ DEVICE = ("dram_gb_per_s", "l2_gb_per_s", "l2_bytes", "clock_ghz", "kernel_launc
 LINKS = ("intra_host_gb_per_s", "intra_host_latency_us")
 """Calibrated numbers of the links; their knees stay as they are."""
 
-MAX_LOG_CHANGE = np.log(1000.0)
-"""Bound of the change of a number, as a logarithm."""
-
-OUTLIER = 0.1
-"""Logarithmic errors beyond this are outliers (see soft L1)."""
-
-STEP = 0.02
-"""Step of the numerical derivatives; large, because costs change in steps with the size of the L2."""
-
+MAX_LOG_CHANGE = np.log(1000.0)  # bound of the change of a number, as a logarithm
+OUTLIER = 0.1  # logarithmic errors beyond this are outliers (see soft L1)
+STEP = 0.02  # step of the numerical derivatives; large, because costs change in steps with the size of the L2
 MAX_EVALUATIONS = 60
 LEAST_MS = 1e-6
 
@@ -37,15 +31,11 @@ numbers that have no effect on the data at their initial values."""
 
 
 def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None) -> HardwareProfile:
-    """The profile with which the analytical model fits `data` best.
+    """The profile with which the analytical model fits `data`, measured on one kind of machine, best.
 
-    Minimizes the squared errors of the logarithms of each device's time in each phase, with equal weight for each
-    phase and less for outliers (soft L1). Numbers that have no effect on the data, such as links between hosts, keep
-    their values, or nearly so (see `PRIOR`).
-
-    Args:
-        data: measured placements on one kind of machine.
-        start: initial numbers; None for the device and links of the topologies.
+    Minimizes the squared errors of the logarithms of each device's time in each phase, with equal weight for each phase
+    and less for outliers (soft L1). Numbers that have no effect on the data, such as links between hosts, keep their
+    values, or nearly so (see `PRIOR`). `start` has the initial numbers; None is for those of the topologies.
 
     Raises:
         InvalidOptionError: no phase of any device took time.

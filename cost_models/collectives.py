@@ -9,7 +9,8 @@
 - All-reduce of gradients: 2 (n - 1)/n of the bytes pass each link (nccl-tests, same file). Across hosts the W network
   cards of a host share them, as TorchRec's planner assumes (all-reduce bandwidth = inter-host bandwidth x W).
 
-Every collective has the latency of its links once, and its links their knees (`LinkSpec`).
+Every collective has the latency of its links once, and its links their knees (`LinkSpec`). Bytes are (..., D) float64,
+of each device, the same on all that take part; 0 for padding. `cluster` broadcasts against the leading shape.
 """
 
 from __future__ import annotations
@@ -22,24 +23,15 @@ from shard_gym.topology import Cluster
 
 
 def reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms of a reduce-scatter over all devices.
-
-    Args:
-        partial_bytes: (..., D) float64, bytes of partial sums on each device, the same on all; 0 for padding.
-        cluster: the topology; broadcasts against the leading shape.
-    """
+    """(..., D) ms of a reduce-scatter of partial sums over all devices."""
     return all_to_all_ms(partial_bytes, cluster)
 
 
 def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms of a reduce-scatter inside each host, and of the all-to-all across hosts that follows.
+    """(..., D) ms of a reduce-scatter of partial sums inside each host, and of the all-to-all across hosts after it.
 
     The first leaves each device of a host of W the sums of a W-th of the samples. The second is between devices of the
-    same rank in their hosts, so all of its bytes pass the network cards. Times are 0 if no device has partial sums.
-
-    Args:
-        partial_bytes: (..., D) float64, bytes of partial sums on each device, the same on all of a host; 0 for padding.
-        cluster: topologies of more than one host, all equal; broadcasts against the leading shape.
+    same rank in their hosts, so all of its bytes pass the network cards. All hosts, more than one, are equal.
     """
     devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     near, far = host_reduce_scatter_bytes(partial_bytes, cluster)
@@ -51,14 +43,10 @@ def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> Float
 
 
 def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms of an all-reduce of the gradients of replicas.
+    """(..., D) ms of an all-reduce of the dense gradients of replicas.
 
     Inside a host of W devices 2 (W - 1)/W of the bytes pass each link, and between hosts 2 (1 - W/D) of a W-th of them
     each network card. The two overlap, so the slower counts.
-
-    Args:
-        gradient_bytes: (..., D) float64, bytes of the dense gradients on each device, the same on all; 0 for padding.
-        cluster: the topology; broadcasts against the leading shape.
     """
     near, far = all_reduce_bytes(gradient_bytes, cluster)
     busy = np.maximum(_inside_ms(near, cluster), _across_ms(far, cluster)) + column(cluster.latency_ms)
@@ -88,11 +76,8 @@ def all_reduce_bytes(gradient_bytes: FloatArray, cluster: Cluster) -> tuple[Floa
 def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms to encode what each device sends and to decode what it receives, a D-th of all summed outputs.
 
-    Args:
-        sent_bytes: (..., D) float64, encoded bytes of pooled outputs and partial sums of each device.
-        summed_bytes: (..., D) float64, the same after the sums: of blocks, the share of each device.
-        ms_per_byte: (..., D) float64, ms of the codec for each byte; 0 on devices without shards.
-        cluster: the topology; broadcasts against the leading shape.
+    `sent_bytes` are encoded pooled outputs and partial sums, `summed_bytes` the same after the sums: of blocks, the
+    share of each device. `ms_per_byte` is 0 on devices without shards.
     """
     received = summed_bytes.sum(axis=-1, keepdims=True) / column(cluster.num_devices)
     busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
@@ -100,12 +85,10 @@ def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: Floa
 
 
 def _inside_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms of `num_bytes` through the links inside the hosts, without latency."""
     bandwidth, knee = column(cluster.intra_bytes_per_ms), column(cluster.intra_knee_bytes)
     return link_ms(num_bytes, bandwidth, knee, column(cluster.intra_knee_extra))
 
 
 def _across_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) ms of `num_bytes` through the network cards, without latency."""
     bandwidth, knee = column(cluster.inter_bytes_per_ms), column(cluster.inter_knee_bytes)
     return link_ms(num_bytes, bandwidth, knee, column(cluster.inter_knee_extra))

@@ -21,12 +21,7 @@ from shard_gym.topology import Cluster, Topology
 
 
 class CountedCostModel(AdditiveCostModel):
-    """A wrapper around an additive cost model that counts the evaluated placements.
-
-    Attributes:
-        model: the wrapped model, which computes all costs.
-        queries: number of placements whose cost was evaluated.
-    """
+    """A wrapper around an additive cost model, its `model`, that counts the evaluated placements in `queries`."""
 
     def __init__(self, model: AdditiveCostModel) -> None:
         self.model = model
@@ -113,12 +108,9 @@ class CountedShardingModel(CountedCostModel, ShardingCostModel):
 
 
 class CountedEstimates(CostModel):
-    """A wrapper around a cost model that is not additive, such as a measured one; it counts the estimates.
+    """A wrapper that counts the estimates of a cost model that is not additive, such as a measured one, in `queries`.
 
-    Attributes:
-        model: the wrapped model, which computes all costs.
-        queries: number of placements whose cost was estimated.
-        on_estimate: called with every estimate, or with None after one that failed, to show progress.
+    `on_estimate` is called with every estimate, or with None after one that failed, to show progress.
     """
 
     def __init__(self, model: CostModel) -> None:

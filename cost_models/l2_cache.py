@@ -12,11 +12,8 @@ from shard_gym.topology import DeviceSpec
 SECTOR_BYTES = 32
 """The unit of transfers from GPU memory (Lin et al., ml_perf_model analysis/inference.py, rounds each row to it)."""
 
-USABLE_L2 = 0.9
-"""Share of the L2 that rows can hold (Lin et al., same file)."""
-
-WARPS_IN_FLIGHT_PER_SM = 45
-"""64 warps at the occupancy of 0.71 FBGEMM's forward reaches (Lin et al., same file)."""
+USABLE_L2 = 0.9  # share of the L2 that rows can hold (Lin et al., same file)
+WARPS_IN_FLIGHT_PER_SM = 45  # 64 warps at the occupancy of 0.71 FBGEMM's forward reaches (Lin et al., same file)
 
 
 def to_sectors(num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:

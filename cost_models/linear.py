@@ -33,22 +33,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A kind of link in an all-to-all.
+    """A kind of link in an all-to-all."""
 
-    Attributes:
-        sent: (D,) float64, bytes that a device sends through it for each byte of its outputs.
-        received: (R, D) float64, bytes that devices receive through it for each byte of the outputs of each device;
-            only rows that can exceed all of `sent`.
-        bytes_per_ms: bandwidth.
-        knee_bytes: bytes up to which a message takes `1 + extra` times as long as at the full bandwidth.
-        extra: see `knee_bytes`.
-    """
-
-    sent: FloatArray
-    received: FloatArray
-    bytes_per_ms: float
-    knee_bytes: float = 0.0
-    extra: float = 0.0
+    sent: FloatArray  # (D,) float64, bytes that a device sends through it for each byte of its outputs
+    received: FloatArray  # (R, D), bytes received for each byte of outputs; only rows that can exceed all of `sent`
+    bytes_per_ms: float  # bandwidth
+    knee_bytes: float = 0.0  # bytes up to which a message takes `1 + extra` times as long as at the full bandwidth
+    extra: float = 0.0  # see `knee_bytes`
 
     @property
     def shares(self) -> FloatArray:
@@ -109,26 +100,15 @@ def links_of(cluster: Cluster) -> tuple[Link, ...]:
 
 @dataclass(frozen=True, eq=False)
 class LinearCosts:
-    """The costs of the placements of T tables on D devices; L lane levels, P pieces of each compute phase.
+    """The costs of the placements of T tables on D devices; L lane levels, P pieces of each compute phase."""
 
-    Attributes:
-        lane_shares: (L,) float64, the lane levels of the tables, ascending.
-        levels: (T,) int64, the lane level of each table; a device has the highest of its tables.
-        ms: (2, L, P, T) float64, what a table adds to a piece of the forward and of the backward phase, on a device of
-            that level; it never decreases with the level.
-        fixed_ms: (2,) float64, fixed ms of the two phases on a device that is not empty.
-        outputs: (T,) float64, bytes of the pooled outputs of each table, above 0.
-        links: the links of the all-to-all; none for one device.
-        latency_ms: fixed ms of one all-to-all.
-    """
-
-    lane_shares: FloatArray
-    levels: NDArray[np.int64]
-    ms: FloatArray
-    fixed_ms: FloatArray
-    outputs: FloatArray
-    links: tuple[Link, ...]
-    latency_ms: float
+    lane_shares: FloatArray  # (L,) float64, the lane levels of the tables, ascending
+    levels: NDArray[np.int64]  # (T,) int64, the lane level of each table; a device has the highest of its tables
+    ms: FloatArray  # (2, L, P, T), what a table adds to a piece of forward and backward; never falls with the level
+    fixed_ms: FloatArray  # (2,) float64, fixed ms of the two phases on a device that is not empty
+    outputs: FloatArray  # (T,) float64, bytes of the pooled outputs of each table, above 0
+    links: tuple[Link, ...]  # the links of the all-to-all; none for one device
+    latency_ms: float  # fixed ms of one all-to-all
 
     def cost_ms(self, placement: Placement) -> float:
         """Ms of a (T,) placement: what the cost model says, but for rounding; for tests."""

@@ -13,11 +13,8 @@ from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.errors import missing_extra
 from shard_gym.text import format_percent
 
-LEAST_MS = 1e-3
-"""Estimates below count as this much in ratios, because a network may estimate 0."""
-
-TOP = (1, 5)
-"""The k of the regrets of a `Ranking`."""
+LEAST_MS = 1e-3  # estimates below count as this much in ratios, because a network may estimate 0
+TOP = (1, 5)  # the k of the regrets of a `Ranking`
 
 
 class Estimates(NamedTuple):
@@ -29,17 +26,11 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True)
 class Error:
-    """Distance of estimates from measurements, as shares; 0.1 is 10 %.
+    """Distance of estimates from measurements, as shares; 0.1 is 10 %."""
 
-    Attributes:
-        mape: mean of |estimate / measured - 1|.
-        ratio: exp(mean |ln(estimate / measured)|) - 1, which is the same for half and for double.
-        count: numbers compared.
-    """
-
-    mape: float
-    ratio: float
-    count: int
+    mape: float  # mean of |estimate / measured - 1|
+    ratio: float  # exp(mean |ln(estimate / measured)|) - 1, which is the same for half and for double
+    count: int  # numbers compared
 
     @staticmethod
     def of(measured: FloatArray, estimated: FloatArray) -> Error:
@@ -57,30 +48,19 @@ class Error:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a model on a data set.
+    """Errors of a model on a data set."""
 
-    Attributes:
-        cost: of the cost of an iteration.
-        phases: of each of `PHASES`, over the devices that spend time in it.
-    """
-
-    cost: Error
-    phases: dict[str, Error]
+    cost: Error  # of the cost of an iteration
+    phases: dict[str, Error]  # of each of `PHASES`, over the devices that spend time in it
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well a model ranks placements of one task, mean over tasks.
+    """How well a model ranks placements of one task, mean over tasks."""
 
-    Attributes:
-        kendall_tau: from -1 (reversed) to 1 (the measured order).
-        regret: for each k of `TOP`, the `top_k_regret`.
-        tasks: number of tasks.
-    """
-
-    kendall_tau: float
-    regret: dict[int, float]
-    tasks: int
+    kendall_tau: float  # from -1 (reversed) to 1 (the measured order)
+    regret: dict[int, float]  # for each k of `TOP`, the `top_k_regret`
+    tasks: int  # number of tasks
 
 
 def estimates_of(model: AdditiveCostModel, data: CostDataset) -> Estimates:
@@ -130,11 +110,7 @@ def ranking_of(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> Ranking:
 
 
 def kendall_tau(one: FloatArray, other: FloatArray) -> float:
-    """Kendall's tau-b of two (n,) arrays, which corrects for ties; 0 where either holds one value only.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """Kendall's tau-b of two (n,) arrays, which corrects for ties; 0 where either holds one value only. Needs scipy."""
     if len(one) < 2:
         return 0.0
     try:

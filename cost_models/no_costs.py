@@ -52,17 +52,13 @@ class NoCosts(ShardingCostModel):
 
 
 class _WithoutCosts(CountedCostModel):
-    """The loads of a model, whose costs are not computed."""
-
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """(..., 4) zeros."""
         return np.zeros((*loads.shape[:-1], len(PHASES)))
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Nothing; the phases are zero."""
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """(...) zeros."""
         return np.zeros(phases.shape[:-2])
 
 
@@ -81,5 +77,4 @@ def without_costs(model: AdditiveCostModel) -> AdditiveCostModel:
 def _nothing(
     device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
 ) -> float:
-    """`PlainCosts` of 0 ms."""
     return 0.0

@@ -50,11 +50,7 @@ FORWARD, BACKWARD, EXCHANGE, BACK = range(4)
 
 
 def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> float:
-    """Ms that no sharding plan of the tables costs less than.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """Ms that no sharding plan of the tables costs less than; raises MissingExtraError if scipy is not installed."""
     solve = linprog()
     from scipy.sparse import csr_array
 
@@ -70,13 +66,7 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
 
 
 class _Forms:
-    """F forms of all tables together, and what each adds to the mean device.
-
-    Attributes:
-        table: (F,) int64, the table of each form.
-        fixed_ms: launches and latency that every plan has.
-        high: (4,) ms, upper bounds of the last variables in a cheapest plan.
-    """
+    """F forms of all tables together, and what each adds to the mean device."""
 
     def __init__(self, tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> None:
         devices, every = topology.num_devices, np.arange(len(tables))
@@ -119,7 +109,6 @@ class _Forms:
         self.high = np.full(4, float(model.costs(np.tile(worst, (devices, 1)), cluster)[1]))
 
     def rows(self) -> tuple[Any, FloatArray]:
-        """The sparse matrix and the right side of the inequalities."""
         from scipy.sparse import csr_array, vstack
 
         costs, every = self._costs, np.arange(len(self.table))

@@ -30,11 +30,8 @@ from shard_gym.hardware import HardwareProfile
 from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
-REPEATED = "measured again"
-"""Name of the repeated measurements beside the models."""
-
-MAX_REASONS = 5
-"""Reasons of failed measurements that a page lists."""
+REPEATED = "measured again"  # name of the repeated measurements beside the models
+MAX_REASONS = 5  # reasons of failed measurements that a page lists
 
 INTRODUCTION = (
     "The page compares estimates of cost models with measurements of random placements of random tables. Errors are "
@@ -48,19 +45,12 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measurements and the estimates of models for their test placements.
+    """Measurements and the estimates of models for their test placements."""
 
-    Attributes:
-        measurements: all of them.
-        estimates: of the test placements, by name of the model.
-        assumed: the hardware profile of the analytical model.
-        calibrated: the same with the numbers that fit the training tables best.
-    """
-
-    measurements: Measurements
-    estimates: dict[str, Estimates]
-    assumed: HardwareProfile
-    calibrated: HardwareProfile
+    measurements: Measurements  # all of them
+    estimates: dict[str, Estimates]  # of the test placements, by name of the model
+    assumed: HardwareProfile  # the hardware profile of the analytical model
+    calibrated: HardwareProfile  # the same with the numbers that fit the training tables best
 
     @property
     def test(self) -> CostDataset:
@@ -145,13 +135,7 @@ def page_name(hardware: str) -> str:
 
 
 def page(comparisons: Sequence[Comparison], command: str, pictures: Sequence[str]) -> str:
-    """The page as Markdown.
-
-    Args:
-        comparisons: one for each workload, all of one hardware.
-        command: makes the page again.
-        pictures: a link for each comparison; "" for none.
-    """
+    """The page as Markdown: workloads on one hardware, a link to a picture of each, and the command that makes it."""
     import shard_gym
 
     blocks = [

@@ -22,7 +22,8 @@ from pathlib import Path
 import tyro
 from training_runs import RUNS, Option, Run, train_all
 
-from shard_gym.agents.dreamshard.options import dreamshard_options
+from shard_gym.agents.dreamshard.options import PRESETS
+from shard_gym.agents.presets import preset_options
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.errors import unknown_name
@@ -33,7 +34,7 @@ from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.info import SHARDING, SIMULATED
+from shard_gym.suites.info import REPLANNING, SHARDING, SIMULATED
 from shard_gym.system import cpu_model
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +46,10 @@ SMALL = ("dlrm-20x4", "mixdim-4")
 """Suites with entries of the agents that train slowly."""
 
 BOTH = (SIMULATED, SHARDING)
-"""The tracks of entries that are scored by the cost model: placements and plans."""
+"""The tracks of placements and plans that the cost model scores."""
+
+DRIFTING = ("drift-strong-600", "spot-600")
+"""Suites of replanning with entries."""
 
 SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of learned agents that split tables; of slow ones on the first."""
@@ -86,7 +90,7 @@ class Entrant:
 
 def dreamshard(preset: str, **changes: Option) -> dict[str, Option]:
     """All options of DreamShard with `preset` and `changes`, so a preset that changes makes another training."""
-    return {"preset": preset, **asdict(dreamshard_options(preset, **changes))}
+    return {"preset": preset, **asdict(preset_options(PRESETS, preset, **changes))}
 
 
 ALSO = {"also": ",".join(MIXED[1:])}
@@ -105,6 +109,9 @@ ENTRANTS = (
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
+    Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
+    Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
+    Entrant("ridge", "Ridge forecast", suites=DRIFTING, tracks=(REPLANNING,)),
     Entrant("dreamshard-search", "DreamShard (dream-search)", "dreamshard", CORE_SUITES, options=dreamshard(SEARCH)),
     Entrant(
         "dreamshard-search-500",
@@ -156,7 +163,7 @@ def places() -> dict[EntryFolder, Entrant]:
     """Every entry: its folder, and who is entered."""
     return {
         EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
-        for track in BOTH
+        for track in (*BOTH, REPLANNING)
         for suite in suite_names(track)
         for entrant in ENTRANTS
         if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
@@ -198,7 +205,7 @@ def main(
         runs: folder of trained agents
     """
     for kind, names, known in (
-        ("suite", suites, [*suite_names(SIMULATED), *suite_names(SHARDING)]),
+        ("suite", suites, [*suite_names(SIMULATED), *suite_names(SHARDING), *suite_names(REPLANNING)]),
         ("entry", entries, [entrant.slug for entrant in ENTRANTS]),
     ):
         for name in names:

@@ -34,24 +34,16 @@ from shard_gym.sharding import ShardingPlan
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task
 
-POLICY = "policy."
-"""Prefix of the policy's weights in a file; `COST` that of the learned cost's."""
-
-MAX_HIDDEN, MAX_LAYERS = 2**10, 32
-"""The largest network that is loaded from a file."""
-
-ATTEMPTS = FORMS, FINER, FINEST
-"""The forms of a plan: the next ones where those before all fail."""
-
-SAMPLES, MAX_SAMPLES = 128, 2**14
-"""Rollouts of a task, by default and at most."""
+POLICY = "policy."  # prefix of the policy's weights in a file; `COST` that of the learned cost's
+MAX_HIDDEN, MAX_LAYERS = 2**10, 32  # the largest network that is loaded from a file
+ATTEMPTS = FORMS, FINER, FINEST  # the forms of a plan: the next ones where those before all fail
+SAMPLES, MAX_SAMPLES = 128, 2**14  # rollouts of a task, by default and at most
 
 TEMPERATURE = 3.0
 """On the first 25 training tasks of mixdim-4, 128 samples at 3, 4 and 6 cost 0.1%, 0.2% and 0.1% less than at 2; on
 those of mixdim-8 0.2%, 0.3% and 0.5% more (seed 0, 23 November 2026)."""
 
-MAX_TEMPERATURE = 1e6
-"""The highest temperature: all devices are then equally likely."""
+MAX_TEMPERATURE = 1e6  # the highest temperature: all devices are then equally likely
 
 
 class AttentionAgent(Agent):
@@ -118,11 +110,7 @@ class AttentionAgent(Agent):
         )
 
     def _best(self, task: Task, forms: Sequence[SplitTask]) -> tuple[SplitTask, Placement]:
-        """The form and the placement of its parts that the learned cost prefers.
-
-        Raises:
-            NoPlacementFoundError: no rollout of any form is complete.
-        """
+        """The form and the placement of its parts that the learned cost prefers."""
         for samples in (1, SAMPLES) if self.samples == 1 else (self.samples,):
             found = self._tried(task, forms, -(-samples // len(forms))) if forms else None
             if found is not None:
@@ -162,12 +150,7 @@ def load_attention(
     samples: int = SAMPLES,
     temperature: float = TEMPERATURE,
 ) -> AttentionAgent:
-    """The agent of a training run; the other arguments are those of `AttentionAgent`.
-
-    Raises:
-        InvalidCheckpointError: these are not the weights of such an agent.
-        InvalidOptionError: an option is out of range.
-    """
+    """The agent of a training run; other arguments are those of `AttentionAgent`, errors those of `load_agent`."""
     hidden, layers = network_size(about, "hidden", MAX_HIDDEN), network_size(about, "layers", MAX_LAYERS)
     if hidden % HEADS:
         raise InvalidCheckpointError(f"hidden of the policy must be a multiple of {HEADS}, not {hidden}.")

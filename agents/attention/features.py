@@ -18,15 +18,10 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
 from shard_gym.tasks import Task
 
-NUM_SHARES = len(AMOUNT_NAMES) + 1
-"""Shares of a table: of the `Tables.amounts` and of the memory."""
-
+NUM_SHARES = len(AMOUNT_NAMES) + 1  # shares of a table: of the `Tables.amounts` and of the memory
 LOOKUPS, VALUES_UPDATED = AMOUNT_NAMES.index("lookups"), AMOUNT_NAMES.index("values_updated")
-
 NUM_FEATURES = len(FEATURE_NAMES) + NUM_BINS + len(WORK) + 1 + 2 * len(AMOUNT_NAMES) + 1 + 1 + 4
-
-LEAST_SHARE = 1e-3
-"""This is added to shares before the logarithm."""
+LEAST_SHARE = 1e-3  # this is added to shares before the logarithm
 
 
 def placing_order(tables: Tables) -> IntArray:

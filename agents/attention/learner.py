@@ -45,19 +45,11 @@ from shard_gym.system import one_thread
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
-WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)
-"""Purposes of random generators."""
-
+WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)  # purposes of random generators
 MAX_GRADIENT_NORM = 1.0
-
-COST_LEARNING_RATE = 6e-3
-"""The learning rate of the learned cost at the start is that of `dream-search`."""
-
-FAILURE = 1.1
-"""A rollout that got stuck counts as this many times the costliest one of its task."""
-
-ROOM = 1.05
-"""A drawn table needs at most a device divided by this, where tables are not split."""
+COST_LEARNING_RATE = 6e-3  # the learning rate of the learned cost at the start is that of `dream-search`
+FAILURE = 1.1  # a rollout that got stuck counts as this many times the costliest one of its task
+ROOM = 1.05  # a drawn table needs at most a device divided by this, where tables are not split
 
 
 class AttentionLearner(Learner):
@@ -155,7 +147,8 @@ class AttentionLearner(Learner):
 
     @override
     def iterate(self) -> Report:
-        draws, choices, left = self.rng(TASKS), self.rng(CHOICES), self._left
+        draws, choices = self.rng(TASKS), self.rng(CHOICES)
+        left = float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))  # of the learning rates
         self._training.set_learning_rate(self.learning_rate * left)
         costs, entropies = [], []
         recorded = choices.integers(self.updates, size=self.records)
@@ -172,11 +165,6 @@ class AttentionLearner(Learner):
                     self.rng(COSTS), steps=self.cost_updates, learning_rate=rate, final_learning_rate=rate
                 )
         return Report(float(np.mean(costs)), numbers)
-
-    @property
-    def _left(self) -> float:
-        """What is left of the learning rates: 1 at the start, near 0 in the last iteration."""
-        return float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))
 
     def _drawn(self, rng: np.random.Generator) -> list[SplitTask]:
         """Tasks of random tables of a suite on the devices of one of its tasks, as many and as full as there."""
@@ -238,7 +226,9 @@ class AttentionLearner(Learner):
         complete, count = rollouts.complete, self.rollouts
         costs = np.full(len(complete), np.nan)
         if isinstance(self.cost_model, AdditiveCostModel):
-            before, everywhere = self.cost_model.queries, self._loads_everywhere(tasks)
+            model, before, everywhere = self.cost_model, self.cost_model.queries, None
+            if isinstance(model, ShardingCostModel):  # (B, K) loads of the spread tables of each task
+                everywhere = np.stack([each.loads(model) for each in tasks])
             phases, every = rollouts.costs(everywhere)
             self.cost_model.queries = before + int(complete.sum())  # the others are not placements
             self.costed += int(complete.sum())
@@ -280,13 +270,7 @@ class AttentionLearner(Learner):
     def device_counts(self) -> set[int]:
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
-    def _loads_everywhere(self, tasks: list[SplitTask]) -> FloatArray | None:
-        """(B, K) loads of the spread tables of each task; None for tasks that are not split."""
-        model = self.cost_model
-        return np.stack([each.loads(model) for each in tasks]) if isinstance(model, ShardingCostModel) else None
-
     def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
-        """Keep the cost of a rollout for the learned cost."""
         inputs, devices = shard_inputs(form, PooledShardingModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
@@ -314,11 +298,7 @@ class AttentionLearner(Learner):
 
 
 def _names(also: str, own: str) -> list[str]:
-    """The suites that `also` names beside the `own` one.
-
-    Raises:
-        InvalidOptionError: it is no text, or names a suite twice.
-    """
+    """The suites that `also` names beside the `own` one."""
     if not isinstance(also, str):
         raise InvalidOptionError(f"also must be names of suites with commas between them, not {short_repr(also)}.")
     names = [each.strip() for each in also.split(",") if each.strip()]
@@ -329,11 +309,7 @@ def _names(also: str, own: str) -> list[str]:
 
 
 def _require_one_machine(suites: Sequence[TaskSuite]) -> None:
-    """Refuse tasks on several machines: no input of the learned cost tells them apart.
-
-    Raises:
-        InvalidOptionError: they differ in their devices or links.
-    """
+    """Refuse tasks on several machines: no input of the learned cost tells them apart."""
     machines = {(task.topology.device, task.topology.links) for suite in suites for task in suite}
     if len(machines) > 1:
         devices = sorted({device.name for device, _ in machines})

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from shard_gym.agents.attention.features import LOOKUPS, NUM_FEATURES, NUM_SHARES, VALUES_UPDATED
 from shard_gym.agents.training.modules import NOWHERE
 
-HEADS = 8
-"""Heads of the encoder's attention; its hidden size is a multiple of it."""
+HEADS = 8  # heads of the encoder's attention; its hidden size is a multiple of it
 
 LATENT = 16
 """Size of the vectors that devices sum, and of the layers that score devices.
@@ -25,21 +24,13 @@ _WORK = [LOOKUPS, VALUES_UPDATED]
 
 
 class Held(NamedTuple):
-    """What the devices hold, and the table that comes next.
+    """What the devices hold, and the table that comes next."""
 
-    Attributes:
-        sums: (..., D, `LATENT`), of the learned vectors of the tables on each device.
-        shares: (..., D, `NUM_SHARES`), of their shares.
-        widest: (..., D), the largest lane share on each device; 0 if it is empty.
-        table: (..., `NUM_SHARES` + 1), shares and lane share of the table that comes next.
-        devices: (..., D) bool, whether the task has the device.
-    """
-
-    sums: Tensor
-    shares: Tensor
-    widest: Tensor
-    table: Tensor
-    devices: Tensor
+    sums: Tensor  # (..., D, `LATENT`), of the learned vectors of the tables on each device
+    shares: Tensor  # (..., D, `NUM_SHARES`), of their shares
+    widest: Tensor  # (..., D), the largest lane share on each device; 0 if it is empty
+    table: Tensor  # (..., `NUM_SHARES` + 1), shares and lane share of the table that comes next
+    devices: Tensor  # (..., D) bool, whether the task has the device
 
 
 class AttentionPolicy(nn.Module):
@@ -49,10 +40,6 @@ class AttentionPolicy(nn.Module):
     step scores all devices. A device is what it holds: the sum of learned vectors of its tables, the sums of their
     shares, and the widest. FBGEMM runs all tables of a device at the width of the widest, so the products of work and
     width, before and after the step, are inputs, too.
-
-    Args:
-        hidden: of the encoder, a multiple of `HEADS`.
-        layers: of the encoder.
     """
 
     mean: Tensor

@@ -26,31 +26,18 @@ from shard_gym.tasks import Task, TaskSuite
 
 @dataclass(frozen=True)
 class Batch:
-    """R episodes of each of B tasks, padded to T tables and D devices; episode b * R + r is the r-th of task b.
+    """R episodes of each of B tasks, padded to T tables and D devices; episode b * R + r is the r-th of task b."""
 
-    Attributes:
-        tasks: B, with different names.
-        count: R.
-        features: (B, T, F) float32, in placing order; zeros in padding.
-        padding: (B, T) bool.
-        problem: the N = B * R episodes.
-        model: whose loads they add up; it computes no cost while they are played.
-    """
-
-    tasks: Sequence[Task]
-    count: int
-    features: Tensor
-    padding: Tensor
-    problem: Problem
-    model: AdditiveCostModel
+    tasks: Sequence[Task]  # B, with different names
+    count: int  # R
+    features: Tensor  # (B, T, F) float32, in placing order; zeros in padding
+    padding: Tensor  # (B, T) bool
+    problem: Problem  # the N = B * R episodes
+    model: AdditiveCostModel  # whose loads they add up; it computes no cost while they are played
 
     @staticmethod
     def of(tasks: Sequence[Task], count: int, model: AdditiveCostModel) -> Batch:
-        """`count` episodes of each of `tasks`.
-
-        Raises:
-            TableTooLargeError: a table fits no device.
-        """
+        """`count` episodes of each of `tasks`; raises TableTooLargeError if a table fits no device."""
         longest, widest = max(task.num_tables for task in tasks), max(task.num_devices for task in tasks)
         suite, total = TaskSuite("drawn", tuple(tasks)), len(tasks) * count
         prepared = PreparedTasks(suite, model, longest, widest, total, placing_order)
@@ -70,22 +57,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """M episodes of T steps; a step beyond the end of an episode is not `taken`.
+    """M episodes of T steps; a step beyond the end of an episode is not `taken`."""
 
-    Attributes:
-        task: (M,) int64, the number of its task in the batch.
-        shares, widest: (M, T, D, ...) float32, see `Held`.
-        legal: (M, T, D) bool.
-        action: (M, T) int64, a device for each table in placing order.
-        taken: (M, T) bool.
-    """
-
-    task: NDArray[np.int64]
-    shares: NDArray[np.float32]
-    widest: NDArray[np.float32]
-    legal: NDArray[np.bool_]
-    action: NDArray[np.int64]
-    taken: NDArray[np.bool_]
+    task: NDArray[np.int64]  # (M,) int64, the number of its task in the batch
+    shares: NDArray[np.float32]  # (M, T, D, ...) float32, see `Held`
+    widest: NDArray[np.float32]  # (M, T, D, ...) float32, see `Held`
+    legal: NDArray[np.bool_]  # (M, T, D) bool
+    action: NDArray[np.int64]  # (M, T) int64, a device for each table in placing order
+    taken: NDArray[np.bool_]  # (M, T) bool
 
     def take(self, episodes: NDArray[np.int64]) -> Trajectories:
         """Those of `episodes`."""
@@ -94,19 +73,12 @@ class Trajectories:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The ends of the N episodes of a batch, and the way there.
+    """The ends of the N episodes of a batch, and the way there."""
 
-    Attributes:
-        batch: what was played.
-        state: at the ends.
-        complete: (N,) bool, whether every table found a place.
-        trajectories: inputs and actions; None if they were not recorded.
-    """
-
-    batch: Batch
-    state: PlacementState
-    complete: NDArray[np.bool_]
-    trajectories: Trajectories | None
+    batch: Batch  # what was played
+    state: PlacementState  # at the ends
+    complete: NDArray[np.bool_]  # (N,) bool, whether every table found a place
+    trajectories: Trajectories | None  # inputs and actions; None if they were not recorded
 
     def costs(self, everywhere: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """(N, D, 4) phases and (N,) ms under the model of the batch; of incomplete ones, of what they hold.
@@ -136,12 +108,8 @@ def play(
 ) -> Rollouts:
     """Play the episodes of `batch` to their ends.
 
-    Args:
-        policy: scores the devices.
-        batch: the tasks.
-        rng: draws the devices from the softmax of the scores; with None the best are taken.
-        temperature: divides the scores, of all or of each of the N episodes; 0 takes the best.
-        record: whether the inputs and actions of all steps are kept, as training needs them.
+    `rng` draws the devices from the softmax of the scores, divided by `temperature`, which is that of all or of each of
+    the N episodes; 0 takes the best, as None does for `rng`. Training needs the inputs and actions that `record` keeps.
     """
     problem, model = batch.problem, without_costs(batch.model)
     state, task = initial_state(problem, model), torch.from_numpy(batch.task_of)

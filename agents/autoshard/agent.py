@@ -23,12 +23,7 @@ from shard_gym.tasks import Task
 
 
 class AutoShardAgent(Agent):
-    """Places tables on the policy's likeliest devices that have room; it evaluates no cost model.
-
-    Args:
-        name: how result files call it.
-        network: takes tasks of any size.
-    """
+    """Places tasks of any size on the policy's likeliest devices that have room; it evaluates no cost model."""
 
     def __init__(self, name: str, network: AutoShardNetwork) -> None:
         self.name = name
@@ -51,11 +46,7 @@ class AutoShardAgent(Agent):
 
 
 def load_autoshard(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int) -> AutoShardAgent:
-    """The agent of a training run, from the network's weights.
-
-    Raises:
-        InvalidCheckpointError: these are not the weights of such a network.
-    """
+    """The agent of a training run, from the network's weights; the errors are those of `load_agent`."""
     options: AutoShardOptions = saved_options(PRESETS, about)
     with torch.device("meta"):
         network = AutoShardNetwork(options.standardized)

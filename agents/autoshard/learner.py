@@ -27,11 +27,8 @@ from shard_gym.io.arrays import Arrays, prefixed, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
-WEIGHTS, TASKS, CHOICES, COSTS = range(4)
-"""Purposes of random generators."""
-
-ACTOR, DEVICES = "actor.", "devices."
-"""Prefixes of the arrays of a state that are not those of the network in training."""
+WEIGHTS, TASKS, CHOICES, COSTS = range(4)  # purposes of random generators
+ACTOR, DEVICES = "actor.", "devices."  # prefixes of the arrays of a state that are not those of the network in training
 
 VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
 """The numbers are those of daochenzha/autoshard (run_autoshard.py)."""

@@ -46,11 +46,7 @@ class MeasuredDevices:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, num_tables: int) -> MeasuredDevices:
-        """What `to_arrays` returned; there are `num_tables` tables.
-
-        Raises:
-            InvalidCheckpointError: these are not its arrays.
-        """
+        """What `to_arrays` returned, of `num_tables` tables; raises InvalidCheckpointError for other arrays."""
         try:
             tables, counts, costs_ms = (arrays[name] for name in ("tables", "counts", "costs_ms"))
         except KeyError as error:

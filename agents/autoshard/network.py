@@ -13,23 +13,15 @@ from torch.nn.functional import embedding_bag
 
 from shard_gym.tables import FEATURE_NAMES, Tables
 
-LATENT = 32
-"""Size of the latents of a table, of the progress and of a device's own numbers; the state has two of them."""
-
-NUM_STANDARDIZED = 3
-"""The dims, rows and pooling factors come first among the features."""
+LATENT = 32  # size of the latents of a table, of the progress and of a device's own numbers; the state has two of them
+NUM_STANDARDIZED = 3  # the dims, rows and pooling factors come first among the features
 
 
 class Scored(NamedTuple):
-    """What the network says of N episodes of at most S steps.
+    """What the network says of N episodes of at most S steps."""
 
-    Attributes:
-        logits: (N, S, D), the scores of the devices.
-        values: (N, S), the expected return.
-    """
-
-    logits: Tensor
-    values: Tensor
+    logits: Tensor  # (N, S, D), the scores of the devices
+    values: Tensor  # (N, S), the expected return
 
 
 class AutoShardNetwork(nn.Module):
@@ -38,9 +30,7 @@ class AutoShardNetwork(nn.Module):
     Two layers encode a table. An LSTM reads the latents of the tables in the order in which they are placed. A device
     is the sum of its tables' latents and of that of a table of zeros, beside latents of its predicted cost and memory;
     its score reads the state, the device and their product. No weight depends on the number of tables or devices.
-
-    Args:
-        standardized: whether inputs are `Tables.features`; otherwise raw numbers as in the authors' code, see `inputs`.
+    Inputs are `Tables.features` if `standardized`; otherwise raw numbers as in the authors' code, see `inputs`.
     """
 
     mean: Tensor
@@ -90,12 +80,10 @@ class AutoShardNetwork(nn.Module):
         return self.latents(torch.zeros(len(FEATURE_NAMES)))
 
     def scores(self, states: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
-        """(..., D) scores of the devices.
+        """(..., D) scores of the devices from (..., 2 `LATENT`) states and what each device holds.
 
-        Args:
-            states: (..., 2 `LATENT`).
-            sums: (..., D, `LATENT`), sums of the latents of the tables on each device, and of `empty`.
-            numbers: (..., D, 2), its predicted cost in ms, and the GiB that its tables need.
+        `sums` are (..., D, `LATENT`) sums of the latents of its tables and of `empty`; `numbers`, (..., D, 2), are its
+        predicted cost in ms and the GiB that its tables need.
         """
         devices = torch.cat([sums, self.numbers(numbers)], dim=-1)
         states = states[..., None, :].expand(devices.shape)
@@ -108,13 +96,7 @@ class AutoShardNetwork(nn.Module):
         return costs
 
     def costs_of_sets(self, inputs: Tensor, members: Tensor, offsets: Tensor) -> Tensor:
-        """(B,) predicted ms of sets of tables on a device.
-
-        Args:
-            inputs: (T, 21) of all tables.
-            members: int64, the tables of all sets, one set after another.
-            offsets: (B,) int64, where each set begins.
-        """
+        """(B,) predicted ms of sets of tables: `members`, rows of (T, 21) `inputs`, set after set from `offsets`."""
         return self.costs(embedding_bag(members, self.latents(inputs), offsets, mode="sum"))
 
 

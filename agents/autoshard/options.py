@@ -22,10 +22,6 @@ class AutoShardOptions:
         cost_updates: batches that the cost network is trained on after each step.
         learning_rate: of Adam, at the start.
         entropy: weight of the entropy of the choices.
-
-    Raises:
-        UnknownNameError: there is no such reward.
-        InvalidOptionError: an option has an impossible value.
     """
 
     iterations: int

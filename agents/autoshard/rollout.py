@@ -26,79 +26,51 @@ from shard_gym.tasks import Task, TaskSuite
 GIB = 2**30
 
 
-class ByPredictedCost:
-    """No observation of its own; tables come by descending predicted cost alone on a device (`Observation`).
-
-    Args:
-        network: predicts the costs.
-    """
+class _ByPredictedCost:
+    """An `Observation` without any; tables come by descending cost alone on a device, as `network` predicts it."""
 
     def __init__(self, network: AutoShardNetwork) -> None:
         self._network = network
 
     def order(self, tables: Tables) -> IntArray:
-        """(T,) int64, the order in which the tables are placed."""
         with torch.no_grad():
             costs = self._network.costs(self._network.latents(self._network.inputs(tables)))
         return np.argsort(-costs.numpy(), kind="stable")
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
-        """There is nothing to observe."""
         return spaces.Dict({})
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
-        """There is nothing to observe."""
         return {}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        """There is nothing to observe."""
         return {}
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """N episodes of at most S steps; undefined beyond the end of each.
+    """N episodes of at most S steps; undefined beyond the end of each."""
 
-    Attributes:
-        inputs: (N, S, 21) float32, of the tables in placement order.
-        progress: (N, S) float32, the share of the tables placed before each step.
-        numbers: (N, S, D, 2) float32, see `AutoShardNetwork.scores`.
-        open: (N, S, D) bool, the devices that could be chosen.
-        actions: (N, S) int64.
-        taken: (N, S) bool, whether the episode had such a step.
-        log_probability: (N, S) float32, of each action.
-        rewards: (N, S) float64.
-    """
-
-    inputs: Tensor
-    progress: Tensor
-    numbers: Tensor
-    open: Tensor
-    actions: Tensor
-    taken: Tensor
-    log_probability: Tensor
-    rewards: NDArray[np.float64]
+    inputs: Tensor  # (N, S, 21) float32, of the tables in placement order
+    progress: Tensor  # (N, S) float32, the share of the tables placed before each step
+    numbers: Tensor  # (N, S, D, 2) float32, see `AutoShardNetwork.scores`
+    open: Tensor  # (N, S, D) bool, the devices that could be chosen
+    actions: Tensor  # (N, S) int64
+    taken: Tensor  # (N, S) bool, whether the episode had such a step
+    log_probability: Tensor  # (N, S) float32, of each action
+    rewards: NDArray[np.float64]  # (N, S) float64
 
 
 @dataclass(frozen=True)
 class Played:
-    """The ends of N episodes, and the way there.
+    """The ends of N episodes, and the way there."""
 
-    Attributes:
-        placements: (N, T) integers, in the tasks' own order of tables; -1 beyond them and for unplaced tables.
-        phases_ms: (N, D, 4) float64, of complete placements.
-        costs_ms: (N,) float64; the penalty where the episode failed.
-        complete: (N,) bool.
-        measured: (N,) bool, whether the true cost of a complete placement is less than the penalty.
-        trajectories: inputs and actions.
-    """
-
-    placements: NDArray[np.int64]
-    phases_ms: NDArray[np.float64]
-    costs_ms: NDArray[np.float64]
-    complete: NDArray[np.bool_]
-    measured: NDArray[np.bool_]
-    trajectories: Trajectories
+    placements: NDArray[np.int64]  # (N, T), in the tasks' own order of tables; -1 beyond them and for unplaced tables
+    phases_ms: NDArray[np.float64]  # (N, D, 4) float64, of complete placements
+    costs_ms: NDArray[np.float64]  # (N,) float64; the penalty where the episode failed
+    complete: NDArray[np.bool_]  # (N,) bool
+    measured: NDArray[np.bool_]  # (N,) bool, whether the true cost of a complete placement is less than the penalty
+    trajectories: Trajectories  # inputs and actions
 
 
 def play(
@@ -113,19 +85,14 @@ def play(
 ) -> Played:
     """Play an episode of each task.
 
-    Args:
-        network: the policy.
-        tasks: one for each episode.
-        rng: draws the devices; with None the likeliest are taken.
-        masks: whether devices without room are never chosen; otherwise choosing one ends the episode.
-        reward: see `EmbeddingPlacementEnv`.
-        true_cost: estimates or measures complete placements; None for no costs and no evaluation.
-        lower_bounds_ms: (N,) of the tasks, for rewards that divide by them.
+    `rng` draws the devices; with None the likeliest are taken. Without `masks`, choosing a device without room ends the
+    episode. `true_cost` estimates or measures complete placements; None is for no costs and no evaluation. Rewards that
+    divide by lower bounds need `lower_bounds_ms`, (N,) of the tasks.
     """
     unique = {task.name: task for task in tasks}
     suite = TaskSuite("drawn", tuple(unique.values()))
     envs = np.arange(len(tasks))
-    observe = ByPredictedCost(network)
+    observe = _ByPredictedCost(network)
     episodes = PlacementConfig(suite, cost_model=NoCosts(), reward=reward, observation=observe).episodes(len(tasks))
     episodes.final_cost = true_cost
     episodes.begin(envs, list(tasks))

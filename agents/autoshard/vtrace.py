@@ -10,19 +10,13 @@ from shard_gym.cost_models.base import FloatArray
 def vtrace(
     ratios: FloatArray, rewards: FloatArray, values: FloatArray, taken: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Targets of the value, and advantages of the actions, of N episodes that another policy played.
+    """(N, S) targets of the value and (N, S) advantages of the actions of N episodes that another policy played.
 
     With r_t = min(1, ratio_t) and V beyond the end 0, the target is v_t = V_t + sum over s >= t of
     (r_t ... r_{s-1}) r_s (reward_s + V_{s+1} - V_s), and the advantage r_t (reward_t + v_{t+1} - V_t).
 
-    Args:
-        ratios: (N, S), the probability of each action under the policy in training, divided by that under the one that
-            played.
-        rewards, values: (N, S).
-        taken: (N, S), 1 for the steps of an episode, 0 beyond its end.
-
-    Returns:
-        (N, S) targets and (N, S) advantages, 0 beyond the ends.
+    A ratio is the probability of the action under the policy in training, divided by that under the one that played.
+    All arguments are (N, S); `taken` is 1 for the steps of an episode and 0 beyond its end, where the results are 0.
     """
     clipped, values = np.minimum(ratios, 1.0) * taken, values * taken
     end = np.zeros((len(values), 1))

@@ -1,7 +1,4 @@
-"""The trained agent: it places with local search (`dream-search`) or a policy (`paper`) under the learned surrogate.
-
-It needs NumPy only; loading its file needs safetensors.
-"""
+"""The trained agent, local search (`dream-search`) or a policy (`paper`) under the surrogate; needs NumPy only."""
 
 from __future__ import annotations
 
@@ -27,18 +24,14 @@ from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
-POLICY = "policy."
-"""Prefix of the policy's weights in a file; that of the surrogate's is `COST`."""
-
-PROPOSAL_QUERIES = 2_000
-"""Surrogate evaluations of a search for a placement to measure."""
+POLICY = "policy."  # prefix of the policy's weights in a file; that of the surrogate's is `COST`
+PROPOSAL_QUERIES = 2_000  # surrogate evaluations of a search for a placement to measure
 
 
 class DreamShardAgent(Agent):
     """Places tasks of any size under a learned cost model; it never evaluates the true cost.
 
     Args:
-        name: its name in result files.
         cost_model: the surrogate.
         options: of the preset it was trained with.
         policy_weights: of the policy of the preset `paper`; `dream-search` has none.
@@ -72,11 +65,7 @@ class DreamShardAgent(Agent):
             return self._episode(task, self.options, None)
 
     def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
-        """A placement to measure in training: of a shorter search, or of an episode with drawn devices.
-
-        Raises:
-            NoPlacementFoundError: no valid placement was found.
-        """
+        """A placement to measure in training: of a shorter search, or of an episode with drawn devices."""
         if isinstance(self.options, SearchOptions):
             queries, seed = min(PROPOSAL_QUERIES, self.options.queries), int(rng.integers(2**31))
             return LocalSearchAgent(self.cost_model, queries, seed=seed).place(task)
@@ -98,13 +87,7 @@ class DreamShardAgent(Agent):
 def load_dreamshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> DreamShardAgent:
-    """The agent of a training run; `changes` are `queries` to place with, for `dream-search`.
-
-    Raises:
-        InvalidCheckpointError: the arrays are not those of such an agent.
-        InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option for placing.
-    """
+    """The agent of a training run; `changes` are `queries` for `dream-search`, the errors those of `load_agent`."""
     options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
     network, rng = options.architecture, np.random.default_rng(0)
     policy = new_policy(rng) if isinstance(options, PaperOptions) else {}

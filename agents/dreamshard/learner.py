@@ -29,11 +29,8 @@ from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Topology
 
-TRAIN_POLICY = 2
-"""Purpose of a random generator, after those of `CostNetworkLearner`."""
-
-COST_OPTIMIZER = "cost_optimizer."
-"""Prefix of the averages of the surrogate's optimizer in a state."""
+TRAIN_POLICY = 2  # purpose of a random generator, after those of `CostNetworkLearner`
+COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the surrogate's optimizer in a state
 
 
 class DreamShardLearner(PlacementCostLearner):
@@ -113,7 +110,6 @@ class DreamShardLearner(PlacementCostLearner):
         return self._fit((self._falling_rate, self._falling_rate), loss)
 
     def _train_more(self) -> dict[str, float]:
-        """Train the policy, if there is one."""
         if self._policy is None:
             return {}
         self.on_stage("training the policy")
@@ -147,7 +143,6 @@ class DreamShardLearner(PlacementCostLearner):
 
 
 def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:
-    """Warn where the tasks have devices of another kind or number than those that were measured."""
     found, wanted = (
         {f"{topology.num_devices} x {topology.device.name}" for topology in topologies}
         for topologies in (data.topologies, [task.topology for task in suite])
@@ -162,12 +157,6 @@ def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, har
 
 
 def _measurements_for(suite: TaskSuite, folder: str) -> Measurements:
-    """The measurements in `folder`, which must have the workload of the tasks.
-
-    Raises:
-        InvalidOptionError: they have another one.
-        DamagedFileError: there are none.
-    """
     measurements = load_measurements(folder)
     found, wanted = measurements.index.workload, suite.tasks[0].tables.workload
     if found != wanted:

@@ -64,11 +64,7 @@ class PretrainedDreamShard(Agent):
         return max(agent.search_budget for agent in self._agents.values())
 
     def place(self, task: Task) -> Placement:
-        """(T,) int64, a device for every table of `task`.
-
-        Raises:
-            NoPlacementFoundError: also when no checkpoint was trained for the task's devices.
-        """
+        """(T,) int64; NoPlacementFoundError also says that no checkpoint was trained for the task's devices."""
         device = task.topology.device.name
         if device not in self._agents:
             raise NoPlacementFoundError(

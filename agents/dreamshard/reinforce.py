@@ -21,8 +21,7 @@ from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.io.arrays import Arrays, under
 from shard_gym.tasks import TaskSuite
 
-POLICY_OPTIMIZER = "policy_optimizer."
-"""Prefix of the averages of the policy's optimizer in a state."""
+POLICY_OPTIMIZER = "policy_optimizer."  # prefix of the averages of the policy's optimizer in a state
 
 FAILURE = 1.1
 """A failed episode counts as this many times the most expensive complete one. Its penalty exceeds the cost of every
@@ -48,11 +47,7 @@ class PolicyTraining:
         return optimizer_arrays(self.optimizer, POLICY_OPTIMIZER)
 
     def load_state(self, arrays: Arrays) -> None:
-        """Set the weights, which are under `POLICY` in `arrays`, and the averages.
-
-        Raises:
-            InvalidCheckpointError: the averages are not those of this optimizer.
-        """
+        """Set the weights, which are under `POLICY` in `arrays`, and the averages."""
         assign_arrays(self.weights, under(POLICY, arrays))
         load_optimizer_arrays(self.optimizer, arrays, POLICY_OPTIMIZER)
 

@@ -19,20 +19,12 @@ from shard_gym.topology import Cluster
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Inputs and actions of a policy in N episodes of at most T steps; undefined beyond an episode's last step.
+    """Inputs and actions of a policy in N episodes of at most T steps; undefined beyond an episode's last step."""
 
-    Attributes:
-        features: (N, T, 21) float32, of the tables in placement order.
-        costs_ms: (N, T, D, 4) float32, estimated phases of the devices before each step; 0 if the policy is to ignore
-            them.
-        legal: (N, T, D) bool.
-        actions: (N, T) int64.
-    """
-
-    features: NDArray[np.float32]
-    costs_ms: NDArray[np.float32]
-    legal: NDArray[np.bool_]
-    actions: NDArray[np.int64]
+    features: NDArray[np.float32]  # (N, T, 21) float32, of the tables in placement order
+    costs_ms: NDArray[np.float32]  # (N, T, D, 4), estimated before each step; 0 if the policy is to ignore them
+    legal: NDArray[np.bool_]  # (N, T, D) bool
+    actions: NDArray[np.int64]  # (N, T) int64
 
     @property
     def taken(self) -> NDArray[np.bool_]:
@@ -42,19 +34,12 @@ class Trajectories:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The ends of N episodes, and the way there.
+    """The ends of N episodes, and the way there."""
 
-    Attributes:
-        placements: (N, T) int64, in the tasks' own order of tables; -1 beyond them and for unplaced tables.
-        cost_ms: (N,) float64, estimated; the penalty for a failed episode.
-        complete: (N,) bool.
-        trajectories: inputs and actions.
-    """
-
-    placements: NDArray[np.int64]
-    cost_ms: FloatArray
-    complete: NDArray[np.bool_]
-    trajectories: Trajectories
+    placements: NDArray[np.int64]  # (N, T), in the tasks' own order of tables; -1 beyond them and for unplaced tables
+    cost_ms: FloatArray  # (N,) float64, estimated; the penalty for a failed episode
+    complete: NDArray[np.bool_]  # (N,) bool
+    trajectories: Trajectories  # inputs and actions
 
 
 def play(
@@ -67,11 +52,8 @@ def play(
 ) -> Rollout:
     """Play the N episodes of `problem`, which was prepared with `model`, to their ends.
 
-    Args:
-        problem, model: the tasks, and what estimates their costs.
-        weights: of the policy.
-        rng: draws the devices; with None the most likely ones are taken.
-        cost_features: whether the policy sees the estimated costs.
+    `rng` draws the devices; with None the most likely ones are taken. The policy, of these `weights`, sees the
+    estimated costs if `cost_features`.
     """
     state, step_model = initial_state(problem, model), _WithoutTotals(model)
     features = problem.tables.features[problem.row]
@@ -105,5 +87,4 @@ class _WithoutTotals(CountedCostModel):
     """A model without the cost of the iteration, which is only needed at the end of an episode."""
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """(...) zeros."""
         return np.zeros(phases.shape[:-2])

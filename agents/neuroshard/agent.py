@@ -1,7 +1,4 @@
-"""The trained agent: it plans under its networks, with a beam search (`paper`) or the search of `plan-search`.
-
-It needs NumPy only; loading its file needs safetensors.
-"""
+"""The trained agent, the paper's beam search or that of `plan-search` under its networks; needs NumPy only."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ class NeuroShardAgent(Agent):
     """Plans for tasks of any size under learned costs; it never evaluates the true cost.
 
     Args:
-        name: its name in result files.
         cost_model: the networks.
         options: of the preset it was trained with.
         seed: of the search.
@@ -60,11 +56,7 @@ class NeuroShardAgent(Agent):
         return self.split(task, self.cost_model.sharding_types).plan()
 
     def split(self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None) -> SplitTables:
-        """The parts of a plan of these types; of a shorter search with `queries`.
-
-        Raises:
-            NoPlacementFoundError: no plan was found.
-        """
+        """The parts of a plan of these types; of a shorter search with `queries`."""
         options = self.options
         with one_blas_thread():
             if isinstance(options, SearchOptions):
@@ -78,13 +70,7 @@ class NeuroShardAgent(Agent):
 def load_neuroshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> NeuroShardAgent:
-    """The agent of a training run; `changes` are `queries` to plan with, for the preset `search`.
-
-    Raises:
-        InvalidCheckpointError: the arrays are not those of such an agent.
-        InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option for planning.
-    """
+    """The agent of a training run; `changes` are `queries` for the preset `search`, errors those of `load_agent`."""
     options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
     network = options.architecture
     require_arrays("The agent's file", arrays, network.new_weights(np.random.default_rng(0)))

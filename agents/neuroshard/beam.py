@@ -10,13 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
-from shard_gym.cost_models.base import COMPUTE, FloatArray
+from shard_gym.cost_models.base import COMPUTE, FloatArray, IntArray
 from shard_gym.errors import NoPlacementFoundError
 
-LIMITS = (1.0, 1.5)
-"""Ends of the grid: a device has at most so many times a D-th of the columns of all tables."""
+LIMITS = (1.0, 1.5)  # ends of the grid: a device has at most so many times a D-th of the columns of all tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,25 +44,15 @@ class BeamSearch:
     Each split halves the columns of a part: of one of the `candidates` largest, or of those that cost most alone. After
     every split all parts are placed again. The `width` cheapest children go on; their parents do not. Equal sets that
     were reached by splits in another order stay apart in the beam, as in the authors' code, but are placed once.
-
-    Attributes:
-        width: k, sets of splits that go on.
-        candidates: n, parts by size, and parts by cost, that may be halved next.
-        max_splits: L, splits one after another.
-        limits: M, how many greedy placements are made of a set, each with another limit on the columns of a device.
     """
 
-    width: int = 3
-    candidates: int = 10
-    max_splits: int = 10
-    limits: int = 11
+    width: int = 3  # k, sets of splits that go on
+    candidates: int = 10  # n, parts by size, and parts by cost, that may be halved next
+    max_splits: int = 10  # L, splits one after another
+    limits: int = 11  # M, greedy placements of a set, each with another limit on the columns of a device
 
     def search(self, options: SplitOptions) -> SplitTables:
-        """The cheapest plan found under the model of `options`, of column shards only.
-
-        Raises:
-            NoPlacementFoundError: no plan that was tried fits the memory.
-        """
+        """The cheapest plan of column shards found under the model of `options`; NoPlacementFoundError if none fits."""
         tables = np.arange(options.task.num_tables)
         beam = [_Parts(tables, np.zeros_like(tables))]
         cost, plan = self._cheapest(options, beam)
@@ -86,7 +74,6 @@ class BeamSearch:
         return best_plan
 
     def _children(self, options: SplitOptions, parts: _Parts) -> list[_Parts]:
-        """The sets with one split more."""
         by_size = np.argsort(-options.memory[parts.table, parts.level], kind="stable")[: self.candidates]
         by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")[: self.candidates]
         chosen = np.union1d(by_size, by_cost)
@@ -117,10 +104,8 @@ def place_greedily(
     """Greedy placements of S sets of parts under M limits each, all step by step together.
 
     Parts come by descending cost alone. Each goes to the device whose compute takes least so far, ties to the one with
-    the fewest bytes, among those with room for its bytes and for its columns.
-
-    Returns:
-        (S, M, I) int64, a device for each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
+    the fewest bytes, among those with room for its bytes and for its columns. Returns (S, M, I) int64, a device for
+    each part, -1 beyond those of a set; and (S, M) ms, inf where a part found none.
     """
     model, task = options.model, options.task
     num_sets, most, num_devices = len(sets), max(len(parts.table) for parts in sets), task.num_devices

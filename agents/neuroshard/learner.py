@@ -17,8 +17,7 @@ from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.io.arrays import Arrays
 from shard_gym.tasks import Task, TaskSuite
 
-PROPOSAL_QUERIES = 4_000
-"""Estimates of the search for a plan to measure."""
+PROPOSAL_QUERIES = 4_000  # estimates of the search for a plan to measure
 
 
 class NeuroShardLearner(CostNetworkLearner):

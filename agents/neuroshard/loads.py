@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.items import IntArray
 from shard_gym.agents.splits import SplitTables
 from shard_gym.agents.training.random_loads import random_load
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
+from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.errors import InvalidOptionError
@@ -27,8 +27,7 @@ PAPER_DIMS = (4, 8, 16, 32, 64, 128)
 MAX_ON_ONE, ON_ALL = 15, (10, 60)
 """The paper's numbers of tables of a load: at most on one device, and from and to before on all devices."""
 
-MAX_DRAWS = 10_000
-"""Draws of a load as the paper draws it, at most, until one fits the memory."""
+MAX_DRAWS = 10_000  # draws of a load as the paper draws it, at most, until one fits the memory
 
 WIDEST = (8, 16, 32, 64, 128)
 """Limits of the width of all parts of a random load; a good plan often has one, and all its devices run faster."""
@@ -36,8 +35,7 @@ WIDEST = (8, 16, 32, 64, 128)
 MAX_SPREAD = 5
 """Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
 
-SHARE_REPLICATED = 0.7
-"""The share of the small ones among them that is data-parallel; the others are row-wise."""
+SHARE_REPLICATED = 0.7  # the share of the small ones among them that is data-parallel; the others are row-wise
 
 
 class Shards(NamedTuple):

@@ -18,10 +18,6 @@ class NeuroShardOptions(CostNetworkOptions):
     Attributes:
         learning_rate: of Adam; it falls to 0.
         max_shards: column shards of a table at most, a power of two.
-
-    Raises:
-        UnknownNameError: there is no such network.
-        InvalidOptionError: an option has an impossible value.
     """
 
     max_shards: int

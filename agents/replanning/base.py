@@ -11,43 +11,28 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.drift.tasks import DAYS
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.windows import LAST_HOUR
 from shard_gym.errors import InvalidOptionError
 
-IntArray = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What agents use of the observations of N episodes.
+    """What agents use of the observations of N episodes."""
 
-    Attributes:
-        replayed: (N, A, W) cost of the plan in action and of each kind in each window.
-        legal: (N, A) bool.
-        since_plan: (N,) days since the plan was made.
-        pause: (N,) as a share of a day.
-        must_plan: (N,) bool.
-        clock: (N, 4) sine and cosine of the hour of the day, and of the week.
-        days_left: (N,) days until the episode is over.
-        available: (N,) share of the devices that are there.
-        used: (N,) share of the devices that the plan in action is made for.
-        measured: (N, 96) costs of the last day's intervals with noise.
-    """
-
-    replayed: Floats
-    legal: NDArray[np.bool_]
-    since_plan: Floats
-    pause: Floats
-    must_plan: NDArray[np.bool_]
-    clock: Floats
-    days_left: Floats
-    available: Floats
-    used: Floats
-    measured: Floats
+    replayed: FloatArray  #: (N, A, W) cost of the plan in action and of each kind in each window
+    legal: NDArray[np.bool_]  #: (N, A) bool
+    since_plan: FloatArray  #: (N,) days since the plan was made
+    pause: FloatArray  #: (N,) as a share of a day
+    must_plan: NDArray[np.bool_]  #: (N,) bool
+    clock: FloatArray  #: (N, 4) sine and cosine of the hour of the day, and of the week
+    days_left: FloatArray  #: (N,) days until the episode is over
+    available: FloatArray  #: (N,) share of the devices that are there
+    used: FloatArray  #: (N,) share of the devices that the plan in action is made for
+    measured: FloatArray  #: (N, 96) costs of the last day's intervals with noise
 
     @staticmethod
     def of(observations: ObservationDict) -> View:
@@ -73,23 +58,15 @@ class View:
         return len(self.legal)
 
     def require_action(self, action: int) -> None:
-        """Check that there is an action.
-
-        Raises:
-            InvalidOptionError: it makes plans with headroom, which there are not.
-        """
+        """Raise InvalidOptionError for an action that makes plans with headroom, where there are none."""
         if action >= self.legal.shape[1]:
             raise InvalidOptionError(
                 f"The agent makes plans of kind {action - 1}, which leave room for growth, but here are the kinds 0 to "
                 f"{self.legal.shape[1] - 2} only. Choose one of them, or set headroom of the environment."
             )
 
-    def candidate(self, action: int) -> Floats:
-        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom.
-
-        Raises:
-            InvalidOptionError: see `require_action`.
-        """
+    def candidate(self, action: int) -> FloatArray:
+        """(N, W) cost of the plan of an action in each window; where there is none, of that without headroom."""
         self.require_action(action)
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
@@ -114,11 +91,7 @@ class ReplanningAgent(Agent):
     problems = ("replanning",)
 
     def place(self, task: Any) -> Any:
-        """Refuse tasks of placement and sharding.
-
-        Raises:
-            InvalidOptionError: always.
-        """
+        """Refuse tasks of placement and sharding with an InvalidOptionError."""
         raise InvalidOptionError(f"Agent {self.name!r} plays episodes of replanning; it places no tables.")
 
     def begin(self, count: int) -> None:  # not all agents remember something
@@ -129,11 +102,7 @@ class ReplanningAgent(Agent):
         return self.choose(View.of(observations))
 
     def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions.
-
-        Raises:
-            InvalidOptionError: the agent makes plans with headroom, which there are not.
-        """
+        """(N,) legal actions; raises InvalidOptionError if the agent makes plans with headroom, which there are not."""
         worth, best = self.decide(view)
         wanted = np.where(view.must_plan | worth, best, 0)
         view.require_action(int(wanted.max()))

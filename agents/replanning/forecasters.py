@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.replanning.base import Floats, IntArray, ReplanningAgent, View
+from shard_gym.agents.replanning.base import ReplanningAgent, View
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.windows import HOURS
@@ -17,14 +18,9 @@ from shard_gym.envs.replanning.windows import HOURS
 SEASONAL = ((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 0.0))
 """Weights of the windows: the next 12 hours are as they were yesterday, later ones like the last three days."""
 
-SOON_DAYS, LATER_DAYS = 0.5, 3
-"""The first part of a forecast, and what the weights of the second are fitted to."""
-
-SAMPLES = 2_000
-"""Drawn from each episode to fit weights."""
-
-RIDGE = 1e-3
-"""Penalty of the squares of the weights, in variances of the inputs."""
+SOON_DAYS, LATER_DAYS = 0.5, 3  # the first part of a forecast, and what the weights of the second are fitted to
+SAMPLES = 2_000  # drawn from each episode to fit weights
+RIDGE = 1e-3  # penalty of the squares of the weights, in variances of the inputs
 
 
 class Forecaster(ReplanningAgent):
@@ -53,12 +49,11 @@ class Forecaster(ReplanningAgent):
         worth = savings[np.arange(view.count), best] > view.pause
         return worth, self._actions[best]
 
-    def savings(self, saved: Floats, days_left: Floats) -> Floats:
+    def savings(self, saved: FloatArray, days_left: FloatArray) -> FloatArray:
         """(N, Z) days at the reference cost that each of Z plans saves in N episodes.
 
-        Args:
-            saved: (N, Z, W) what it would have saved in each window, in multiples of the reference cost.
-            days_left: (N,) until the episode is over.
+        It would have saved (N, Z, W) `saved` in each window, in multiples of the reference cost; (N,) `days_left`
+        remain.
         """
         rates = saved @ self.weights.T
         all_days = np.minimum(self.days, days_left)[:, None]
@@ -67,24 +62,14 @@ class Forecaster(ReplanningAgent):
 
 
 class Samples(NamedTuple):
-    """What n new plans would have saved before, and what they saved then.
+    """What n new plans would have saved before, and what they saved then."""
 
-    Attributes:
-        saved: (n, W) in each window before, in multiples of the reference cost.
-        targets: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these.
-    """
-
-    saved: Floats
-    targets: Floats
+    saved: FloatArray  #: (n, W) in each window before, in multiples of the reference cost
+    targets: FloatArray  #: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these
 
 
 def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
-    """Random decisions, plans in action and new plans of the tables, where both run for the three days.
-
-    Args:
-        tables: of the episodes to learn from.
-        seed: of the samples.
-    """
+    """Random decisions, plans in action and new plans of the tables, where both run for the three days."""
     rng, drawn = np.random.default_rng(seed), []
     soon, later = int(SOON_DAYS * HOURS), LATER_DAYS * HOURS
     for table in tables:

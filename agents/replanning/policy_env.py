@@ -1,7 +1,4 @@
-"""What policies of replanning see and do in Stable-Baselines3: their inputs, their actions, and the environments.
-
-Needs the extra `sb3`; import it where it is used.
-"""
+"""What policies of replanning see and do in Stable-Baselines3: their inputs, actions and environments; needs `sb3`."""
 
 from __future__ import annotations
 
@@ -12,22 +9,19 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn, VecEnvWrapper
 
-from shard_gym.agents.replanning.base import Floats, View
+from shard_gym.agents.replanning.base import View
 from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.replanning.observation import NUM_WINDOWS
 from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, LAST_HOUR, WINDOWS
 
-HORIZON_DAYS = 3.0
-"""Savings are counted for so many days, or to the end of the episode."""
-
-MOST = 20.0
-"""Inputs are cut there; where a pause is long, they are near 1."""
+HORIZON_DAYS = 3.0  # savings are counted for so many days, or to the end of the episode
+MOST = 20.0  # inputs are cut there; where a pause is long, they are near 1
 
 PER_PLAN = NUM_WINDOWS + 2
 """Inputs of each plan: what it would have saved in each window, and since the last plan; whether it is legal."""
 
-SHARED = 10
-"""Other inputs: days left, time since the plan, clock, devices, the pause, whether a plan must be made."""
+SHARED = 10  # other inputs: days left, time since the plan, clock, devices, the pause, whether a plan must be made
 
 
 def input_space(kinds: int) -> spaces.Box:
@@ -36,12 +30,10 @@ def input_space(kinds: int) -> spaces.Box:
 
 
 class PolicyInputs:
-    """Makes the inputs at each decision of N episodes. It adds up what each kind of plan would have saved since the
-    last plan, which a single observation does not tell.
-    """
+    """Makes the inputs at each decision of N episodes, and adds up what each kind of plan would have saved."""
 
     def __init__(self) -> None:
-        self._regret: Floats = np.zeros((0, 0))
+        self._regret: FloatArray = np.zeros((0, 0))
 
     def begin(self, count: int, kinds: int) -> None:
         """N episodes begin."""
@@ -81,11 +73,7 @@ class PolicyVecEnv(VecEnvWrapper):
     """N episodes of `EmbeddingReplanning-v0` whose observations are `PolicyInputs`, with tasks drawn from the suite.
 
     Rewards are "excess", in days at the reference cost. Actions are those of `legal_actions`. The last infos of an
-    episode are those of the environment, without `"terminal_observation"`.
-
-    Args:
-        num_envs: N.
-        options: of the environment, without `reward`.
+    episode are those of the environment, without `"terminal_observation"`. `options` are its other arguments.
     """
 
     def __init__(self, num_envs: int, **options: Any) -> None:
@@ -123,11 +111,6 @@ def legal_actions(
     """(N,) what is done: a plan without room for growth where there is none; for three days where one must be made.
 
     To keep a plan that cannot go on is to make one for the last three days, with room for growth where there is some.
-
-    Args:
-        actions: (N,) what a policy chose.
-        legal: (N, A) the legal actions.
-        must_plan: (N,) whether the plan in action cannot go on.
     """
     repair = legal.shape[1] - len(WINDOWS) + LAST_DAYS
     chosen = np.where(must_plan & (actions == 0), repair, actions)

@@ -1,7 +1,7 @@
-"""PPO, MaskablePPO and RecurrentPPO of Stable-Baselines3 as learners of replanning, and the agent that they train.
+"""PPO, MaskablePPO and RecurrentPPO of Stable-Baselines3 as learners of replanning, and their agent; needs `sb3`.
 
 Their networks are the stock ones over `PolicyInputs`; training begins with a policy that keeps the plan in nearly all
-hours. Needs the extra `sb3`; import it where it is used.
+hours.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
 from typing_extensions import override
 
-from shard_gym.agents.replanning.base import IntArray, ReplanningAgent, View
+from shard_gym.agents.replanning.base import ReplanningAgent, View
 from shard_gym.agents.replanning.policy_env import PolicyInputs, PolicyVecEnv, input_space, legal_actions
-from shard_gym.agents.sb3.learner import global_generators_kept
+from shard_gym.agents.sb3.learner import global_generators_kept, train
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.torch_arrays import (
     load_module_arrays,
@@ -34,6 +34,7 @@ from shard_gym.agents.training.torch_arrays import (
 )
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.base import IntArray
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.history import SECONDS
@@ -45,11 +46,8 @@ from shard_gym.system import one_thread
 KEEP = 4.0
 """Logit of the action that keeps the plan, at the start: with four kinds of plans, one is made every 15 hours."""
 
-ROLLOUT = DECISIONS // 2
-"""Decisions of each environment between two updates: a week."""
-
-MINIBATCHES = 4
-"""Minibatches of each epoch."""
+ROLLOUT = DECISIONS // 2  # decisions of each environment between two updates: a week
+MINIBATCHES = 4  # minibatches of each epoch
 
 ARGUMENTS: dict[str, Any] = {"n_epochs": 5, "gamma": 0.995, "gae_lambda": 0.95, "ent_coef": 0.0}
 """A plan pays off within days, so the future counts for 200 hours. The time left is among the inputs."""
@@ -81,11 +79,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 class PolicyReplanner(ReplanningAgent):
-    """Takes the most likely action of a trained policy, in the sense of `legal_actions`.
-
-    Attributes:
-        policy: of Stable-Baselines3, over `PolicyInputs`.
-    """
+    """Takes the most likely action of an SB3 `policy` over `PolicyInputs`, in the sense of `legal_actions`."""
 
     def __init__(self, name: str, policy: Any) -> None:
         self.name, self.policy = name, policy
@@ -103,11 +97,7 @@ class PolicyReplanner(ReplanningAgent):
 
     @override
     def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions.
-
-        Raises:
-            InvalidOptionError: it was trained where tables grow and these do not, or the other way round.
-        """
+        """(N,) legal actions; InvalidOptionError if there are other kinds of plans than where it was trained."""
         if view.legal.shape[1] != 1 + self.kinds:
             raise InvalidOptionError(
                 f"The policy knows {self.kinds} kinds of plans, and here there are {view.legal.shape[1] - 1}. Train it "
@@ -192,16 +182,8 @@ class ReplanningPpoLearner(Learner):
 
     @override
     def iterate(self) -> Report:
-        ended: list[dict[str, Any]] = []
-
-        def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
-            ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
-            return True
-
         self.on_stage("playing episodes")
-        with one_thread(), global_generators_kept():
-            self._model.set_random_seed(self._seed(1))
-            self._model.learn(DECISIONS * self._env.num_envs, callback=keep, log_interval=None)
+        ended = train(self._model, self._seed(1), DECISIONS * self._env.num_envs)
         seconds = [sum(info[key] for key in SECONDS) for info in ended]
         plans = [info["plans"] for info in ended]
         return Report(1e3 * float(np.mean(seconds)), {"plans": float(np.mean(plans))})
@@ -230,11 +212,7 @@ class ReplanningPpoLearner(Learner):
 
 
 def load_policy(arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int) -> PolicyReplanner:
-    """The trained agent in the arrays and the metadata of a file.
-
-    Raises:
-        InvalidCheckpointError: they are not those of such an agent.
-    """
+    """The trained agent in the arrays and the metadata of a file; the errors are those of `load_agent`."""
     name, kinds = about.get("agent"), network_size(about, "kinds", len(KINDS))
     if name not in ALGORITHMS:
         raise InvalidCheckpointError(f"It is of the algorithm {short_repr(name)}; known are {[*ALGORITHMS]}.")

@@ -10,36 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.replanning.base import Chooser, View
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR, WINDOWS
-
-Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class TableEpisodes:
-    """N episodes with up to n plans.
+    """N episodes with up to n plans."""
 
-    Attributes:
-        replayed: (N, n, T, W) float32, as `PlanTable.replayed`; 0 where that is NaN.
-        seconds: (N, n, T) float64, as `PlanTable.seconds`.
-        number: (N, T, Z) int64, as `PlanTable.number`.
-        newest: (N, T, W) int64, the plan for each window: that with headroom, where there is one.
-        used: (N, n) float64, share of the devices that each plan is made for.
-        available: (N, T) float64, share of the devices that are there.
-        clock: (N, T, 4) float64, as `PlanTable.clock`.
-        day_s: (N,) float64, as `PlanTable.day_s`.
-    """
-
-    replayed: NDArray[np.float32]
-    seconds: Floats
-    number: IntArray
-    newest: IntArray
-    used: Floats
-    available: Floats
-    clock: Floats
-    day_s: Floats
+    replayed: NDArray[np.float32]  #: (N, n, T, W) float32, as `PlanTable.replayed`; 0 where that is NaN
+    seconds: FloatArray  #: (N, n, T) float64, as `PlanTable.seconds`
+    number: IntArray  #: (N, T, Z) int64, as `PlanTable.number`
+    newest: IntArray  #: (N, T, W) int64, the plan for each window: that with headroom, where there is one
+    used: FloatArray  #: (N, n) float64, share of the devices that each plan is made for
+    available: FloatArray  #: (N, T) float64, share of the devices that are there
+    clock: FloatArray  #: (N, T, 4) float64, as `PlanTable.clock`
+    day_s: FloatArray  #: (N,) float64, as `PlanTable.day_s`
 
     @staticmethod
     def of(tables: Sequence[PlanTable]) -> TableEpisodes:
@@ -64,7 +51,7 @@ class TableEpisodes:
             np.stack([each.day_s for each in tables]),
         )
 
-    def play(self, agent: Chooser, pause_s: float) -> Floats:
+    def play(self, agent: Chooser, pause_s: float) -> FloatArray:
         """(N,) seconds that an agent takes, without migrations. It sees no measured costs."""
         replay, total = Replay(self, pause_s), np.zeros(len(self.number))
         agent.begin(len(total))
@@ -74,19 +61,11 @@ class TableEpisodes:
 
 
 class Replay:
-    """N episodes in play, all at the same decision.
-
-    Attributes:
-        decision: the number of the next one.
-    """
+    """N episodes in play, all before the same `decision`."""
 
     def __init__(self, episodes: TableEpisodes, pause_s: float) -> None:
         self._episodes, self._pause_s = episodes, pause_s
         self._each, self._decisions = np.arange(len(episodes.number)), int(episodes.number.shape[1])
-        self.begin()
-
-    def begin(self) -> None:
-        """All episodes begin anew."""
         self.decision, count = 0, len(self._each)
         self._plan, self._since = np.zeros(count, np.int64), np.zeros(count)
 
@@ -129,17 +108,12 @@ class Replay:
             np.zeros((len(each), 0)),
         )
 
-    def new_plan_s(self) -> Floats:
-        """(N,) seconds of the next hour with a new plan for the last hour, and no pause."""
-        seconds: Floats = self._episodes.seconds[self._each, self._offered[:, LAST_HOUR], self.decision]
-        return seconds
-
-    def step(self, actions: NDArray[np.integer[Any]]) -> Floats:
+    def step(self, actions: NDArray[np.integer[Any]]) -> FloatArray:
         """(N,) seconds of the next hour with legal actions, without migrations."""
         makes = (actions > 0) | self.must_plan
         chosen = self._offered[self._each, np.maximum(actions - 1, LAST_HOUR)]
         self._plan = np.where(makes, chosen, self._plan)
-        seconds: Floats = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]
+        seconds: FloatArray = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]
         self._since = np.where(makes, 0.0, self._since) + 1.0 / HOURS
         self.decision += 1
         return seconds

@@ -26,8 +26,7 @@ from shard_gym.io.files import read_json
 DATA = Path(__file__).parent / "tuned.json"
 """Suite -> agent -> settings that are best on the suite's training tasks; tools/replanning.py writes it."""
 
-Settings = dict[str, Any]
-"""Arguments of an agent, as JSON has them."""
+Settings = dict[str, Any]  # arguments of an agent, as JSON has them
 
 Grid = Callable[[bool], list[Settings]]
 """The kinds of plans that are tried, as settings; called with whether plans may leave headroom."""
@@ -52,25 +51,14 @@ def _kinds(grows: bool) -> range:
 
 @dataclass(frozen=True)
 class Tunable:
-    """An agent whose settings are tuned.
+    """An agent whose settings are tuned."""
 
-    Attributes:
-        make: makes the agent from settings.
-        plans: the kinds of plans that are tried.
-        values: the numbers that are tried for its other setting, under its name; or empty.
-    """
-
-    make: Callable[..., ReplanningAgent]
-    plans: Grid
-    values: Mapping[str, Sequence[float]]
+    make: Callable[..., ReplanningAgent]  #: makes the agent from settings
+    plans: Grid  #: the kinds of plans that are tried
+    values: Mapping[str, Sequence[float]]  #: the numbers that are tried for its other setting, under its name; or empty
 
     def grid(self, grows: bool, fitted: Settings) -> Iterator[Settings]:
-        """The settings that are tried.
-
-        Args:
-            grows: whether plans may leave headroom.
-            fitted: settings that are not tuned, such as the weights of a forecast.
-        """
+        """The settings that are tried; `grows`: plans may leave headroom; `fitted`: settings that are not tuned."""
         numbers = ({name: value} for name, values in self.values.items() for value in values)
         for number, plans in product(numbers if self.values else ({},), self.plans(grows)):
             yield {**number, **plans, **fitted}
@@ -184,26 +172,19 @@ def _tuned() -> dict[str, dict[str, Settings]]:
 
 
 class Tuned(NamedTuple):
-    """What was chosen.
+    """What was chosen."""
 
-    Attributes:
-        settings: the best of the grid.
-        share: mean seconds on the training episodes, in multiples of those of the agent that makes no plan.
-    """
-
-    settings: Settings
-    share: float
+    settings: Settings  #: the best of the grid
+    share: float  #: mean seconds on the training episodes, in multiples of those of the agent that makes no plan
 
 
 def tune(name: str, episodes: TableEpisodes, pause_s: float, grows: bool, fitted: Settings | None = None) -> Tuned:
-    """The settings with the least mean share on the training episodes.
+    """The settings of an agent without measured costs that have the least mean share on the training episodes.
 
     Args:
-        name: of an agent that needs no measured costs.
-        episodes: to tune on.
+        name, episodes: the agent, and what it is tuned on.
         pause_s: of a plan.
-        grows: whether plans may leave headroom.
-        fitted: settings that are not tuned, such as the weights of a forecast.
+        grows, fitted: see `Tunable.grid`.
     """
     never: NDArray[np.float64] = episodes.play(Never(LAST_DAYS), pause_s)
     tried = [

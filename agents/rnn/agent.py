@@ -20,8 +20,7 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
 
-MAX_SIZE = 2**16
-"""The most units of a layer in a network that is loaded from a file."""
+MAX_SIZE = 2**16  # the most units of a layer in a network that is loaded from a file
 
 
 class RnnAgent(Agent):
@@ -41,11 +40,7 @@ class RnnAgent(Agent):
         self.seed = checked_seed(seed)
 
     def place(self, task: Task) -> Placement:
-        """(T,) int64, a device for every table of `task`.
-
-        Raises:
-            NoPlacementFoundError: also when the task has more devices than the network.
-        """
+        """(T,) int64; NoPlacementFoundError also says that the task has more devices than the network."""
         most = self.network.max_devices
         if task.num_devices > most:
             raise NoPlacementFoundError(
@@ -75,11 +70,7 @@ def gumbel_noise(rng: np.random.Generator, num_tables: int, count: int, num_devi
 def load_rnn(
     arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, *, sample: bool = False
 ) -> RnnAgent:
-    """The agent of a training run, from the network's weights; `seed` and `sample` are those of `RnnAgent`.
-
-    Raises:
-        InvalidCheckpointError: these are not the weights of such a network.
-    """
+    """The agent of a training run; `seed` and `sample` are those of `RnnAgent`, errors those of `load_agent`."""
     with torch.device("meta"):  # shapes only, so a wrong size in a file allocates nothing
         network = PlacementNetwork(
             network_size(about, "max_devices", MAX_SIZE), network_size(about, "hidden", MAX_SIZE)

@@ -20,11 +20,8 @@ from shard_gym.io.arrays import Arrays
 from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
 
-WEIGHTS, TASKS, CHOICES = range(3)
-"""Purposes of random generators."""
-
-MAX_GRADIENT_NORM = 1.0
-"""The limit of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)."""
+WEIGHTS, TASKS, CHOICES = range(3)  # purposes of random generators
+MAX_GRADIENT_NORM = 1.0  # the limit of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)
 
 
 class RnnLearner(Learner):

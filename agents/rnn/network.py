@@ -1,7 +1,4 @@
-"""The network of the RNN baseline, and placements decoded from it.
-
-An LSTM reads the tables, and a second one with attention chooses their devices.
-"""
+"""The network of the RNN baseline, an LSTM over the tables and one with attention over devices, and its placements."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ from shard_gym.agents.training.modules import NOWHERE
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 
-Memory = tuple[Tensor, Tensor]
-"""The (B, H) hidden and cell state of the decoder's LSTM, for B placements."""
-
-Encoded = tuple[Tensor, Tensor]
-"""The (T, H) states of the encoder for T tables, and their (T, H) attention keys."""
+Memory = tuple[Tensor, Tensor]  # the (B, H) hidden and cell state of the decoder's LSTM, for B placements
+Encoded = tuple[Tensor, Tensor]  # the (T, H) states of the encoder for T tables, and their (T, H) attention keys
 
 
 class PlacementNetwork(nn.Module):
@@ -29,12 +23,8 @@ class PlacementNetwork(nn.Module):
 
     The encoder's LSTM reads the features of all tables. A step of the decoder's LSTM reads the encoder's state at the
     table and an embedding of the previous table's device, attends to all states of the encoder (additive attention:
-    Bahdanau et al., ICLR 2015) and returns a logit for every device. The layer sizes are ours, because DreamShard's
-    authors published no code of this baseline.
-
-    Args:
-        max_devices: D, the units of the output layer.
-        hidden: H, units of both LSTMs, of the attention and of the embedding.
+    Bahdanau et al., ICLR 2015) and returns a logit for each of D = `max_devices`. All layers have H = `hidden` units;
+    the sizes are ours, because DreamShard's authors published no code of this baseline.
     """
 
     def __init__(self, max_devices: int, hidden: int) -> None:
@@ -69,31 +59,20 @@ class PlacementNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Decoded:
-    """B placements of one task.
+    """B placements of one task."""
 
-    Attributes:
-        placements: (B, T) int64 devices, in the task's own order of tables.
-        log_probability: (B,) of all choices of a placement.
-        entropy: (B,) nats, the mean over the choices.
-        stuck: (B,) int64, the table that fits nowhere, -1 if there is none; the devices after it are undefined.
-    """
-
-    placements: NDArray[np.int64]
-    log_probability: Tensor
-    entropy: Tensor
-    stuck: NDArray[np.int64]
+    placements: NDArray[np.int64]  # (B, T) int64 devices, in the task's own order of tables
+    log_probability: Tensor  # (B,) of all choices of a placement
+    entropy: Tensor  # (B,) nats, the mean over the choices
+    stuck: NDArray[np.int64]  # (B,), the table that fits nowhere, -1 for none; the devices after it are undefined
 
 
 def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -> Decoded:
     """Place the tables by descending embedding_dim * pooling_factor, each on a device where it fits.
 
-    The environments' order, by single-table cost, would need T cost-model evaluations for every task.
-
-    Args:
-        network: returns the logits, for at least as many devices as the task has.
-        task: its tables and devices.
-        noise: (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax.
-            Without it B is 1, and the most likely devices are taken.
+    The environments' order, by single-table cost, would need T cost-model evaluations for every task. `noise` is
+    (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax. Without it B
+    is 1, and the most likely devices are taken.
     """
     count = 1 if noise is None else noise.shape[1]
     rows = torch.arange(count)

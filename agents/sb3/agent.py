@@ -33,9 +33,7 @@ from shard_gym.system import one_thread
 from shard_gym.tasks import Task, TaskSuite
 
 Answer = TypeVar("Answer", Placement, ShardingPlan)
-
-MAX_WIDTH = 2**12
-"""The widest network that is loaded from a file."""
+MAX_WIDTH = 2**12  # the widest network that is loaded from a file
 
 
 class SetPolicyAgent(CostGuidedAgent):
@@ -94,7 +92,6 @@ class SetPolicyAgent(CostGuidedAgent):
         return int(self.scorer(device_set(tensors)).argmax())
 
     def _try(self, task: Task, choose: Policy) -> Placement:
-        """One episode of `task`."""
         player = PolicyAgent(
             self.name,
             choose,
@@ -107,10 +104,7 @@ class SetPolicyAgent(CostGuidedAgent):
 
 
 class SetPlanAgent(SetPolicyAgent):
-    """The same for plans: it plays `EmbeddingSharding`, where splits are scored beside the devices.
-
-    The arguments are those of `SetPolicyAgent`; the scorer is one for "splits".
-    """
+    """The same for plans: it plays `EmbeddingSharding`; its scorer is one for "splits", scored beside the devices."""
 
     def __init__(
         self, name: str, scorer: DeviceScorer, *, cost_model: str | CostModel = "analytical", **more: Any
@@ -138,7 +132,6 @@ class SetPlanAgent(SetPolicyAgent):
         return self._tried(task, play)
 
     def _play(self, task: Task, choose: Policy) -> ShardingPlan:
-        """One episode of `task`."""
         assert isinstance(self.cost_model, ShardingCostModel)
         env = EmbeddingShardingEnv(
             TaskSuite("one task", (task,)),
@@ -154,11 +147,7 @@ class SetPlanAgent(SetPolicyAgent):
 def load_policy(
     arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, *, retries: int = 20
 ) -> SetPolicyAgent:
-    """The agent of a training run, from the scorer's weights; the other arguments are those of `SetPolicyAgent`.
-
-    Raises:
-        InvalidCheckpointError: these are not the weights of such a network.
-    """
+    """The agent of a training run; other arguments are those of `SetPolicyAgent`, errors those of `load_agent`."""
     observation = about.get("observation", "compact")  # the only one there was before it was recorded
     if not isinstance(observation, str) or observation not in INPUTS:
         raise InvalidCheckpointError(

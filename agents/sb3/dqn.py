@@ -1,7 +1,4 @@
-"""DQN that explores legal devices only, and its replay buffer as arrays, so that a run resumes without pickle.
-
-Needs the extra `sb3`; import it where it is used.
-"""
+"""DQN that explores legal devices only, and its replay buffer as arrays, to resume without pickle; needs `sb3`."""
 
 from __future__ import annotations
 
@@ -56,11 +53,7 @@ def replay_arrays(buffer: DictReplayBuffer) -> Arrays:
 
 
 def load_replay_arrays(buffer: DictReplayBuffer, arrays: Arrays) -> None:
-    """Set the contents of `buffer` to what `replay_arrays` returned.
-
-    Raises:
-        InvalidCheckpointError: they are of another buffer.
-    """
+    """Set the contents of `buffer` to what `replay_arrays` returned; InvalidCheckpointError for another buffer."""
     parts = _parts(buffer)
     size = len(arrays["rewards"]) if "rewards" in arrays and arrays["rewards"].ndim else 0
     expected = {name: np.broadcast_to(array[:1], (size, *array.shape[1:])) for name, array in parts.items()}
@@ -81,7 +74,6 @@ def load_replay_arrays(buffer: DictReplayBuffer, arrays: Arrays) -> None:
 
 
 def _parts(buffer: DictReplayBuffer) -> Arrays:
-    """The arrays of the buffer, not copied."""
     observations = {f"observations.{key}": array for key, array in buffer.observations.items()}
     following = {f"next_observations.{key}": array for key, array in buffer.next_observations.items()}
     rest = {name: getattr(buffer, name) for name in ("actions", "rewards", "dones", "timeouts")}

@@ -1,7 +1,4 @@
-"""PPO, MaskablePPO, A2C and DQN of Stable-Baselines3 as learners, with one network for tasks of every size.
-
-Needs the extra `sb3`.
-"""
+"""PPO, MaskablePPO, A2C and DQN of Stable-Baselines3 as learners, with one network for all tasks; needs `sb3`."""
 
 from __future__ import annotations
 
@@ -38,14 +35,9 @@ from shard_gym.io.arrays import Arrays, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
-REPLAY = "replay."
-"""Prefix of the arrays of the replay buffer in a state."""
-
-WEIGHTS, ROLLOUT = range(2)
-"""Purposes of random generators."""
-
-MINIBATCHES = 4
-"""Minibatches of each epoch of PPO."""
+REPLAY = "replay."  # prefix of the arrays of the replay buffer in a state
+WEIGHTS, ROLLOUT = range(2)  # purposes of random generators
+MINIBATCHES = 4  # minibatches of each epoch of PPO
 
 EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""
@@ -188,7 +180,6 @@ class Sb3Learner(Learner):
         return sizes
 
     def _exploration(self) -> float:
-        """DQN's share of random actions."""
         share = self.iteration / self.iterations / EXPLORATION_FRACTION
         return max(FINAL_EXPLORATION, 1.0 - share * (1.0 - FINAL_EXPLORATION))
 
@@ -209,20 +200,11 @@ class Sb3Learner(Learner):
 
     @property
     def _buffer(self) -> DictReplayBuffer | None:
-        """DQN's replay buffer; None for the other algorithms."""
         return getattr(self._model, "replay_buffer", None)
 
     @override
     def iterate(self) -> Report:
-        ended: list[dict[str, Any]] = []
-
-        def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
-            ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
-            return True
-
-        with one_thread(), global_generators_kept():
-            self._model.set_random_seed(self._seed(ROLLOUT))
-            self._model.learn(self._steps, callback=keep, log_interval=None)
+        ended = train(self._model, self._seed(ROLLOUT), self._steps)
         failures = sum(bool(info["failure"]) for info in ended)
         costs = [self._penalty_ms(info["task_index"]) if info["failure"] else info["cost_ms"] for info in ended]
         return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
@@ -270,12 +252,25 @@ class Sb3Learner(Learner):
 
 
 def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observation: str) -> PlacementVecEnv:
-    """The environments that show `observation`."""
     options: dict[str, Any] = {"suite": suite, "cost_model": cost_model, "reward": relative_reward}
     if observation == "splits":
         splits = {"sharding_types": SPLIT_TYPES, "max_shards": MAX_SHARDS}
         return ShardingVecEnv(count, observation="compact", **options, **splits)
     return PlacementVecEnv(count, observation=observation, **options)
+
+
+def train(model: Any, seed: int, steps: int) -> list[dict[str, Any]]:
+    """Train a model of SB3 for so many steps; the last infos of the episodes that ended."""
+    ended: list[dict[str, Any]] = []
+
+    def keep(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
+        ended.extend(local_names["infos"][env] for env in np.flatnonzero(local_names["dones"]))
+        return True
+
+    with one_thread(), global_generators_kept():
+        model.set_random_seed(seed)
+        model.learn(steps, callback=keep, log_interval=None)
+    return ended
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """The networks over sets of devices, and their inputs. All devices share the weights, so any number of them fits.
 
-In `EmbeddingSharding-v0` the ways to split a table are further actions, after the devices.
-
-Needs torch; import it where it is used.
+In `EmbeddingSharding-v0` the ways to split a table are further actions, after the devices. Needs torch.
 """
 
 from __future__ import annotations
@@ -16,18 +14,10 @@ from torch import nn
 
 from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES
 
-PHASE_SUMS = 5
-"""Numbers for each set of costs: the four phases and their sum."""
-
-
-SPLITS = ("halve", "row_wise", "data_parallel")
-"""The actions that split a table, in the order of the environment."""
-
-SPLIT_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""The sharding types of that environment."""
-
-MAX_SHARDS = 8
-"""Column shards of a table in that environment at most; H = 3 halvings."""
+PHASE_SUMS = 5  # numbers for each set of costs: the four phases and their sum
+SPLITS = ("halve", "row_wise", "data_parallel")  # the actions that split a table, in the order of the environment
+SPLIT_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")  # the sharding types of that environment
+MAX_SHARDS = 8  # column shards of a table in that environment at most; H = 3 halvings
 
 
 class Inputs(NamedTuple):
@@ -144,8 +134,7 @@ def _compared(
     own: Sequence[torch.Tensor] = (),
     shared: Sequence[torch.Tensor] = (),
 ) -> DeviceSet:
-    """The devices, from what they hold, the table to place, and what both are compared with; `own` and `shared` are
-    further columns."""
+    """The devices, from what they hold, the table to place, and the units of both; `own` and `shared` are columns."""
     most, mean, scale, unit = units
     real, legal = observation["device_mask"] > 0, observation["action_mask"] > 0
     fits = legal[:, : real.shape[1]]
@@ -196,12 +185,7 @@ class DeviceEncoder(nn.Module):
 
 
 class DeviceScorer(nn.Module):
-    """One score for each action: each device, and each split if it reads them; `ILLEGAL` for illegal ones.
-
-    Args:
-        width: of the hidden layers.
-        observation: the one that it reads, a name in `INPUTS`.
-    """
+    """A score for each action, a device or a split if its `observation` has them; `ILLEGAL` for illegal ones."""
 
     def __init__(self, width: int, observation: str = "compact") -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Policies for Stable-Baselines3 that see the devices as a set.
+"""Policies for Stable-Baselines3 that see the devices as a set; needs `sb3`.
 
 Their observation is "compact" or "features". `net_arch=[width]` is the width of all hidden layers; no weight depends on
 the padding.
-Needs the extra `sb3`; import it where it is used.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class ActorAndCritic(nn.Module):
 
 
 def _build(policy: Any, lr_schedule: Schedule) -> None:
-    """Set the network and the optimizer of an actor-critic policy."""
     policy.mlp_extractor = ActorAndCritic(policy)
     policy.action_net = nn.Identity()  # the extractor returns logits and values
     policy.value_net = nn.Identity()

@@ -1,16 +1,12 @@
-"""`PlacementVecEnv` and others: vector environments for Stable-Baselines3, which does not accept those of Gymnasium.
-
-Needs the extra `sb3`; import it where it is used.
-"""
+"""`PlacementVecEnv` and others: vector environments for Stable-Baselines3, which does not take those of Gymnasium."""
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
@@ -24,81 +20,7 @@ from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
-class Masked(Protocol):
-    """N environments with masks."""
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(N, A) bool: the legal actions."""
-
-
-class OneObjectVecEnv(VecEnv):
-    """N environments that are one object; a subclass steps it.
-
-    Args:
-        envs: the object.
-        num_envs: N.
-        observation_space, action_space: of each of them.
-        render_mode: of all of them.
-    """
-
-    def __init__(
-        self,
-        envs: Masked,
-        num_envs: int,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        render_mode: str | None = None,
-    ) -> None:
-        self._object = envs
-        self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
-        self.render_mode = render_mode
-        super().__init__(num_envs, observation_space, action_space)
-
-    def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Store the actions for `step_wait`."""
-        self._actions = actions
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
-    ) -> list[Any]:
-        """Call a method for each environment; `action_masks` is the only one.
-
-        Raises:
-            AttributeError: they have no such method.
-        """
-        if method_name != "action_masks":
-            raise AttributeError(
-                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
-            )
-        masks = self._object.action_masks()
-        return [masks[env] for env in self._get_indices(indices)]
-
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the object, once for each environment."""
-        value = self.render_mode if attr_name == "render_mode" else getattr(self._object, attr_name)
-        return [value for _ in self._get_indices(indices)]
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of the object.
-
-        Raises:
-            InvalidOptionError: for some environments only; they are one object.
-        """
-        if indices is not None:
-            raise InvalidOptionError(
-                f"The environments of a {type(self).__name__} are one object; set attributes for all of them."
-            )
-        setattr(self._object, attr_name, value)
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
-        """False for each environment: none is wrapped."""
-        return [False for _ in self._get_indices(indices)]
-
-
-class EpisodeVecEnv(OneObjectVecEnv, ABC):
+class EpisodeVecEnv(VecEnv, ABC):
     """N environments in one NumPy step, for any Stable-Baselines3 algorithm.
 
     It is no wrapper of an environment but makes its own, with the arguments of `gymnasium.make`. They are one vector
@@ -130,8 +52,9 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
         self.envs = self.kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-        space, actions = self.envs.single_observation_space, self.envs.single_action_space
-        super().__init__(self.envs, num_envs, space, actions, self.envs.render_mode)
+        self.render_mode = self.envs.render_mode
+        self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
 
     def reset(self) -> ObservationDict:
         """Begin N episodes, with the seeds and options set since the last reset.
@@ -148,6 +71,10 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
         self._reset_seeds()
         self._reset_options()
         return observation
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Store the actions for `step_wait`."""
+        self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments."""
@@ -166,6 +93,34 @@ class EpisodeVecEnv(OneObjectVecEnv, ABC):
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method for each environment; `action_masks` is the only one, others raise AttributeError."""
+        if method_name != "action_masks":
+            raise AttributeError(
+                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
+            )
+        masks = self.envs.action_masks()
+        return [masks[env] for env in self._get_indices(indices)]
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of the object, once for each environment."""
+        value = getattr(self.envs, attr_name)
+        return [value for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of all environments; for some only, it raises InvalidOptionError: they are one object."""
+        if indices is not None:
+            raise InvalidOptionError(
+                f"The environments of a {type(self).__name__} are one object; set attributes for all of them."
+            )
+        setattr(self.envs, attr_name, value)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: VecEnvIndices = None) -> list[bool]:
+        """False for each environment: none is wrapped."""
+        return [False for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[Any]:
         """One picture for each environment, with `render_mode="rgb_array"`."""
@@ -194,7 +149,6 @@ class ReplanningVecEnv(EpisodeVecEnv):
 
 
 def _info_of(batched: dict[str, Any], env: int) -> dict[str, Any]:
-    """The info of one environment, from the batched infos."""
     info = {}
     for key, value in batched.items():
         if not key.startswith("_") and batched[f"_{key}"][env]:

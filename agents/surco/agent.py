@@ -9,9 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, task_rng
+from shard_gym.agents.items import Items
 from shard_gym.agents.presets import COST, options_to_place
 from shard_gym.agents.surco.options import PRESETS, REMOVED, ZeroOptions
-from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
+from shard_gym.agents.surco.perturbed import perturbed
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.errors import NoPlacementFoundError
@@ -20,18 +21,14 @@ from shard_gym.placement import Placement
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
-DECAYS = 0.9, 0.999
-"""Decays of Adam's averages in the steps on linear costs."""
-
-PROPOSAL_STEPS = 10
-"""Steps on linear costs for a placement to measure, at most."""
+DECAYS = 0.9, 0.999  # decays of Adam's averages in the steps on linear costs
+PROPOSAL_STEPS = 10  # steps on linear costs for a placement to measure, at most
 
 
 class SurCoAgent(Agent):
     """Places the tables of a task as a linear solver does; it never evaluates the true cost.
 
     Args:
-        name: its name in result files.
         cost_model: the learned cost.
         options: of the preset it was trained with.
         seed: of the noise.
@@ -53,23 +50,19 @@ class SurCoAgent(Agent):
         return self._stepped(task, task_rng(self.seed, task), self.options.steps)
 
     def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
-        """A placement to measure in training, of fewer steps.
-
-        Raises:
-            NoPlacementFoundError: the solver found none.
-        """
+        """A placement to measure in training, of fewer steps; raises NoPlacementFoundError if the solver found none."""
         return self._stepped(task, rng, min(self.options.steps, PROPOSAL_STEPS))
 
     def _stepped(self, task: Task, rng: np.random.Generator, steps: int) -> Placement:
         """The cheapest placement that was seen in Adam's steps on the linear costs, by the learned cost."""
         with one_blas_thread():
-            options, costs = self.options, EstimatedCosts(self.cost_model, task)
+            options, items = self.options, Items.of_tables(task, self.cost_model)
             linear = np.zeros((task.num_tables, task.num_devices))
             mean, square = np.zeros_like(linear), np.zeros_like(linear)
             best, best_ms = None, np.inf
             for step in range(1, steps + 1):
                 try:
-                    found = perturbed(linear, costs, options.samples, options.sigma, rng)
+                    found = perturbed(linear, task, items, options.samples, options.sigma, rng)
                 except NoPlacementFoundError:
                     if best is None:
                         raise
@@ -87,13 +80,7 @@ class SurCoAgent(Agent):
 def load_surco(
     arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, **changes: Any
 ) -> SurCoAgent:
-    """The agent of a training run; `changes` are `steps` to place with.
-
-    Raises:
-        InvalidCheckpointError: the arrays are not those of such an agent.
-        InvalidOptionError: an option has an impossible value.
-        UnknownNameError: there is no such option for placing.
-    """
+    """The agent of a training run; `changes` are `steps` to place with, and the errors those of `load_agent`."""
     saved = about.get("options")
     if isinstance(saved, Mapping):
         about = {**about, "options": {name: value for name, value in saved.items() if name not in REMOVED}}

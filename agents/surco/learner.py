@@ -14,8 +14,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
 from shard_gym.tasks import TaskSuite
 
-WEIGHTS = 0
-"""Purpose of a random generator."""
+WEIGHTS = 0  # purpose of a random generator
 
 
 class SurCoLearner(PlacementCostLearner):

@@ -10,8 +10,7 @@ from shard_gym.agents.presets import CostNetworkOptions
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.errors import InvalidOptionError
 
-MAX_STEPS = 100_000
-"""The most steps; a file that says more would keep its agent busy for hours."""
+MAX_STEPS = 100_000  # the most steps; a file that says more would keep its agent busy for hours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +25,6 @@ class ZeroOptions(CostNetworkOptions):
         samples: solved problems in each step, an even number.
         sigma: standard deviation of their noise.
         step_size: of Adam on the linear costs.
-
-    Raises:
-        UnknownNameError: there is no such network.
-        InvalidOptionError: an option has an impossible value.
     """
 
     placing: ClassVar[tuple[str, ...]] = ("steps",)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shard_gym.agents.items import Items
 from shard_gym.agents.surco.solver import assign
-from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
@@ -15,40 +15,15 @@ from shard_gym.tasks import Task
 
 
 class Perturbed(NamedTuple):
-    """What the perturbed solver answered.
+    """What the perturbed solver answered."""
 
-    Attributes:
-        gradient: (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs.
-        placement: the cheapest answer.
-        cost_ms: its cost.
-    """
-
-    gradient: FloatArray
-    placement: Placement
-    cost_ms: float
-
-
-class EstimatedCosts:
-    """The costs of placements of one task under an additive cost model.
-
-    Args:
-        model: a learned one.
-        task: its tables and devices.
-    """
-
-    def __init__(self, model: AdditiveCostModel, task: Task) -> None:
-        self.model, self.task = model, task
-        self._loads = model.table_loads(task.tables, task.topology)
-        self._cluster = task.topology.cluster()
-
-    def of(self, placements: list[Placement]) -> FloatArray:
-        """(M,) ms."""
-        held = [self.model.reduce(self._loads, placement, self.task.num_devices) for placement in placements]
-        return self.model.costs(np.stack(held), self._cluster)[1]
+    gradient: FloatArray  # (T, D), an estimate of the derivative of the mean cost, in standard deviations of the costs
+    placement: Placement  # the cheapest answer
+    cost_ms: float  # its cost
 
 
 def perturbed(
-    linear: FloatArray, costs: EstimatedCosts, samples: int, sigma: float, rng: np.random.Generator
+    linear: FloatArray, task: Task, items: Items, samples: int, sigma: float, rng: np.random.Generator
 ) -> Perturbed:
     """Solve with (T, D) `linear` costs and normal noise, and see which noise made the placement cheaper.
 
@@ -58,9 +33,8 @@ def perturbed(
 
     Args:
         linear: the linear costs.
-        costs: of the placements.
-        samples: of the noise, an even number.
-        sigma: its standard deviation.
+        task, items: the task, and its tables with their costs.
+        samples, sigma: the number of draws of the noise, an even one, and its standard deviation.
         rng: draws it.
 
     Raises:
@@ -69,11 +43,12 @@ def perturbed(
     """
     half = rng.normal(size=(samples // 2, *linear.shape))
     noise = np.concatenate([half, -half])
-    answers = [_answer(linear + sigma * each, costs.task) for each in noise]
+    answers = [_answer(linear + sigma * each, task) for each in noise]
     placements = [each for each in answers if each is not None]
     if not placements:
-        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {costs.task.name!r} under any noise.")
-    found = costs.of(placements)
+        raise NoPlacementFoundError(f"HiGHS found no assignment of the tables of {task.name!r} under any noise.")
+    held = np.stack([items.device_loads(placement) for placement in placements])
+    found = items.model.costs(held, items.cluster)[1]
     best = int(found.argmin())
     # Without the other of its pair, an answer would pull the gradient to its side.
     answered = np.array([each is not None for each in answers])
@@ -87,7 +62,6 @@ def perturbed(
 
 
 def _answer(linear: FloatArray, task: Task) -> Placement | None:
-    """The solver's placement; None if it found none."""
     try:
         return assign(linear, task)
     except NoPlacementFoundError:

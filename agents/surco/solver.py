@@ -15,8 +15,7 @@ NODES, LEAST_NODES, MAX_WORK = 1_000, 10, 250_000
 """Limits of the solver's tree for one problem: the most nodes, the least, and nodes times variables. The best
 assignment it found until then counts. A limit of seconds would make the answer depend on the machine's load."""
 
-UNITS = 100_000
-"""The integer program counts memory in about so many parts of the largest device."""
+UNITS = 100_000  # the integer program counts memory in about so many parts of the largest device
 
 
 def assign(costs: FloatArray, task: Task) -> Placement:
@@ -44,7 +43,6 @@ def assign(costs: FloatArray, task: Task) -> Placement:
 
 
 def _fits(placement: Placement, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> bool:
-    """Whether no device has more than its memory."""
     used = np.zeros(len(caps), np.int64)
     np.add.at(used, placement, needed)
     return bool((used <= caps).all())

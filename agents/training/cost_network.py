@@ -52,7 +52,7 @@ class CostNetworkTraining(Generic[Recorder]):
     """A cost network, its optimizer, and everything that was measured so far.
 
     Args:
-        network: the class of the network.
+        network: its class.
         recorder: empty; it keeps the measurements.
         rng: of the first weights.
         weight_decay: see `new_optimizer`.
@@ -74,24 +74,11 @@ class CostNetworkTraining(Generic[Recorder]):
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
 
-    def train(
-        self,
-        rng: np.random.Generator,
-        *,
-        steps: int,
-        learning_rate: float,
-        final_learning_rate: float = 0.0,
-        batch_size: int = 64,
-        loss: Loss = relative_loss,
-        anew: bool = False,
-    ) -> float:
+    def train(self, rng: np.random.Generator, *, anew: bool = False, **options: Any) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
 
-        Args:
-            rng: chooses the batches.
-            steps, learning_rate, final_learning_rate, batch_size, loss: see `train_network`.
-            anew: forget the optimizer's averages first: those of the small last gradients at a low rate would make the
-                first steps at a high rate enormous.
+        `anew` forgets the optimizer's averages first: those of the small last gradients at a low rate would make the
+        first steps at a high rate enormous. `options` are the other arguments of `train_network`.
         """
         samples = Samples(self.recorder.dataset(), self.network)
         if not self._normalized:
@@ -99,17 +86,7 @@ class CostNetworkTraining(Generic[Recorder]):
             self._normalized = True
         if anew:
             self._optimizer = new_optimizer(self._weights, self._decay)
-        return train_network(
-            self._weights,
-            self._optimizer,
-            samples,
-            rng,
-            steps=steps,
-            learning_rate=learning_rate,
-            final_learning_rate=final_learning_rate,
-            batch_size=batch_size,
-            loss=loss,
-        )
+        return train_network(self._weights, self._optimizer, samples, rng, **options)
 
     def weights(self) -> Arrays:
         """Copies of the weights."""
@@ -128,11 +105,7 @@ class CostNetworkTraining(Generic[Recorder]):
         }
 
     def load_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned; other arrays are ignored.
-
-        Raises:
-            InvalidCheckpointError: these are not its arrays.
-        """
+        """Go on from what `state` returned; other arrays are ignored. Raises InvalidCheckpointError for others."""
         weights = under(COST, arrays)
         require_arrays("The saved cost network", weights, self.weights())
         assign_arrays(self._weights, weights)
@@ -198,28 +171,17 @@ class CostNetworkLearner(PresetLearner):
 
     @abstractmethod
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> Any:
-        """The load that `agent` proposes for `task`.
-
-        Raises:
-            NoPlacementFoundError: it found none.
-        """
+        """The load that `agent` proposes for `task`; raises NoPlacementFoundError if it found none."""
 
     @abstractmethod
     def _recorded_ms(self, load: Any) -> float:
         """The true cost of `load` in ms, which is recorded; the penalty if it cannot be measured."""
 
     def _train(self) -> float:
-        """Train the cost network on all measurements so far; its loss."""
         return self._fit()
 
     def _fit(self, rates: tuple[float, float] | None = None, loss: Loss = relative_loss) -> float:
-        """Train the cost network in this iteration; its loss.
-
-        Args:
-            rates: learning rates at the start and at the end, with which the optimizer goes on. None for an optimizer
-                that begins anew at the rate of the options, which falls to 0.
-            loss: see `train_network`.
-        """
+        """Train the cost network between two `rates`, or with a new optimizer from the options' rate to 0; its loss."""
         learning_rate, final_learning_rate = rates or (self.options.learning_rate, 0.0)
         return self._network.train(
             self.rng(self.TRAIN),
@@ -257,11 +219,9 @@ class PlacementCostLearner(CostNetworkLearner):
     _network: CostNetworkTraining[CostRecorder]
 
     def _random_load(self, number: int, rng: np.random.Generator) -> tuple[Tables, Topology, Placement] | None:
-        """Random tables, their devices, and a placement; None after the first iteration."""
         return None if self.iteration else random_load(self.suite, rng)
 
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> tuple[Tables, Topology, Placement]:
-        """The tables and devices of `task`, and the placement."""
         return task.tables, task.topology, agent.proposal(task, rng)
 
     @override

@@ -13,10 +13,7 @@ from shard_gym.agents.training.torch_arrays import load_training_arrays, module_
 from shard_gym.errors import TrainingDivergedError
 from shard_gym.io.arrays import Arrays
 
-NOWHERE = -1e9
-"""The score of a device that cannot be chosen; -inf would make NaN of the entropy."""
-
-
+NOWHERE = -1e9  # the score of a device that cannot be chosen; -inf would make NaN of the entropy
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -28,11 +25,7 @@ def new_module(make: Callable[[], Module], rng: np.random.Generator) -> Module:
 
 
 def finite(scores: Tensor) -> Tensor:
-    """`scores`, if all of them are finite.
-
-    Raises:
-        TrainingDivergedError: one is NaN or infinite.
-    """
+    """`scores`, if all of them are finite; raises TrainingDivergedError if one is NaN or infinite."""
     if not bool(torch.isfinite(scores).all()):
         raise TrainingDivergedError(
             "A score of the network is NaN or infinite: its training diverged. Train it with a smaller learning rate."
@@ -49,14 +42,7 @@ def chosen_and_entropy(logs: Tensor, actions: Tensor, least: float = -50.0) -> t
 
 
 class ModuleTraining(Generic[Module]):
-    """A module in training with Adam.
-
-    Args:
-        module: the module.
-        learning_rate: Adam's.
-        max_gradient_norm: longer gradients are shortened to it.
-        all_weights: whether a step also moves weights that the loss does not depend on, by their averages.
-    """
+    """A module in training with Adam; with `all_weights`, averages also move those that the loss does not depend on."""
 
     def __init__(
         self, module: Module, learning_rate: float, max_gradient_norm: float, *, all_weights: bool = False
@@ -87,9 +73,5 @@ class ModuleTraining(Generic[Module]):
         return training_arrays(self.module, self._optimizer)
 
     def load_state(self, arrays: Arrays, called: str) -> None:
-        """Go on from what `state` returned.
-
-        Raises:
-            InvalidCheckpointError: the arrays are of another module; the message calls it `called`.
-        """
+        """Go on from what `state` returned; InvalidCheckpointError if it is of another module than that `called` so."""
         load_training_arrays(self.module, self._optimizer, arrays, called)

@@ -12,8 +12,7 @@ from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Topology
 
-FEWEST, MOST = 0.2, 2.0
-"""Limits of the number of tables of a random load, in multiples of those of a task."""
+FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 
 
 def random_load(suite: TaskSuite, rng: np.random.Generator) -> tuple[Tables, Topology, Placement]:
@@ -38,7 +37,6 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> tuple[Tables, Top
 
 
 def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:
-    """`count` random ones of `tables`, or all if there are fewer."""
     return tables.select(rng.permutation(len(tables))[:count])
 
 

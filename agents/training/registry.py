@@ -120,11 +120,7 @@ def make_learner(
 
 
 def learner_class(name: str, problem: str = "") -> type[Learner]:
-    """The class that trains the agent `name` of `LEARNERS` for a problem, or for the first that it learns.
-
-    Raises:
-        MissingExtraError: a package that it needs is not installed.
-    """
+    """The class that trains the agent `name` of `LEARNERS` for a problem, or for the first that it learns."""
     made: type[Learner] = imported(name, LEARNERS[name].of_problem(problem).learner)
     return made
 
@@ -147,7 +143,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
 
     Raises:
         InvalidCheckpointError: the file is no agent of ShardGym.
-        InvalidOptionError: the agent has no such option.
+        InvalidOptionError, UnknownNameError: the agent has no such option, or a value is impossible.
         MissingExtraError: a package it needs is not installed.
     """
     path = Path(path)
@@ -170,7 +166,6 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
 
 
 def _warn_if_unfinished(path: Path, about: Mapping[str, Any]) -> None:
-    """Warn that the run of the agent whose metadata are `about` is not done."""
     trained = about.get("trained")
     done, planned = (
         (trained.get(key) for key in ("iteration", "iterations")) if isinstance(trained, dict) else (None, None)

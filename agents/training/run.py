@@ -34,9 +34,7 @@ from shard_gym.io.parsing import require_fields
 from shard_gym.text import counted
 
 CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
-
 MAX_COUNT = 2**53
-
 _PROGRESS: dict[str, type] = {"iteration": int, "true_cost_queries": int, "seconds": float}
 _PROGRESS_LATER: dict[str, type] = {"iterations": int, "costed": int, "failures": int}
 """Keys of the progress in a state, and those that states of older versions lack."""
@@ -44,8 +42,7 @@ _PROGRESS_LATER: dict[str, type] = {"iterations": int, "costed": int, "failures"
 _KEYS = {"agent", "suite", "split", "suite_sha256", "cost_model", "seed", "options", "version"}
 """Keys of every configuration."""
 
-OnReport = Callable[[Learner, Report], None]
-"""Called after every iteration, once its state is saved."""
+OnReport = Callable[[Learner, Report], None]  # called after every iteration, once its state is saved
 
 
 class TrainingRun:

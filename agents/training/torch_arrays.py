@@ -11,16 +11,11 @@ import torch
 from shard_gym.errors import InvalidCheckpointError
 from shard_gym.io.arrays import Arrays, require_arrays, under
 
-OPTIMIZER = "optimizer."
-"""Prefix of the arrays of an optimizer, where a learner has one."""
+OPTIMIZER = "optimizer."  # prefix of the arrays of an optimizer, where a learner has one
 
 
 def network_size(about: Mapping[str, Any], name: str, most: int) -> int:
-    """The size `name` of the network that a file tells about.
-
-    Raises:
-        InvalidCheckpointError: it is not an integer from 1 to `most`.
-    """
+    """The size `name` in the metadata of a file; InvalidCheckpointError if it is no integer from 1 to `most`."""
     size = about.get(name)
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most:
         raise InvalidCheckpointError(f"{name} of the network must be an integer from 1 to {most}, not {size!r}.")
@@ -33,11 +28,7 @@ def module_arrays(module: torch.nn.Module) -> Arrays:
 
 
 def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> None:
-    """Set the weights of `module` to what `module_arrays` returned.
-
-    Raises:
-        InvalidCheckpointError: they are of another module; the message calls it `called`.
-    """
+    """Set the weights of `module`, `called` so in the InvalidCheckpointError, to what `module_arrays` returned."""
     expected = {
         name: np.broadcast_to(torch.zeros((), dtype=value.dtype).numpy(), value.shape)
         for name, value in module.state_dict().items()
@@ -57,11 +48,7 @@ def optimizer_arrays(optimizer: torch.optim.Optimizer, prefix: str = OPTIMIZER) 
 
 
 def load_optimizer_arrays(optimizer: torch.optim.Optimizer, arrays: Arrays, prefix: str = OPTIMIZER) -> None:
-    """Set the averages and step counts to what `optimizer_arrays` returned; options such as the learning rate stay.
-
-    Raises:
-        InvalidCheckpointError: they are not of an Adam with these parameters.
-    """
+    """Set averages and step counts to what `optimizer_arrays` returned, or raise InvalidCheckpointError; rates stay."""
     found = under(prefix, arrays)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     stepped = {int(name.partition(".")[0]) for name in found if name.partition(".")[0].isdecimal()}
@@ -90,11 +77,7 @@ def training_arrays(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 def load_training_arrays(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, called: str
 ) -> None:
-    """Set both to what `training_arrays` returned.
-
-    Raises:
-        InvalidCheckpointError: see `load_module_arrays` and `load_optimizer_arrays`.
-    """
+    """Set both to what `training_arrays` returned; InvalidCheckpointError for arrays of others."""
     weights = {name: array for name, array in arrays.items() if not name.startswith(OPTIMIZER)}
     load_module_arrays(module, weights, called)
     load_optimizer_arrays(optimizer, arrays)

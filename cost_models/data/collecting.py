@@ -30,14 +30,9 @@ from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parquet import require_arrow
 from shard_gym.text import counted
 
-PART_SIZE = 24
-"""Measurements that are written together; a program that is killed loses fewer than these."""
-
-REPEAT_DELAY = 30
-"""A placement is measured again after so many others, so in another part and at another time."""
-
-MAX_FAILURES = 20
-"""Failures in a row after which a collection stops, because the cause is not the placements."""
+PART_SIZE = 24  # measurements that are written together; a program that is killed loses fewer than these
+REPEAT_DELAY = 30  # a placement is measured again after so many others, so in another part and at another time
+MAX_FAILURES = 20  # failures in a row after which a collection stops, because the cause is not the placements
 
 
 class MeasurementId(NamedTuple):
@@ -49,23 +44,14 @@ class MeasurementId(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectionProgress:
-    """State of a collection.
+    """State of a collection."""
 
-    Attributes:
-        measured: measurements in the folder, or about to be written.
-        repeats: those of them that measured a placement again.
-        failed: measurements that failed.
-        new: measurements that this run added.
-        reasons: why measurements failed, with the count of each reason.
-        seconds: duration of this run so far.
-    """
-
-    measured: int
-    repeats: int
-    failed: int
-    new: int
-    reasons: dict[str, int]
-    seconds: float
+    measured: int  # measurements in the folder, or about to be written
+    repeats: int  # those of them that measured a placement again
+    failed: int  # measurements that failed
+    new: int  # measurements that this run added
+    reasons: dict[str, int]  # why measurements failed, with the count of each reason
+    seconds: float  # duration of this run so far
 
 
 def collect(
@@ -101,8 +87,7 @@ def collect(
         InvalidOptionError: an option is out of range, there is neither a budget nor a count, the folder holds other
             measurements, or another program adds to it.
         RunsFailedError: `MAX_FAILURES` measurements in a row failed; these are not noted.
-        DamagedFileError: the folder is damaged.
-        UnwritablePathError: the disk refuses.
+        DamagedFileError, UnwritablePathError: the folder is damaged, or the disk refuses.
         MissingExtraError: pyarrow or filelock is not installed.
     """
     if budget_s is None and count is None:
@@ -185,12 +170,7 @@ class _Writer:
         return id in self._measured or id in self._reasons or MeasurementId(id.number, 0) in self._reasons
 
     def measure(self, id: MeasurementId) -> None:
-        """Measure a placement; a full part is written.
-
-        Raises:
-            RunsFailedError: this was the last of `MAX_FAILURES` failures in a row; they are not noted.
-            UnwritablePathError: the disk refuses.
-        """
+        """Measure a placement, and write a full part; the last of `MAX_FAILURES` in a row is a RunsFailedError."""
         sampled = self._sampler.sample(id.number)
         try:
             estimate = self._measure[id.repeat](sampled.placement, sampled.tables, sampled.topology)
@@ -218,11 +198,7 @@ class _Writer:
         )
 
     def write(self) -> None:
-        """Write the results that are not in the folder yet; what the disk refuses does not count as done.
-
-        Raises:
-            UnwritablePathError: the disk refuses.
-        """
+        """Write the results that are not in the folder yet; what the disk refuses does not count as done."""
         # The lists are emptied first, so that an interrupted write is never repeated.
         results, self._unwritten = self._unwritten, []
         failed, self._failed = self._failed, []
@@ -253,7 +229,6 @@ class _Writer:
         append_part(self._folder, SplitCosts.recorded(recorder, splits), info)
 
     def progress(self, seconds: float) -> CollectionProgress:
-        """State of the collection after so many seconds."""
         return CollectionProgress(
             measured=len(self._measured),
             repeats=sum(id.repeat for id in self._measured),

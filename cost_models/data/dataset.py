@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray
+from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray, IntArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware import HardwareProfile
 from shard_gym.io.arrays import Arrays
@@ -21,8 +21,6 @@ from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
-IntArray = NDArray[np.int64]
-
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
 
 
@@ -30,24 +28,16 @@ TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in
 class PlacementCosts:
     """P placements and the ms of each phase on each of their devices.
 
-    Attributes:
-        topologies: the different topologies.
-        topology: (P,) int64, the number of the topology of each placement.
-        start: (P + 1,) int64; placement p has the rows from `start[p]` to before `start[p + 1]`.
-        devices: (R,) int64, the device of each row: of a table, or of a shard.
-        phases_ms: (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement.
-        cost_ms: (P,) float64, ms of the iteration.
-
     Raises:
         InvalidOptionError: the arrays do not describe placements and their costs.
     """
 
-    topologies: tuple[Topology, ...]
-    topology: IntArray
-    start: IntArray
-    devices: IntArray
-    phases_ms: FloatArray
-    cost_ms: FloatArray
+    topologies: tuple[Topology, ...]  # the different topologies
+    topology: IntArray  # (P,) int64, the number of the topology of each placement
+    start: IntArray  # (P + 1,) int64; placement p has the rows from `start[p]` to before `start[p + 1]`
+    devices: IntArray  # (R,) int64, the device of each row: of a table, or of a shard
+    phases_ms: FloatArray  # (P, D, 4) float64, D that of the largest topology; 0 beyond the devices of a placement
+    cost_ms: FloatArray  # (P,) float64, ms of the iteration
 
     def __post_init__(self) -> None:
         for sentence, holds in self._requirements():
@@ -93,17 +83,11 @@ def _within(numbers: IntArray, below: int | IntArray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CostDataset(PlacementCosts):
-    """Placements of tables and their costs; equal tables are kept once.
+    """Placements of tables and their costs; equal tables are kept once."""
 
-    Attributes:
-        tables: the M different tables.
-        members: (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`.
-        source: fingerprint of the cost model that gave the costs.
-    """
-
-    tables: Tables
-    members: IntArray
-    source: str
+    tables: Tables  # the M different tables
+    members: IntArray  # (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`
+    source: str  # fingerprint of the cost model that gave the costs
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()
@@ -151,11 +135,7 @@ class CostDataset(PlacementCosts):
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CostDataset:
-        """The inverse of `to_arrays`.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """The inverse of `to_arrays`; raises DamagedFileError if an array is missing or impossible."""
         try:
             lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
             if lacking:
@@ -176,7 +156,6 @@ class CostDataset(PlacementCosts):
 
 
 _ABOUT_KEYS: dict[str, type] = {"workload": dict, "names": list, "topologies": list, "source": str}
-
 _OWN_ARRAYS = ("topology", "start", "members", "devices", "phases_ms", "cost_ms")
 
 
@@ -215,11 +194,7 @@ class PlacementRecorder:
 
 
 class CostRecorder(PlacementRecorder):
-    """Builds a `CostDataset` placement by placement; equal tables and equal topologies are kept once.
-
-    Args:
-        source: fingerprint of the cost model that gives the costs.
-    """
+    """Builds a `CostDataset` with costs of the model `source`, placement by placement; equal tables are kept once."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -233,11 +208,7 @@ class CostRecorder(PlacementRecorder):
         self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record the cost of a valid `placement`.
-
-        Raises:
-            InvalidOptionError: the tables have another workload than those recorded before.
-        """
+        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before."""
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
@@ -259,11 +230,7 @@ class CostRecorder(PlacementRecorder):
         return self.dataset().to_arrays() if len(self) else {}
 
     def restore(self, arrays: Arrays) -> None:
-        """Forget everything, and record what `to_arrays` returned.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """Forget everything, and record what `to_arrays` returned; DamagedFileError if it is something else."""
         self._clear()
         if arrays:
             self.extend(CostDataset.from_arrays(arrays))
@@ -282,11 +249,7 @@ class CostRecorder(PlacementRecorder):
         return rows
 
     def dataset(self) -> CostDataset:
-        """All placements recorded so far.
-
-        Raises:
-            InvalidOptionError: there are none.
-        """
+        """All placements recorded so far; raises InvalidOptionError if there are none."""
         if not self._placements:
             raise InvalidOptionError("Nothing was measured yet; record a placement first.")
         return CostDataset(
@@ -298,11 +261,7 @@ class CostRecorder(PlacementRecorder):
 
 
 def concatenate_tables(parts: Sequence[Tables]) -> Tables:
-    """Tables of one workload after each other.
-
-    Raises:
-        InvalidOptionError: they have several workloads.
-    """
+    """Tables of one workload after each other; raises InvalidOptionError if they have several workloads."""
     different = next((part.workload for part in parts if part.workload != parts[0].workload), None)
     if different is not None:
         raise InvalidOptionError(
@@ -337,12 +296,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`.
-
-    Raises:
-        DamagedFileError: `record` is no such object.
-        InvalidTopologyError: its numbers are impossible.
-    """
+    """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
     for part, known in (("device", _DEVICE_KEYS), ("links", _LINK_KEYS)):
         if not isinstance(record[part], dict) or set(record[part]) != set(known):
             raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")

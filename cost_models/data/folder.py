@@ -32,9 +32,7 @@ from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 SCHEMA = "shard-gym-costs/2"
 INDEX = "index.json"
-
-HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
-"""Names of machines; report pages have them in their file names."""
+HARDWARE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")  # names of machines; report pages have them in their file names
 
 _SOURCE_MEANING = (
     " A source identifies layout, iterations, dtype, optimizer, the machine, and the versions of torch and FBGEMM."
@@ -51,31 +49,18 @@ class FailedMeasurement(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasurementIndex:
-    """The index of a folder.
+    """The index of a folder."""
 
-    Attributes:
-        source: fingerprint of the cost model that measures.
-        hardware: name of the machine.
-        workload: how the tables are trained.
-        sampling: `PlacementSampler.to_json` of the sampler.
-        parts: for each part its "topologies" and the "sha256" of its files.
-        failed: measurements that failed.
-    """
-
-    source: str
-    hardware: str
-    workload: Workload
-    sampling: Mapping[str, Any]
-    parts: tuple[Any, ...] = ()
-    failed: tuple[FailedMeasurement, ...] = ()
+    source: str  # fingerprint of the cost model that measures
+    hardware: str  # name of the machine
+    workload: Workload  # how the tables are trained
+    sampling: Mapping[str, Any]  # `PlacementSampler.to_json` of the sampler
+    parts: tuple[Any, ...] = ()  # for each part its "topologies" and the "sha256" of its files
+    failed: tuple[FailedMeasurement, ...] = ()  # measurements that failed
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
-    """The index of `folder`.
-
-    Raises:
-        DamagedFileError: it is missing, damaged, or from another version.
-    """
+    """The index of `folder`; raises DamagedFileError if it is missing, damaged, or from another version."""
     path = Path(folder) / INDEX
     index = require_fields(require_schema(read_json(path), SCHEMA, str(path)), _KEYS, str(path))
     if index.pop("sha256") != _digest(index):
@@ -120,7 +105,6 @@ def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of an index without its checksum."""
     return sha256_of(json.dumps(content, sort_keys=True, allow_nan=False).encode())
 
 
@@ -139,10 +123,7 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
 
 
 def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementIndex:
-    """Write `index`, without parts, to a new folder, or check that it goes with the index that is there.
-
-    Returns:
-        The index of the folder.
+    """Write `index`, without parts, to a new folder, or check that it goes with the one there; the index of the folder.
 
     Raises:
         InvalidOptionError: the folder holds measurements of another source, machine, workload or sampler; or parts
@@ -170,7 +151,6 @@ def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementInde
 
 
 def _origin(index: MeasurementIndex) -> dict[str, Any]:
-    """All settings that the parts of a folder share, by name."""
     sampling = json.loads(json.dumps(dict(index.sampling)))  # as read from a file: tuples become lists
     return {"source": index.source, "hardware": index.hardware, **asdict(index.workload), **sampling}
 
@@ -198,8 +178,7 @@ def append_failed(folder: str | Path, failed: Sequence[FailedMeasurement]) -> No
 def read_parts(folder: str | Path, index: MeasurementIndex) -> tuple[SplitCosts, MeasurementInfo]:
     """All measurements in `folder`, in the order in which they were added; equal tables are kept once.
 
-    Raises:
-        InvalidOptionError: two parts put a table into different splits, or there is no part yet.
+    Raises InvalidOptionError if two parts put a table into different splits, or there is no part yet.
     """
     if not index.parts:
         raise InvalidOptionError(f"{folder} holds no measurement yet; measure something first.")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.dataset import CostDataset, IntArray
+from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.folder import INDEX, MeasurementIndex, read_index, read_parts
 from shard_gym.cost_models.data.parquet import MeasurementInfo
 from shard_gym.cost_models.data.sampling import CYCLE
@@ -25,19 +25,12 @@ MIN_TASK_PLACEMENTS = 3
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """All measurements in a folder, or in several whose measurements belong together.
+    """All measurements in a folder, or in several whose measurements belong together."""
 
-    Attributes:
-        folder: where they are.
-        index: its index; of several folders, that of the first with what failed in all.
-        costs: all P measurements, repeated ones among them.
-        info: of each of them.
-    """
-
-    folder: Path
-    index: MeasurementIndex
-    costs: SplitCosts
-    info: MeasurementInfo
+    folder: Path  # where they are
+    index: MeasurementIndex  # its index; of several folders, that of the first with what failed in all
+    costs: SplitCosts  # all P measurements, repeated ones among them
+    info: MeasurementInfo  # of each of them
 
     @cached_property
     def first(self) -> SplitCosts:
@@ -46,11 +39,7 @@ class Measurements:
 
     @cached_property
     def test(self) -> CostDataset:
-        """The first measurements of the test placements.
-
-        Raises:
-            InvalidOptionError: there are none.
-        """
+        """The first measurements of the test placements; raises InvalidOptionError if there are none."""
         return self.first.part("test")
 
     @cached_property
@@ -118,11 +107,7 @@ def load_workloads(folder: str | Path) -> dict[str, Measurements]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """`folder` and those in it that hold measurements, sorted.
-
-    Raises:
-        DamagedFileError: one may not be read.
-    """
+    """`folder` and those in it that hold measurements, sorted."""
 
     def refuse(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, IntArray
+from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.io.parquet import read_table, require_arrow, values_of, write_table
@@ -31,22 +31,15 @@ HISTOGRAMS = ("reuse_histogram", "access_histogram")
 class MeasurementInfo:
     """What is known of P measurements besides their costs.
 
-    Attributes:
-        number: (P,) int64, number of the sampled placement.
-        repeat: (P,) int64, 0 for its first measurement, 1 for its second.
-        spread: (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown.
-        clock_ghz: (P,) float64, lowest SM clock of the GPUs; NaN on a CPU, and where it is unknown.
-        late: (P,) int64, iterations on a GPU whose times contain time of the host.
-
     Raises:
         InvalidOptionError: a number is negative.
     """
 
-    number: IntArray
-    repeat: IntArray
-    spread: FloatArray
-    clock_ghz: FloatArray
-    late: IntArray
+    number: IntArray  # (P,) int64, number of the sampled placement
+    repeat: IntArray  # (P,) int64, 0 for its first measurement, 1 for its second
+    spread: FloatArray  # (P,) float64, interquartile range over median of the iteration's cost; NaN where it is unknown
+    clock_ghz: FloatArray  # (P,) float64, lowest SM clock of the GPUs; NaN on a CPU, and where it is unknown
+    late: IntArray  # (P,) int64, iterations on a GPU whose times contain time of the host
 
     def __post_init__(self) -> None:
         if any((getattr(self, name) < 0).any() for name in _INFO):
@@ -84,10 +77,7 @@ def from_parquet(
 ) -> tuple[SplitCosts, MeasurementInfo]:
     """The measurements in the two `files`; the other arguments are what the files do not hold.
 
-    Raises:
-        DamagedFileError: a file is no Parquet file, or has other columns.
-        InvalidTablesError: the tables are impossible.
-        InvalidOptionError: the placements are impossible, or mix splits.
+    Raises DamagedFileError, InvalidTablesError or InvalidOptionError where a file is none, or has something impossible.
     """
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
     placements = _read("placements", files["placements"])
@@ -119,13 +109,11 @@ def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:
-    """The columns of a file, each as one array."""
     table = read_table(content, _schema(kind), f"The file of {kind}")
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
-    """The tables, and the number of the split of each."""
     arrays = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
     splits = columns["split"].to_pylist()

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models.data.dataset import IntArray, concatenate_tables
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
@@ -35,68 +36,43 @@ WIDTHS = (4, 8, 16, 32, 64, 128)
 """Dims of the widest table of a placement, all equally likely; the dims of the others are multiples of 4 up to that.
 The widest table of a fused op slows down the others, so placements without any wide table are needed too."""
 
-SAME_WIDTH_SHARE = 0.25
-"""Share of the placements whose tables all have the same dim."""
-
-GREEDY_SHARE = 0.25
-"""Share of the placements that `greedy_placement` makes; `random_placement` makes the others."""
+SAME_WIDTH_SHARE = 0.25  # share of the placements whose tables all have the same dim
+GREEDY_SHARE = 0.25  # share of the placements that `greedy_placement` makes; `random_placement` makes the others
 
 CONCENTRATIONS = (0.5, 20.0)
 """Range of the Dirichlet concentration of the devices' shares, log-uniform: from nearly all tables on one device to
 nearly equal numbers of tables."""
 
-NOISE = 0.5
-"""Largest standard deviation of the logarithm of the work that `greedy_placement` balances."""
-
-MAX_ATTEMPTS = 1_000
-"""Random sets of tables tried before the sampler gives up because none fits the memory."""
-
-_SPLIT_SEED = 0
-"""The same in all collections, so that a test table is a test table everywhere."""
+NOISE = 0.5  # largest standard deviation of the logarithm of the work that `greedy_placement` balances
+MAX_ATTEMPTS = 1_000  # random sets of tables tried before the sampler gives up because none fits the memory
+_SPLIT_SEED = 0  # the same in all collections, so that a test table is a test table everywhere
 
 
 class SampledPlacement(NamedTuple):
-    """A placement to measure.
+    """A placement to measure."""
 
-    Attributes:
-        split: the one of `SPLITS` that all its tables belong to.
-        tables: T tables.
-        topology: D devices.
-        placement: (T,) int64; some devices may be empty.
-    """
-
-    split: str
-    tables: Tables
-    topology: Topology
-    placement: Placement
+    split: str  # the one of `SPLITS` that all its tables belong to
+    tables: Tables  # T tables
+    topology: Topology  # D devices
+    placement: Placement  # (T,) int64; some devices may be empty
 
 
 @dataclass(frozen=True)
 class PlacementSampler:
     """Random placements by number.
 
-    Attributes:
-        workload: how the tables are trained; lookups, distinct rows and histograms follow its batch size.
-        profile: name of the hardware profile whose device and links the topologies have; their memory is `max_bytes`.
-        num_devices: D.
-        max_bytes: memory of all tables of a placement together, so that any placement fits where this fits on one
-            device. Tables beyond it are left out of the placement.
-        seed: of all placements.
-        tables_per_device: most tables of a placement, divided by D.
-        pools: names of the pools that tables come from; each must know the popularity law of its rows.
-
     Raises:
         InvalidOptionError: a number is out of range, or a pool is named twice.
         UnknownNameError: there is no such profile.
     """
 
-    workload: Workload
-    profile: str
-    num_devices: int
-    max_bytes: int
-    seed: int = 0
-    tables_per_device: int = 40
-    pools: tuple[str, ...] = ("dlrm-2021", "dlrm-2022")
+    workload: Workload  # how the tables are trained; lookups, distinct rows and histograms follow its batch size
+    profile: str  # name of the hardware profile whose device and links the topologies have; their memory is `max_bytes`
+    num_devices: int  # D
+    max_bytes: int  # memory of all tables of a placement together, so that it fits one device; others are left out
+    seed: int = 0  # of all placements
+    tables_per_device: int = 40  # most tables of a placement, divided by D
+    pools: tuple[str, ...] = ("dlrm-2021", "dlrm-2022")  # of the tables; each knows the popularity law of its rows
 
     def __post_init__(self) -> None:
         for name, least in (("num_devices", 1), ("max_bytes", 1), ("seed", 0), ("tables_per_device", 1)):
@@ -122,8 +98,6 @@ class PlacementSampler:
     def sample(self, number: int) -> SampledPlacement:
         """The placement of that number, from 0 up; equal settings and numbers give equal placements.
 
-        The first call loads the tables.
-
         Raises:
             InvalidOptionError: nearly no table fits `max_bytes`, or a pool has no popularity law.
             UnknownNameError: there is no such pool.
@@ -138,11 +112,7 @@ class PlacementSampler:
         return SampledPlacement(split, tables, topology, place(tables, topology, rng))
 
     def _sample_tables(self, split: str, rng: np.random.Generator) -> Tables:
-        """Random tables of a split that fit `max_bytes`; their number is log-uniform before the others are left out.
-
-        There may be a single table, so that models learn what one costs alone. Test tables are placed several times,
-        so there are at least two for each device.
-        """
+        """Random tables of a split that fit `max_bytes`; their number is log-uniform before others are left out."""
         rows, most = self.groups[split], self.num_devices * self.tables_per_device
         fewest = min(most, 2 * self.num_devices) if split == "test" else 1
         for _ in range(MAX_ATTEMPTS):
@@ -207,15 +177,7 @@ def _fitting_tables(table_bytes: IntArray, max_bytes: int) -> Sequence[int]:
 
 @lru_cache(maxsize=16)
 def _pool_tables(names: tuple[str, ...], workload: Workload) -> tuple[Tables, Groups]:
-    """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws.
-
-    The laws are exact and give larger batches, too; `Tables.at_batch_size` converts tables whose law is unknown, within
-    about 1% of them.
-
-    Raises:
-        UnknownNameError: there is no such pool.
-        InvalidOptionError: a pool has no such law.
-    """
+    """The tables of pools with another workload, and their splits; row statistics follow from the popularity laws."""
     parts: list[Tables] = []
     groups: dict[str, list[IntArray]] = {split: [] for split in SPLITS}
     for pool in map(load_pool, names):

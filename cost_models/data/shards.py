@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import CostEstimate
+from shard_gym.cost_models.base import CostEstimate, IntArray
 from shard_gym.cost_models.data.dataset import (
-    IntArray,
     PlacementCosts,
     PlacementRecorder,
     has_form,
@@ -31,12 +30,9 @@ class ShardDataset(PlacementCosts):
 
     Unlike a `CostDataset` it has the inputs of one network in place of tables: what a shard is to its device depends on
     its sharding type and on the number of devices.
-
-    Attributes:
-        inputs: (R, F) float32, of each shard.
     """
 
-    inputs: NDArray[np.float32]
+    inputs: NDArray[np.float32]  # (R, F) float32, of each shard
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()
@@ -78,11 +74,7 @@ class ShardRecorder(PlacementRecorder):
         return {**{name: getattr(data, name).copy() for name in _ARRAYS}, "topologies": topologies}
 
     def restore(self, arrays: Arrays) -> None:
-        """Forget everything, and record what `to_arrays` returned.
-
-        Raises:
-            DamagedFileError: an array is missing or impossible.
-        """
+        """Forget everything, and record what `to_arrays` returned; DamagedFileError if it is something else."""
         self._clear()
         if not arrays:
             return

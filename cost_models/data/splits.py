@@ -10,33 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, IntArray
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.tables import Tables
 
 SPLITS = ("train", "validation", "test")
-
-SHARES = (0.7, 0.1, 0.2)
-"""The share of the different tables that each split gets; it gets one at least."""
-
-Groups = Mapping[str, IntArray]
-"""The rows of each split in a set of tables, by the name of the split."""
+SHARES = (0.7, 0.1, 0.2)  # the share of the different tables that each split gets; it gets one at least
+Groups = Mapping[str, IntArray]  # the rows of each split in a set of tables, by the name of the split
 
 
 @dataclass(frozen=True, eq=False)
 class SplitCosts:
     """A data set with a split for each table.
 
-    Attributes:
-        data: P placements of M tables.
-        table_split: (M,) int64, for each table the number of its split in `SPLITS`.
-
     Raises:
         InvalidOptionError: a table has no split, or a placement mixes tables of two splits.
     """
 
-    data: CostDataset
-    table_split: IntArray
+    data: CostDataset  # P placements of M tables
+    table_split: IntArray  # (M,) int64, for each table the number of its split in `SPLITS`
 
     def __post_init__(self) -> None:
         given, count = self.table_split, len(self.data.tables)
@@ -58,12 +51,7 @@ class SplitCosts:
         return self.table_split[self.data.members[self.data.start[:-1]]]
 
     def part(self, split: str) -> CostDataset:
-        """The placements of one of `SPLITS`.
-
-        Raises:
-            UnknownNameError: there is no split of that name.
-            InvalidOptionError: the split is empty.
-        """
+        """The placements of one of `SPLITS`; UnknownNameError if it is none, InvalidOptionError if it is empty."""
         if split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
         chosen = np.flatnonzero(self.placement_split == SPLITS.index(split))
@@ -77,11 +65,7 @@ class SplitCosts:
 
     @staticmethod
     def recorded(recorder: CostRecorder, placement_split: Sequence[int]) -> SplitCosts:
-        """The placements of `recorder`; `placement_split[p]` is the split of its placement p.
-
-        Raises:
-            InvalidOptionError: nothing was recorded, or a table is in placements of two splits.
-        """
+        """The placements of `recorder` and the split of each; InvalidOptionError if none are, or a table has two."""
         data = recorder.dataset()
         wanted = np.repeat(np.asarray(placement_split, np.int64), np.diff(data.start))
         table_split = np.zeros(len(data.tables), np.int64)
@@ -95,11 +79,7 @@ class SplitCosts:
 
     @staticmethod
     def joined(parts: Sequence[SplitCosts]) -> SplitCosts:
-        """The placements of all `parts` in one data set; equal tables are kept once.
-
-        Raises:
-            InvalidOptionError: the parts come from different sources or workloads, or put a table into two splits.
-        """
+        """The placements of all `parts`; InvalidOptionError for several sources, workloads, or splits of a table."""
         sources = sorted({part.data.source for part in parts})
         if len(sources) != 1:
             raise InvalidOptionError(f"A data set has one source, but these have {sources}. Keep them apart.")
@@ -114,12 +94,7 @@ class SplitCosts:
 def split_tables(tables: Tables, seed: int) -> dict[str, IntArray]:
     """Random groups of tables, one for each of `SPLITS`; tables that differ only in name or dim stay together.
 
-    Args:
-        tables: T tables.
-        seed: equal seeds, equal groups.
-
-    Raises:
-        InvalidOptionError: there are fewer than three different tables.
+    Equal seeds give equal groups. Raises InvalidOptionError if there are fewer than three different tables.
     """
     kinds = table_kinds(tables)
     count = int(kinds.max()) + 1

@@ -12,8 +12,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     import torch
 
-Array = Any
-"""A 1-D array of int64: of NumPy, or a tensor. Both overflow without a word, and their >> keeps the sign."""
+Array = Any  # a 1-D array of int64: of NumPy, or a tensor. Both overflow without a word, and their >> keeps the sign
 
 
 class Arrays:

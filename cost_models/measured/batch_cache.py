@@ -17,11 +17,7 @@ LIMIT_BYTES = 512 * 2**20
 class BatchCache:
     """Lookups by stream, first sample and count; what was not used for the longest time is removed first.
 
-    Several threads may use it, and its streams, at the same time.
-
-    Args:
-        limit_bytes: of the lookups that are kept.
-        arrays: what draws the lookups, and where they are kept.
+    Several threads may use it, and its streams, at the same time. `arrays` draw the lookups and keep `limit_bytes`.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES, arrays: Arrays = NUMPY) -> None:

@@ -20,13 +20,10 @@ _TABLE = "CREATE TABLE times (key TEXT PRIMARY KEY, ms TEXT NOT NULL, sha256 TEX
 _DAMAGED = ("malformed", "not a database", "unsupported file format")
 """What SQLite says of a damaged file; it says the second one also of a file that never was a database."""
 
-_MAGIC = b"SQLite format 3\0"
-"""What a file of SQLite begins with."""
+_MAGIC = b"SQLite format 3\0"  # what a file of SQLite begins with
+PATIENCE_S = 30.0  # how long another program may hold the file
 
-PATIENCE_S = 30.0
-"""How long another program may hold the file."""
-
-_WAYS_OUT = {
+_HINTS = {
     "locked": "Another program holds it; wait until that ends, or name another file.",
     "full": "Free space on its disk, or name a file on another one.",
     "readonly": "Make the file and its folder writable, or name another file.",
@@ -97,7 +94,7 @@ class MeasurementCache:
             return connection.execute(statement, values).fetchall()
 
     def _refusal(self, error: sqlite3.DatabaseError) -> ShardGymError:
-        for sign, hint in _WAYS_OUT.items():
+        for sign, hint in _HINTS.items():
             if sign in str(error):
                 return UnwritablePathError(
                     f"The measurement cache {self.path} cannot be used: {error}. {hint} What it holds is kept."
@@ -105,11 +102,7 @@ class MeasurementCache:
         return DamagedFileError(f"{self.path} is no measurement cache ({error}). Move it away, or name another file.")
 
     def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
-        """Move a damaged database away.
-
-        Raises:
-            UnwritablePathError, DamagedFileError: the file is not damaged, or no database.
-        """
+        """Move a damaged database away; raises the refusal if the file is not damaged, or no database."""
         damaged = any(sign in str(error) for sign in _DAMAGED)
         if self.path is None or not damaged or not _is_database(self.path):
             raise self._refusal(error) from error
@@ -132,12 +125,7 @@ class MeasurementCache:
         )
 
     def get(self, key: str, count: int | None = None) -> list[float] | None:
-        """The ms under `key`, or None; raises the errors of the class.
-
-        Args:
-            key: see `put`.
-            count: how many there must be; None for any number.
-        """
+        """The ms under `key`, `count` of them if that is given, or None; raises the errors of the class."""
         _require_key(key)
         rows = self._execute("SELECT ms, sha256 FROM times WHERE key = ?", key)
         if not rows:
@@ -189,7 +177,6 @@ def _checked(key: str, text: Any, sha256: Any, count: int | None) -> list[float]
 
 
 def _is_database(path: Path) -> bool:
-    """Whether the file is one of SQLite, as far as its first bytes say."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC

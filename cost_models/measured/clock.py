@@ -65,21 +65,14 @@ class HostClock(Clock):
         return 1000.0 * (time.perf_counter() - begin)
 
 
-FIRST_GHZ = 2.0
-"""SM clock that the first spin assumes; a slower one makes it longer, which does no harm."""
-
-LEAD_CYCLES = 100_000
-"""Spin before the event that begins a measured spin: 0.05 ms, in which the host enqueues the rest."""
-
+FIRST_GHZ = 2.0  # SM clock that the first spin assumes; a slower one makes it longer, which does no harm
+LEAD_CYCLES = 100_000  # spin before the event that begins a measured spin: 0.05 ms, in which the host enqueues the rest
 LEAST_SPIN_MS, MAX_SPIN_MS = 1.0, 50.0
 SPIN_MARGIN = 2.0
 """A GPU spins this many times as long as the host took to enqueue the iteration before, within these limits."""
 
-WARM_S = 0.5
-"""Warming up takes so many seconds at most."""
-
-SAME_CLOCK = 0.02
-"""Relative difference below which two SM clocks count as the same."""
+WARM_S = 0.5  # warming up takes so many seconds at most
+SAME_CLOCK = 0.02  # relative difference below which two SM clocks count as the same
 
 
 class _Run(NamedTuple):
@@ -140,7 +133,6 @@ class GpuClock(Clock):
                 return number
 
     def _run(self, phases: Phases, peers: Peers) -> _Run:
-        """Execute one iteration."""
         cycles = int(1e6 * self._ghz * self._spin_ms)
         self._cuda._sleep(LEAD_CYCLES)
         spin = self._mark()
@@ -157,7 +149,6 @@ class GpuClock(Clock):
         return _Run(ms, self._ghz, peers.any(late))
 
     def _enqueue(self, phase: Phase | None, peers: Peers) -> tuple[Any, Any] | None:
-        """Enqueue a phase between two events."""
         peers.align()
         if phase is None:
             return None
@@ -166,7 +157,6 @@ class GpuClock(Clock):
         return start, self._mark()
 
     def _mark(self) -> Any:
-        """An event in the current stream, here."""
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return event

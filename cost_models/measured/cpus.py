@@ -18,10 +18,7 @@ from shard_gym.text import counted
 
 
 class _Claim:
-    """A CPU that no other program has while this object lives; OSError if one has it.
-
-    A system that does not allow such names lets everybody have every CPU.
-    """
+    """A CPU that no other program has while this object lives, if the system has such names; OSError if one has."""
 
     def __init__(self, cpu: int) -> None:
         link = socket.socket(socket.AF_UNIX)
@@ -39,21 +36,16 @@ do not measure at the same time."""
 
 
 def _claim(cpu: int) -> _Claim:
-    """This process's claim of a CPU; OSError if another program has one."""
     claim = _claims.get((os.getpid(), cpu)) or _Claim(cpu)
     _claims[os.getpid(), cpu] = claim
     return claim
 
 
 class CpuShare:
-    """CPUs for some threads, claimed while this object lives. Warns if other programs measure on those that are needed.
+    """CPUs for some threads that compute at the same time, claimed while this object lives.
 
-    Args:
-        threads: that compute at the same time.
-
-    Attributes:
-        cpus: as many CPUs, those that are claimed first; empty if this process may not use so many, or where the system
-            has no affinity.
+    `cpus` are as many, those that are claimed first; empty if this process may not use so many, or where the system has
+    no affinity. Warns if other programs measure on those that are needed.
     """
 
     def __init__(self, threads: int) -> None:

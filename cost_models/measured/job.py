@@ -12,8 +12,7 @@ import numpy as np
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
-Command = tuple[str, dict[str, Any]]
-"""The name of a method of `worker.Worker`, and its arguments."""
+Command = tuple[str, dict[str, Any]]  # the name of a method of `worker.Worker`, and its arguments
 
 Answer = tuple[str, Any]
 """`OK` and what the method returned; or `OUT_OF_MEMORY` or `FAILED`, and the message of the error."""
@@ -23,40 +22,23 @@ OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often a placement is executed, and on which batches.
+    """How often a placement is executed, and on which batches."""
 
-    Attributes:
-        iterations: timed iterations; the median counts.
-        warmup: iterations before them, not timed; on a GPU at least as many, see `clock.GpuClock`.
-        batches: different batches of lookups, used one after the other. With a single batch its rows stay in the
-            caches, and bandwidth comes out up to 1.6 times too high on small working sets (NVIDIA/TileGym, pull
-            request 118).
-        seed: of the lookups.
-    """
-
-    iterations: int
-    warmup: int
-    batches: int
-    seed: int
+    iterations: int  # timed iterations; the median counts
+    warmup: int  # iterations before them, not timed; on a GPU at least as many, see `clock.GpuClock`
+    batches: int  # different ones, in turn: in caches, one alone is up to 1.6 times as fast (NVIDIA/TileGym, pull 118)
+    seed: int  # of the lookups
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What one worker measures; every worker of a group gets its own.
+    """What one worker measures; every worker of a group gets its own."""
 
-    Attributes:
-        tables: those on its device; None for an empty one.
-        batch_size: samples of all devices together.
-        widths: (D,) columns of the pooled outputs of each device, see `output_width`.
-        repeats: see `Repeats`.
-        exchange: whether the all-to-alls are measured too; all D devices must take part then.
-    """
-
-    tables: Tables | None
-    batch_size: int
-    widths: tuple[int, ...]
-    repeats: Repeats
-    exchange: bool
+    tables: Tables | None  # those on its device; None for an empty one
+    batch_size: int  # samples of all devices together
+    widths: tuple[int, ...]  # (D,) columns of the pooled outputs of each device, see `output_width`
+    repeats: Repeats  # see `Repeats`
+    exchange: bool  # whether the all-to-alls are measured too; all D devices must take part then
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> Job:
@@ -70,18 +52,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a worker answers to a job that it measured.
+    """What a worker answers to a job that it measured."""
 
-    Attributes:
-        ms: (iterations, 4) ms of the phases of each timed iteration: forward, all-to-all, all-to-all of the gradients,
-            backward; 0 for a phase without work.
-        clock_ghz: SM clock of a GPU, median over the timed iterations; None for a CPU.
-        late: iterations on a GPU whose phases contain time of the host, see `clock.GpuClock`; 0 is what should be.
-    """
-
-    ms: list[list[float]]
-    clock_ghz: float | None = None
-    late: int = 0
+    ms: list[list[float]]  # (iterations, 4): forward, all-to-all, that of the gradients, backward; 0 without work
+    clock_ghz: float | None = None  # SM clock of a GPU, median over the timed iterations; None for a CPU
+    late: int = 0  # iterations on a GPU that contain time of the host, see `clock.GpuClock`; should be 0
 
 
 def to_line(message: Command | Answer) -> bytes:

@@ -22,11 +22,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild:
-    """The build of the installed torch, which is imported.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-    """
+    """The build of the installed torch, which is imported; raises MissingExtraError if torch is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -43,22 +39,13 @@ def torch_build() -> TorchBuild:
 
 @dataclass(frozen=True)
 class Machine:
-    """What measurements depend on; caches and data sets are named after it.
+    """What measurements depend on; caches and data sets are named after it."""
 
-    Attributes:
-        kind: "cpu" or "cuda".
-        device_name: of a GPU, or the model of the CPU.
-        num_devices: GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`).
-        memory_bytes: of one GPU, or the machine's memory, or what its container may use; 0 where the system does not
-            say.
-        torch, fbgemm, cuda, nccl: versions; "" if there is none, and the last two for a CPU.
-    """
-
-    kind: str
-    device_name: str
-    num_devices: int
-    memory_bytes: int
-    torch: str
+    kind: str  # "cpu" or "cuda"
+    device_name: str  # of a GPU, or the model of the CPU
+    num_devices: int  # GPUs that torch may use, or CPUs (hardware threads) that this process may use (`usable_cpus`)
+    memory_bytes: int  # of one GPU, or what the machine's container may use; 0 where the system does not say
+    torch: str  # versions; "" if there is none, and of CUDA and NCCL for a CPU
     fbgemm: str
     cuda: str
     nccl: str
@@ -86,8 +73,7 @@ def this_machine(device: str) -> Machine:
 
     Raises:
         UnknownNameError: `device` is neither "cpu" nor "cuda".
-        MissingExtraError: "cuda" is asked for and torch is not installed.
-        InvalidOptionError: "cuda" is asked for and there is no GPU that torch can use, or there are two models.
+        MissingExtraError, InvalidOptionError: for "cuda", there is no torch, no GPU that it can use, or two models.
     """
     if device not in DISTRIBUTION:
         raise unknown_name("kind of device", device, DISTRIBUTION)

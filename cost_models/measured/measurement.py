@@ -13,11 +13,8 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import CostEstimate, FloatArray
 from shard_gym.cost_models.measured.job import Timing
 
-DETAIL_NAMES = ("spread", "seconds", "clock_ghz", "late")
-"""Names of `Measurement.details`."""
-
+DETAIL_NAMES = ("spread", "seconds", "clock_ghz", "late")  # names of `Measurement.details`
 IQR = (25.0, 75.0)
-
 CONFIDENCE = 0.95
 
 LATE = (
@@ -28,23 +25,13 @@ LATE = (
 
 @dataclass(frozen=True)
 class Measurement(CostEstimate):
-    """The measured cost of one placement.
+    """The measured cost of one placement; `phases_ms` are medians over the iterations."""
 
-    Attributes:
-        phases_ms: (D, 4) float64, median over the iterations of each device's time in each phase.
-        total_ms: the sum over the phases of the slowest device's median.
-        iterations_ms: (n, D, 4) float64, each device's time in each phase of each of n iterations.
-        spread: interquartile range of the iterations' costs, as a share of their median.
-        seconds: wall-clock time of the measurement; 0 if it comes from the cache.
-        clock_ghz: lowest SM clock of the GPUs while they measured; NaN on a CPU, and if all comes from the cache.
-        late: iterations on a GPU whose times contain time of the host, see `clock.GpuClock`.
-    """
-
-    iterations_ms: FloatArray
-    spread: float
-    seconds: float
-    clock_ghz: float = math.nan
-    late: int = 0
+    iterations_ms: FloatArray  # (n, D, 4) float64, each device's time in each phase of each of n iterations
+    spread: float  # interquartile range of the iterations' costs, as a share of their median
+    seconds: float  # wall-clock time of the measurement; 0 if it comes from the cache
+    clock_ghz: float = math.nan  # lowest SM clock of the GPUs; NaN on a CPU, and if all comes from the cache
+    late: int = 0  # iterations on a GPU whose times contain time of the host, see `clock.GpuClock`
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:

@@ -12,14 +12,9 @@ from shard_gym.errors import DeviceMemoryError, MemoryInUseError
 from shard_gym.system import available_memory, usable_memory
 from shard_gym.text import format_bytes
 
-COPIES = 3
-"""Pooled outputs, their gradients, and what arrives from the other devices."""
-
-WORKER_BYTES = 200 * 2**20
-"""Memory of a process that imported torch and FBGEMM."""
-
-STREAM_COPIES = 3
-"""A table's lookups while they are drawn: the accesses, their order, and the batch."""
+COPIES = 3  # pooled outputs, their gradients, and what arrives from the other devices
+WORKER_BYTES = 200 * 2**20  # memory of a process that imported torch and FBGEMM
+STREAM_COPIES = 3  # a table's lookups while they are drawn: the accesses, their order, and the batch
 
 
 def needed_bytes(job: Job) -> int:
@@ -41,9 +36,8 @@ def needed_bytes(job: Job) -> int:
 def require_memory(jobs: Sequence[Job], subjects: Sequence[str], new_workers: int) -> None:
     """Refuse jobs on a CPU that need more memory together, with the processes to start, than there is.
 
-    Raises:
-        DeviceMemoryError: they do; the message names the largest job. It is a `MemoryInUseError` if the whole memory of
-            the machine, or of its container, would suffice.
+    Raises DeviceMemoryError, which names the largest job; it is a MemoryInUseError if the whole memory of the machine,
+    or of its container, would suffice.
     """
     available, usable, needed = available_memory(), usable_memory(), [needed_bytes(job) for job in jobs]
     total = sum(needed) + new_workers * WORKER_BYTES

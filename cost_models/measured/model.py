@@ -34,7 +34,6 @@ from shard_gym.topology import Topology
 from shard_gym.workload import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES
 
 DEVICES = ("cpu", "cuda")
-
 PARALLEL, SEQUENTIAL = "parallel", "sequential"
 LAYOUTS = ("auto", PARALLEL, SEQUENTIAL)
 """`parallel`: one process for each device; they exchange their outputs. `sequential`: one device stands for all of
@@ -44,8 +43,7 @@ are fewer GPUs (or CPUs) than devices, else `parallel`."""
 PENALTY_MARGIN = 10.0
 """A penalty must exceed measured costs, which have no upper bound; this many times the estimate's bound should."""
 
-DIGEST_LENGTH = 24
-"""Hexadecimal digits of a hash in a fingerprint."""
+DIGEST_LENGTH = 24  # hexadecimal digits of a hash in a fingerprint
 
 BEYOND_PENALTY = (
     "A valid placement was measured at {:,.3f} ms, and a task without one is charged {:,.3f} ms only, so failing looks "
@@ -302,8 +300,6 @@ class MeasuredCostModel(CostModel):
             )
         return PARALLEL if enough and self.layout != SEQUENTIAL else SEQUENTIAL
 
-    # Inside
-
     def _key(self, layout: str, kind: str, what: Any) -> str:
         return _digest([self.machine.fingerprint, self.settings, layout, kind, what])
 
@@ -314,7 +310,6 @@ class MeasuredCostModel(CostModel):
         return None if ms is None else np.array(ms).reshape(shape)
 
     def _keep(self, key: str, ms: FloatArray) -> FloatArray:
-        """`ms`, which the cache has from now on."""
         self._cache.put(key, ms.ravel().tolist())
         return ms
 
@@ -334,7 +329,6 @@ class MeasuredCostModel(CostModel):
         return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
     def _workers(self, count: int) -> Session:
-        """A session of at least `count` workers."""
         if self._session is None or self._session.size < count:
             self.close()
             recorded = None if self.recorded is None else str(self.recorded)
@@ -345,7 +339,6 @@ class MeasuredCostModel(CostModel):
 
 
 def _subject(device: int, part: Tables | None) -> str:
-    """The device and its tables, for error messages."""
     if part is None:
         return f"device {device} (no tables)"
     return f"device {device} ({counted(len(part), 'table')}, {format_bytes(int(part.memory_bytes.sum()))})"

@@ -30,18 +30,13 @@ the time of a lookup or an update does not depend on them."""
 
 _WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
 _OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
-
-Batch = tuple[Tensor, Tensor]
-"""Indices and offsets in FBGEMM's layout, on the device."""
+Batch = tuple[Tensor, Tensor]  # indices and offsets in FBGEMM's layout, on the device
 
 
 class FusedTables:
     """`SplitTableBatchedEmbeddingBagsCodegen` over some tables: sum pooling, FP32 outputs, a fused exact optimizer.
 
-    Args:
-        tables: at least one; their workload names the dtype of the weights and the optimizer.
-        device: "cpu", "cuda:0", ...
-        learning_rate: of the optimizer.
+    The workload of the tables, at least one, names the dtype of the weights and the optimizer.
     """
 
     def __init__(self, tables: Tables, device: torch.device, learning_rate: float) -> None:
@@ -85,8 +80,7 @@ class Iteration:
     Args:
         fused: the tables of this device; None if it has none.
         device: where the tensors are.
-        group: of the D devices; None if nothing is exchanged, and the gradients stay on the device.
-        rank: number of this device in the group.
+        group, rank: of the D devices, and this one's number; None if nothing is exchanged, and gradients stay.
         widths: (D,) columns of the pooled outputs of each device.
         batch_size: samples of all devices.
     """
@@ -148,12 +142,7 @@ class Iteration:
 
 
 class GroupPeers(Peers):
-    """The devices of a group.
-
-    Args:
-        group: of the devices.
-        device: this one.
-    """
+    """The devices of a group, of which `device` is this one."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group, self._device = group, device

@@ -17,12 +17,7 @@ TABLE_NAME = re.compile(r"(?:.*/)?table_(\d+)")
 
 
 class RecordedLookups:
-    """The streams of a file for tables by their names: `table_17`, or `anything/table_17`, is the file's table 17.
-
-    The file is mapped into memory and read where it is used.
-
-    Args:
-        path: the file, not packed.
+    """The streams of a file, mapped into memory, for tables by name: `table_17` or `anything/table_17` is its table 17.
 
     Raises:
         DamagedFileError: the file is missing, truncated, a git-LFS pointer, or does not hold such a batch.
@@ -37,8 +32,7 @@ class RecordedLookups:
     def stream(self, tables: Tables, table: int, seed: int) -> RecordedStream:
         """The lookups of one of `tables`; nothing is drawn, so `seed` is ignored.
 
-        Raises:
-            InvalidTablesError: its name says no table of the file, or it has several features.
+        Raises InvalidTablesError if its name says no table of the file, or it has several features.
         """
         name, features = tables.names[table], int(tables.num_features[table])
         found, num_tables = TABLE_NAME.fullmatch(name), len(self.recorded.lengths)

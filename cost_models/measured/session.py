@@ -24,14 +24,9 @@ from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Co
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
 WORKER = "shard_gym.cost_models.measured.worker"
-START_TIMEOUT_S = 120.0
-"""Time for importing torch and FBGEMM on a busy machine with a cold disk."""
-
-EXIT_S = 2.0
-"""Time for a worker to end by itself after its socket was closed; then it is killed."""
-
-GRACE_S = 0.5
-"""Time after an error of a worker in which the worker that caused it may be found."""
+START_TIMEOUT_S = 120.0  # time for importing torch and FBGEMM on a busy machine with a cold disk
+EXIT_S = 2.0  # time for a worker to end by itself after its socket was closed; then it is killed
+GRACE_S = 0.5  # time after an error of a worker in which the worker that caused it may be found
 
 _KEEP_MEMORY = {name: str(2**40) for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")}
 """Settings of glibc with which a worker on a CPU keeps the memory that one measurement frees for the next one. Getting
@@ -42,25 +37,16 @@ DOCTOR = "`shard-gym doctor` says whether torch and FBGEMM work on this machine.
 
 @dataclass
 class _Process:
-    """One worker, as its parent sees it."""
-
     process: subprocess.Popen[bytes]
     link: socket.socket
     log: Path
 
 
 class Session:
-    """Worker processes that stand for devices.
+    """Worker processes that stand for devices; with `recorded`, a file, lookups are not drawn.
 
-    The first `ask` starts them, and so does the next one after a failure or after `close`. A copy of this object in a
-    forked process starts workers of its own.
-
-    Args:
-        device: "cpu" or "cuda".
-        size: workers.
-        threads: of torch in each worker, on a CPU.
-        timeout_s: limit of one `ask`.
-        recorded: file of recorded lookups; None to draw them.
+    The first `ask` starts them, with so many `threads` of torch on a CPU, and so does the next one after a failure or
+    after `close`. A copy of this object in a forked process starts workers of its own. `timeout_s` limits one `ask`.
     """
 
     def __init__(self, device: str, size: int, *, threads: int, timeout_s: float, recorded: str | None = None) -> None:
@@ -89,10 +75,8 @@ class Session:
             join: devices whose group the commands need; 0 for none.
 
         Raises:
-            WorkerDiedError: a worker ended.
-            DeviceMemoryError: a device has not enough memory.
-            MeasurementTimeoutError: there was no answer in time.
-            MeasurementError: a worker reported another error.
+            WorkerDiedError, MeasurementTimeoutError: a worker ended, or gave no answer in time.
+            DeviceMemoryError, MeasurementError: a device has not enough memory, or a worker reported another error.
         """
         try:
             self._start()
@@ -111,8 +95,6 @@ class Session:
             _terminate(self._workers, self._folder, self._owner, exit_s)
         self._workers, self._finalizer, self._joined, self._owner = [], None, set(), os.getpid()
         self._share = None
-
-    # Inside
 
     def _start(self) -> None:
         if self._owner != os.getpid():  # forked: those workers are the parent's
@@ -195,7 +177,6 @@ class Session:
 
 
 def _received(worker: _Process, subject: str, limit_s: float) -> Answer:
-    """The answer of a worker that began to send it."""
     try:
         with worker.link.makefile("rb") as answers:
             line = answers.readline()

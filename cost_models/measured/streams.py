@@ -15,30 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables import Tables
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-MAX_LOOKUPS = 2**31
-"""Most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits."""
+MAX_LOOKUPS = 2**31  # most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits
 
 
 @dataclass(frozen=True, eq=False)
 class Lookups:
-    """The lookups of some samples in one table.
+    """The lookups of some samples in one table."""
 
-    Attributes:
-        indices: (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor.
-        lengths: (num_features, count) int64, lookups of each bag. The bags of `indices` have the same order: feature
-            by feature, and sample by sample within a feature.
-    """
-
-    indices: Array
-    lengths: Ints
+    indices: Array  # (n,) int64, the rows read, bag after bag; of the kind that the stream makes, an array or a tensor
+    lengths: (
+        IntArray  # (num_features, count), lookups of each bag; `indices` has the bags feature by feature, by sample
+    )
 
 
 class IndexStream(Protocol):
@@ -53,18 +46,12 @@ LookupSource = Callable[[Tables, int, int], IndexStream]
 """Gives the stream of one of some tables: tables, its number, and a seed."""
 
 
-def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, Ints]:
-    """The lookups of the same samples in all tables of one fused operator.
+def fused_batch(parts: Sequence[Lookups], arrays: Arrays = NUMPY) -> tuple[Array, IntArray]:
+    """The lookups of the same samples in all tables of one fused operator, from those of each table.
 
-    Args:
-        parts: of the tables, in their order.
-        arrays: of the kind of their indices.
-
-    Returns:
-        indices: (n,) int64, feature by feature: the tables in their order, each with its features.
-        offsets: (num_features of all tables * batch_size + 1,) int64, where each bag starts in `indices`; the last is
-            n. This is the input of FBGEMM's table-batched embeddings (pytorch/FBGEMM, fbgemm_gpu,
-            split_table_batched_embeddings_ops_training.py, `forward`).
+    Returns (n,) int64 indices, feature by feature: the tables in their order, each with its features; and (num_features
+    of all tables * batch_size + 1,) int64 offsets, where each bag starts in them; the last is n. This is the input of
+    FBGEMM's table-batched embeddings (pytorch/FBGEMM, split_table_batched_embeddings_ops_training.py, `forward`).
     """
     indices = arrays.concatenate([part.indices for part in parts])
     return indices, np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths.ravel() for part in parts)]))
@@ -77,16 +64,11 @@ def draw_batches(
     *,
     arrays: Arrays = NUMPY,
     threads: Executor | None = None,
-) -> Iterator[tuple[Array, Ints]]:
-    """The batches 0 .. count - 1 of a fused operator, as `fused_batch` returns them; several threads may draw them.
+) -> Iterator[tuple[Array, IntArray]]:
+    """The batches 0 .. count - 1 of a fused operator with these `streams`, as `fused_batch` returns them.
 
-    Args:
-        streams: of the tables, in their order.
-        count: batches.
-        batch_size: samples of each.
-        arrays: what the streams draw with.
-        threads: draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
-            run. None to draw one after the other, when it is asked for.
+    `threads` draw every table's part of every batch, all at once; sorting and drawing random bits let other threads
+    run. None is to draw one after the other, when it is asked for.
     """
 
     def part(stream: IndexStream, number: int) -> Lookups:
@@ -99,11 +81,7 @@ def draw_batches(
 
 
 def split_by_period(start: int, count: int, period: int) -> list[tuple[int, int, int]]:
-    """The samples start .. start + count - 1 split at the multiples of `period`.
-
-    Returns:
-        For each part the number of its period, its first sample within it, and the one after its last.
-    """
+    """Samples start .. start + count - 1 by period: its number, the first sample in it, and the one after the last."""
     end = start + count
     numbers = range(start // period, -(-end // period)) if count else range(0)
     return [(k, max(start - k * period, 0), min(end - k * period, period)) for k in numbers]
@@ -113,8 +91,8 @@ class HistogramStream(IndexStream):
     """A stream with the statistics of one of `tables`: lookups, distinct rows and both histograms.
 
     Samples come in epochs of `workload.batch_size`, the batch that the statistics belong to. In each epoch
-    round(batch_size * pooling_factor) lookups read round(distinct_rows) rows, each as often as `row_counts` returns.
-    A batch of another size is a part of an epoch or spans several.
+    round(batch_size * pooling_factor) lookups read round(distinct_rows) rows, each as often as `row_counts` returns. A
+    batch of another size is a part of an epoch or spans several.
 
     Every bag has floor or ceil of pooling_factor / num_features lookups, distributed as evenly over the samples as
     whole numbers can be. Which row is read in which of them is shuffled anew in each epoch. Lookups are not
@@ -122,26 +100,15 @@ class HistogramStream(IndexStream):
 
     Rows read more than once in an epoch are the same in every epoch. Rows read once are taken from the others
     cyclically, so they come back only when all others have been read. If they were the same, a benchmark that repeats
-    its batch would find them in the L2 of the device, unlike training on new samples.
-
-    A `RowPermutation` distributes the rows that are read over the whole table, so a row's number does not tell how
-    often it is read.
+    its batch would find them in the L2 of the device, unlike training on new samples. A `RowPermutation` distributes
+    the rows that are read over the whole table.
 
     All depends on the name and the statistics of the table and on `seed` alone; not on its dim, so that column shards
-    of one table read the same rows, and not on the weights' dtype or the optimizer. It is the same in every process and
-    with every version of NumPy, because only raw random bits are used.
+    of one table read the same rows, nor on the weights' dtype or the optimizer. It is the same in every process, with
+    every version of NumPy and with all `arrays`, because only raw random bits are used.
 
     Memory and time are proportional to the lookups of the epochs touched; the last epoch is kept. Several threads may
-    ask for lookups at the same time.
-
-    Args:
-        tables: the tables.
-        table: which of them.
-        seed: any integer; another one gives other rows and another order.
-        arrays: what draws; the lookups are the same.
-
-    Raises:
-        InvalidTablesError: the table has more than `MAX_LOOKUPS` lookups in a batch.
+    ask for lookups at the same time. Raises InvalidTablesError for more than `MAX_LOOKUPS` lookups in a batch.
     """
 
     def __init__(self, tables: Tables, table: int, seed: int, arrays: Arrays = NUMPY) -> None:
@@ -227,7 +194,6 @@ class HistogramStream(IndexStream):
         return numbers
 
     def _bits(self, *purpose: int) -> np.random.PCG64:
-        """Random bits for an epoch, or for what all epochs share."""
         return np.random.PCG64(np.random.SeedSequence(self._key, spawn_key=purpose))
 
 
@@ -241,17 +207,12 @@ def stream_key(tables: Tables, table: int, seed: int) -> int:
 
 
 class RowPermutation:
-    """A keyed permutation of the row numbers 0 .. rows - 1 that needs no memory.
+    """A permutation of the row numbers 0 .. rows - 1, at most 2**40, by (ROUNDS,) uint64 `keys`; it needs no memory.
 
     It is a Feistel network on the bits of a number: alternately one half is changed by a hash of the other, which can
     be undone, so no two numbers give the same. It permutes the numbers below a power of two that is less than twice
-    `rows`; what falls outside the table is permuted again until it falls inside (cycle walking), which keeps it one
-    to one. Unlike multiplication by a number without common factor, it leaves no equal steps between neighbours.
-
-    Args:
-        rows: rows of the table, at most 2**40.
-        keys: (ROUNDS,) uint64.
-        arrays: what permutes.
+    `rows`; what falls outside the table is permuted again until it falls inside (cycle walking), which keeps it one to
+    one. Unlike multiplication by a number without common factor, it leaves no equal steps between neighbours.
     """
 
     ROUNDS = 4
@@ -284,8 +245,7 @@ class RowPermutation:
 
 
 FIRST_BIT = -(2**63)
-_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-"""The odd constants of SplitMix64, as int64."""
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)  # the odd constants of SplitMix64, as int64
 
 
 def _hash(numbers: Array, key: int) -> Array:
@@ -300,8 +260,8 @@ def _hash(numbers: Array, key: int) -> Array:
     return mixed
 
 
-def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
-    """How often each row is read in a batch, from the statistics of a table.
+def row_counts(lookups: int, distinct: int, reuse: FloatArray, access: FloatArray) -> IntArray:
+    """(distinct,) int64, how often each row is read in a batch, hottest bin first, from the statistics of a table.
 
     Statistics are expectations or rounded shares, so whole numbers cannot always meet them all. The lookups are met
     exactly, then the distinct rows, then the histograms:
@@ -314,14 +274,7 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
     4. The accesses of each bin are access * lookups, changed as little as possible (least squares) so that they fit its
        rows and add up, then rounded; the rows of a bin share them equally, within one.
 
-    Args:
-        lookups: accesses of all rows, at least `distinct`.
-        distinct: rows, at least 1 if there are lookups.
-        reuse: (17,) share of the rows by bin; sums to about 1.
-        access: (17,) share of the accesses by bin.
-
-    Returns:
-        (distinct,) int64, each at least 1, hottest bin first; they add up to `lookups`.
+    `reuse` and `access` are (17,) shares of the rows and of the accesses by bin; `lookups` are at least `distinct`.
     """
     if lookups == 0:
         return np.empty(0, np.int64)
@@ -330,12 +283,9 @@ def row_counts(lookups: int, distinct: int, reuse: Floats, access: Floats) -> In
 
 
 @lru_cache(maxsize=2**13)
-def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[Ints, Ints]:
-    """(34,) how often rows are read, hottest first, and (34,) how many rows that is: steps 1 to 4 of `row_counts`.
-
-    They take milliseconds and little memory, and tables come again and again.
-    """
-    high: Floats = np.minimum(BIN_UPPER_EDGES, lookups)
+def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -> tuple[IntArray, IntArray]:
+    """(34,) how often rows are read, hottest first, and (34,) how many rows: steps 1 to 4 of `row_counts`, in ms."""
+    high: FloatArray = np.minimum(BIN_UPPER_EDGES, lookups)
     reuse_shares, access_shares = np.frombuffer(reuse), np.frombuffer(access)
     rows = _reachable(_rows_of_bins(lookups, distinct, reuse_shares, access_shares), lookups, high)
     reads = _reads_of_bins(access_shares / access_shares.sum() * lookups, rows * BIN_LEAST, rows * high, lookups)
@@ -344,7 +294,7 @@ def _counts_and_rows(lookups: int, distinct: int, reuse: bytes, access: bytes) -
     return hottest_first.ravel(), np.stack([more, rows - more], axis=1)[::-1].ravel()
 
 
-def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) -> Ints:
+def _rows_of_bins(lookups: int, distinct: int, reuse: FloatArray, access: FloatArray) -> IntArray:
     """(17,) rows of each bin: steps 1 and 2 of `row_counts`."""
     wanted = reuse / reuse.sum() * distinct
     tolerance = 0.5 * 10.0**-HISTOGRAM_DECIMALS
@@ -354,11 +304,11 @@ def _rows_of_bins(lookups: int, distinct: int, reuse: Floats, access: Floats) ->
     if least.sum() <= distinct <= most.sum():
         wanted = _project(wanted, least, most, distinct)
     ends = np.rint(np.cumsum(wanted[::-1]))  # the last is `distinct`, up to an error that the rounding removes
-    rows: Floats = np.diff(ends, prepend=0.0)[::-1]
+    rows: FloatArray = np.diff(ends, prepend=0.0)[::-1]
     return rows.astype(np.int64)
 
 
-def _reachable(rows: Ints, lookups: int, high: Floats) -> Ints:
+def _reachable(rows: IntArray, lookups: int, high: FloatArray) -> IntArray:
     """`rows` (17,), some moved to the next bin if otherwise their counts could not add up to `lookups`: step 3."""
     rows = rows.copy()
     down, up = np.append(0, np.diff(BIN_LEAST)), np.append(np.diff(high), 0)
@@ -373,7 +323,7 @@ def _reachable(rows: Ints, lookups: int, high: Floats) -> Ints:
     return rows
 
 
-def _reads_of_bins(wanted: Floats, least: Floats, most: Floats, lookups: int) -> Ints:
+def _reads_of_bins(wanted: FloatArray, least: FloatArray, most: FloatArray, lookups: int) -> IntArray:
     """(17,) accesses of each bin: step 4 of `row_counts`. The largest fractions are rounded up."""
     numbers = _project(wanted, least, most, lookups)
     whole = np.floor(numbers)
@@ -383,11 +333,8 @@ def _reads_of_bins(wanted: Floats, least: Floats, most: Floats, lookups: int) ->
     return whole.astype(np.int64)
 
 
-def _project(wanted: Floats, least: Floats, most: Floats, total: float) -> Floats:
-    """The numbers nearest to `wanted` (least squares) from `least` to `most` that add up to `total`.
-
-    They are `wanted` plus one number for all, clipped; that number is found by bisection.
-    """
+def _project(wanted: FloatArray, least: FloatArray, most: FloatArray, total: float) -> FloatArray:
+    """The numbers nearest to `wanted` (least squares) from `least` to `most` that add up to `total`."""
     low, high = float((least - wanted).min()), float((most - wanted).max())
     for _ in range(100):
         middle = (low + high) / 2

@@ -55,15 +55,10 @@ class Worker:
         self._threads: Executor | None = None
 
     def start(self, device: str, rank: int, size: int, threads: int, timeout_s: float, recorded: str | None) -> None:
-        """Import torch and FBGEMM, and connect to the other workers.
+        """Import torch and FBGEMM, and connect to the other workers, through a file in the working directory.
 
-        Args:
-            device: "cpu" or "cuda".
-            rank: number of this worker and its device.
-            size: workers of the session; they find each other through a file in the working directory.
-            threads: torch's, on a CPU.
-            timeout_s: after which a collective gives up by itself.
-            recorded: file of recorded lookups; None to draw them.
+        `threads` are torch's on a CPU, `recorded` is a file of lookups, which are drawn otherwise, and a collective
+        gives up by itself after `timeout_s`.
         """
         import torch
         import torch.distributed as dist
@@ -123,7 +118,6 @@ class Worker:
         return iteration.outputs.cpu().numpy(), [weight.float().cpu().numpy() for weight in own]
 
     def _prepare(self, job: Job) -> tuple[Iteration, list[Batch | None]]:
-        """The iteration of `job` and its batches."""
         from shard_gym.cost_models.measured.operator import Iteration
 
         fused = self._fused_tables(job.tables)

@@ -34,25 +34,17 @@ LEAST_SHARE, MAX_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than
 its tables one by one, and devices work in parallel; an estimate outside the bounds is an error of the network."""
 
-LEAST_MS = 1e-3
-"""Lower bound of the cost of a table alone."""
+LEAST_MS = 1e-3  # lower bound of the cost of a table alone
 
 
 @dataclass(frozen=True)
 class NormalizationData:
-    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays.
+    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays."""
 
-    Attributes:
-        inputs: (M, F) float32, inputs of each table.
-        loads: (P, D, K) float32, loads of each device.
-        cluster: the topologies, leading shape (P,).
-        phases_ms: (P, D, 4) float32, measured ms.
-    """
-
-    inputs: NDArray[np.float32]
-    loads: NDArray[np.float32]
-    cluster: Cluster
-    phases_ms: NDArray[np.float32]
+    inputs: NDArray[np.float32]  # (M, F) float32, inputs of each table
+    loads: NDArray[np.float32]  # (P, D, K) float32, loads of each device
+    cluster: Cluster  # the topologies, leading shape (P,)
+    phases_ms: NDArray[np.float32]  # (P, D, 4) float32, measured ms
 
 
 class NeuralCostModel(ShardingCostModel):
@@ -122,11 +114,7 @@ class NeuralCostModel(ShardingCostModel):
 
     @classmethod
     def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
-        """(S, F) float32, the inputs of shards of one of `sharding_types`, as `shard_tables` describes them.
-
-        Raises:
-            InvalidOptionError: the network does not estimate shards of that type.
-        """
+        """(S, F) float32, the inputs of shards as `shard_tables` describes them; InvalidOptionError for other types."""
         cls._require_known(sharding_type)
         return cls.describe(shards)
 
@@ -168,24 +156,15 @@ class NeuralCostModel(ShardingCostModel):
     # The cost model
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64.
-
-        Warns:
-            UserWarning: the tables have another workload than the training data; once for each workload.
-        """
+        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data."""
         self._check_workload(tables.workload)
         return self._loads(self.describe(tables), topology)
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """(S, K) float64.
-
-        Raises:
-            InvalidOptionError: the network does not estimate shards of that type.
-        """
+        """(S, K) float64; InvalidOptionError for shards of a type that the network does not estimate."""
         return self._loads(self.describe_shards(shards, sharding_type), topology)
 
     def _loads(self, inputs: NDArray[np.float32], topology: Topology) -> FloatArray:
-        """(T, K) float64 from (T, F) inputs."""
         loads = np.asarray(self.latents(self.weights, inputs), np.float64)
         loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
         return loads

@@ -22,14 +22,13 @@ from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
 COST = "cost"
-MAX_DIMS = 8
-"""Dims that a page lists one by one."""
+MAX_DIMS = 8  # dims that a page lists one by one
 
 
 def make_card(
     model: NeuralCostModel, costs: SplitCosts, test_tasks: Sequence[CostDataset], hardware: str
 ) -> dict[str, Any]:
-    """The card of `model`, as `fit_cost_model` returned it; JSON values.
+    """The card of `model`, as `fit_cost_model` returned it for the data set `costs`; JSON values.
 
     Args:
         model, costs: the network, and the data set it was fitted to, with test tables.
@@ -70,7 +69,6 @@ def _data(costs: SplitCosts) -> dict[str, Any]:
 
 
 def _errors(model: AdditiveCostModel, data: CostDataset) -> dict[str, Any]:
-    """None for phases that no device spends time in."""
     found = errors(model, data)
     return {
         name: {"mape": _rounded(error.mape), "ratio": _rounded(error.ratio)} if error.count else None
@@ -89,7 +87,6 @@ def _ranking(model: AdditiveCostModel, test_tasks: Sequence[CostDataset]) -> dic
 
 
 def _rounded(number: float) -> float:
-    """To four significant digits."""
     return float(f"{number:.4g}")
 
 

@@ -25,9 +25,7 @@ from shard_gym.topology import Cluster, Topology
 
 HIDDEN = 64
 HEADS = ("forward", "communication", "backward")
-
-PHASE_OF_HEAD = [0, 1, 1, 2]
-"""Both all-to-alls have the time of the one head for communication."""
+PHASE_OF_HEAD = [0, 1, 1, 2]  # both all-to-alls have the time of the one head for communication
 
 
 class DreamShardCostModel(NeuralCostModel):

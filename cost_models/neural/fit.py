@@ -34,24 +34,16 @@ from shard_gym.system import one_thread
 class FitOptions:
     """Length and step sizes of a fit.
 
-    Attributes:
-        steps: most batches to train on.
-        learning_rate: of AdamW's first step; falls linearly to 0.
-        weight_decay: of the matrices, see `training.new_optimizer`.
-        batch_size: placements in a batch.
-        check_every: steps between two validations.
-        patience: validations without a smaller error before the fit ends.
-
     Raises:
         InvalidOptionError: a number is not positive (the decay: negative).
     """
 
-    steps: int = 10_000
-    learning_rate: float = 5e-3
-    weight_decay: float = 0.1
-    batch_size: int = 64
-    check_every: int = 200
-    patience: int = 25
+    steps: int = 10_000  # most batches to train on
+    learning_rate: float = 5e-3  # of AdamW's first step; falls linearly to 0
+    weight_decay: float = 0.1  # of the matrices, see `training.new_optimizer`
+    batch_size: int = 64  # placements in a batch
+    check_every: int = 200  # steps between two validations
+    patience: int = 25  # validations without a smaller error before the fit ends
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience"):

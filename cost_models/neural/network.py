@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = Any
-"""A NumPy array or a torch tensor; functions return what they are given."""
-
+Array = Any  # a NumPy array or a torch tensor; functions return what they are given
 Weights = Mapping[str, Array]
-
 FloatWeights = dict[str, NDArray[np.float32]]
 
 

@@ -29,9 +29,7 @@ from shard_gym.topology import Cluster
 
 HIDDEN = 64
 COMMUNICATION_SIZES = (128, 64, 32, 16)
-
 MIB = 2.0**20
-
 ROUTE_FEATURES = 7
 SKEW_FEATURES = 2
 

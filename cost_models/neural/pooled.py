@@ -38,8 +38,7 @@ LATENT, HIDDEN = 32, 64
 ROUTE_HIDDEN = (32, 32)
 """A tenth of the size of NeuroShard's communication networks, which every step of a search evaluates on all devices."""
 
-FULL_GROUP_DIM = 128.0
-"""Columns that a warp reads at once; the unit of the widest dim."""
+FULL_GROUP_DIM = 128.0  # columns that a warp reads at once; the unit of the widest dim
 
 
 class PooledCostModel(NeuralCostModel):

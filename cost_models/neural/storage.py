@@ -35,23 +35,14 @@ NETWORKS: dict[str, type[NeuralCostModel]] = {
 
 
 def network_named(name: str, *others: str) -> type[NeuralCostModel]:
-    """The network with the architecture `name`.
-
-    Raises:
-        UnknownNameError: there is none; the message lists `others`, which the caller accepts, too.
-    """
+    """The network of that architecture, or UnknownNameError; its message lists `others` that the caller takes, too."""
     if name not in NETWORKS:
         raise unknown_name("network", name, [*NETWORKS, *others])
     return NETWORKS[name]
 
 
 def save_cost_model(model: NeuralCostModel, path: str | Path) -> None:
-    """Write `model` with its card to `path`, atomically.
-
-    Raises:
-        UnwritablePathError: the disk refuses.
-        MissingExtraError: safetensors is not installed.
-    """
+    """Write `model` with its card to `path`, atomically; UnwritablePathError if the disk refuses. Needs safetensors."""
     about = {"architecture": model.architecture, "version": model.version, "card": model.card}
     save_arrays(Path(path), KIND, model.weights, about)
 

@@ -22,9 +22,7 @@ from shard_gym.topology import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
-
-REPORTED_LOSSES = 50
-"""Last steps whose mean loss `train_network` returns."""
+REPORTED_LOSSES = 50  # last steps whose mean loss `train_network` returns
 
 
 def trainable(weights: FloatWeights) -> TensorWeights:
@@ -178,11 +176,7 @@ def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
 
 
 def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tensor, Tensor]:
-    """Estimates of the network with `weights` for the B placements `which`.
-
-    Returns:
-        (B, D, 4) ms of the phases, 0 for devices that are empty or padding; and (B,) ms of the iterations.
-    """
+    """(B, D, 4) ms of the phases of the placements `which`, 0 for devices without tables; (B,) ms of the iterations."""
     network = samples.network
     loads = samples.loads(samples.latents(weights, samples.members[which]), which)
     used = (loads[..., network.num_sums] > 0)[..., None]
@@ -244,10 +238,8 @@ def train_network(
 ) -> float:
     """Train `weights` in place for `steps` steps, at least 1, on batches that `rng` chooses.
 
-    The rate falls linearly from `learning_rate` to `final_learning_rate` after the last step.
-
-    Returns:
-        The mean of the last `REPORTED_LOSSES` losses.
+    The rate falls linearly from `learning_rate` to `final_learning_rate` after the last step. Returns the mean of the
+    last `REPORTED_LOSSES` losses.
     """
     losses = []
     for step in range(steps):

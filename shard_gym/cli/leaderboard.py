@@ -141,7 +141,8 @@ class Verify:
     Attributes:
         entries: which; races, too, as measured/SUITE/races/NAME. Or --all.
         all: verify every entry and every race, and that the folder holds nothing else.
-        replay: let agents that ship with ShardGym answer this many tasks of their entries again, and compare.
+        replay: let agents that ship with ShardGym answer this many tasks of their entries again, in the track
+            replanning all tasks, and compare.
         keep_times: write the replayed planning times, for the tables and the page; with --all, instead of those that
             are there.
         update_best_known: write placements that are better than the best known ones to the suites' data.

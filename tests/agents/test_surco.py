@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.agents.items import Items
 from shard_gym.agents.surco.agent import SurCoAgent, load_surco
 from shard_gym.agents.surco.learner import SurCoLearner
 from shard_gym.agents.surco.options import ZeroOptions
-from shard_gym.agents.surco.perturbed import EstimatedCosts, perturbed
+from shard_gym.agents.surco.perturbed import perturbed
 from shard_gym.agents.surco.solver import assign
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
@@ -59,19 +60,19 @@ def test_the_solver_fills_devices_to_the_last_byte_and_says_what_is_impossible(r
 def test_the_gradient_is_the_slope_of_the_mean_cost(random_task: MakeTask) -> None:
     """With many samples, in units of the standard deviation, along a random direction; both are estimates."""
     task = random_task(np.random.default_rng(1), 3, 2)
-    costs, rng = EstimatedCosts(MODEL, task), np.random.default_rng(0)
+    items, rng = Items.of_tables(task, MODEL), np.random.default_rng(0)
     linear, direction = rng.normal(size=(2, 3, 2))
     noise = rng.normal(size=(40_000, 3, 2))
 
     def mean(at: np.ndarray) -> tuple[float, float]:
         answers = (at + noise).argmin(axis=2)  # no table is too large here
         code, which = np.unique(answers @ [4, 2, 1], return_inverse=True)
-        each = costs.of([answers[which == number][0] for number in range(len(code))])[which]
+        each = np.array([items.cost_ms(answers[which == number][0]) for number in range(len(code))])[which]
         return float(each.mean()), float(each.std())
 
     step = 0.1
     slope = (mean(linear + step * direction)[0] - mean(linear - step * direction)[0]) / (2 * step)
-    found = perturbed(linear, costs, 40_000, 1.0, np.random.default_rng(1))
+    found = perturbed(linear, task, items, 40_000, 1.0, np.random.default_rng(1))
     assert (found.gradient * direction).sum() == pytest.approx(slope / mean(linear)[1], abs=0.05)
     assert found.cost_ms == pytest.approx(MODEL.estimate(found.placement, task.tables, task.topology).total_ms)
 
@@ -103,7 +104,7 @@ def test_what_was_found_stands_where_the_solver_fails_later(
     monkeypatch.setattr("shard_gym.agents.surco.perturbed.assign", failing)
     assert np.array_equal(SurCoAgent("a", MODEL, ZeroOptions(steps=3)).place(task), first)
     calls[0] = 15  # the first of four samples has an answer, and the other of its pair has none
-    found = perturbed(np.zeros((12, 3)), EstimatedCosts(MODEL, task), 4, 0.5, np.random.default_rng(0))
+    found = perturbed(np.zeros((12, 3)), task, Items.of_tables(task, MODEL), 4, 0.5, np.random.default_rng(0))
     assert not found.gradient.any()
     check_placement(found.placement, task.tables, task.topology)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import shard_gym
 from shard_gym.agents.replanning import tuning
 from shard_gym.agents.replanning.rules import EveryHours
 from shard_gym.cli import main
@@ -369,3 +371,13 @@ def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, mon
     assert submit("never", "--agent", "never") == 0
     assert submit_actions(suite, np.zeros((2, DECISIONS), np.int64)) == 0
     assert submit("other", "--agent", "never", name="Never!") == 1
+
+
+def test_the_program_of_the_readme_makes_an_entry(
+    root: Path, suite: DriftSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "leaderboards" / "README.md").read_text()
+    (program,) = re.findall("```py\n(.*?)```", page, re.DOTALL)
+    monkeypatch.setattr(shard_gym, "evaluate", lambda agent, name: evaluate(agent, suite))
+    exec(program, {})
+    assert submit("mine", "--evaluation", "0.json", "--deterministic") == 0

@@ -39,35 +39,22 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """Present if the driver of NVIDIA's GPUs is loaded, whether torch can use it or not."""
 
 NEW_ENVIRONMENT = f"Install torch and FBGEMM in a new virtual environment: {install_pair()}."
-
 TIMEOUT_S = 60.0
-TOLERANCE = 1e-5
-"""Relative; the numbers are FP32 and of size 1 to 10."""
-
+TOLERANCE = 1e-5  # relative; the numbers are FP32 and of size 1 to 10
 _DEVICE = {"cpu": "CPU", "cuda": "CUDA GPU"}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is installed on this machine and what works.
+    """What is installed on this machine and what works."""
 
-    Attributes:
-        python: version.
-        system: such as "Linux x86_64, glibc 2.36".
-        installed: versions of torch and FBGEMM that pip knows.
-        torch: what torch was built with; None if it cannot be imported.
-        machines: the devices by kind: "cpu" always, "cuda" if torch can use GPUs.
-        failures: why FBGEMM's operator does not work on "cpu" and on "cuda", or was not tried; "" if it works.
-        advice: what to install or repair, sentences; at least one if nothing works.
-    """
-
-    python: str
-    system: str
-    installed: Installed
-    torch: TorchBuild | None
-    machines: dict[str, Machine]
-    failures: dict[str, str]
-    advice: tuple[str, ...]
+    python: str  # version
+    system: str  # such as "Linux x86_64, glibc 2.36"
+    installed: Installed  # versions of torch and FBGEMM that pip knows
+    torch: TorchBuild | None  # what torch was built with; None if it cannot be imported
+    machines: dict[str, Machine]  # the devices by kind: "cpu" always, "cuda" if torch can use GPUs
+    failures: dict[str, str]  # why FBGEMM's operator does not work on "cpu" and "cuda", or was not tried; or ""
+    advice: tuple[str, ...]  # what to install or repair, sentences; at least one if nothing works
 
     @property
     def works_on(self) -> tuple[str, ...]:
@@ -82,8 +69,7 @@ class Diagnosis:
 def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis:
     """Look at the versions and try the operator; takes a few seconds, a first import of torch more.
 
-    Args:
-        on_trial: called with the kind of device before the operator is tried on it.
+    `on_trial` is called with the kind of device before the operator is tried on it.
     """
     have, torch, machines = installed(), None, {"cpu": this_machine("cpu")}
     failures: dict[str, str] = {}
@@ -133,12 +119,7 @@ def diagnose(on_trial: Callable[[str], None] = lambda device: None) -> Diagnosis
 def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
     """Execute an iteration of a table of 10 rows x 4 columns in a worker process, and compare it with NumPy.
 
-    Args:
-        device: "cpu" or "cuda".
-        timeout_s: limit of the iteration; starting the worker has one of its own.
-
-    Returns:
-        What went wrong, as a sentence; "" if the numbers are right.
+    What went wrong, as a sentence; "" if the numbers are right. `timeout_s` does not limit the start of the worker.
     """
     reuse = np.eye(NUM_BINS)[[1]]
     tables = Tables(

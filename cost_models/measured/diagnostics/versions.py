@@ -23,9 +23,7 @@ fbgemm_gpu/fbgemm_gpu/__init__.py (1.7 to 1.9).
 """
 
 FBGEMM_OF_TORCH = {torch: fbgemm for fbgemm, torch in TORCH_OF_FBGEMM.items()}
-
-PINNED = "1.8"
-"""The FBGEMM that the extra `real` installs."""
+PINNED = "1.8"  # the FBGEMM that the extra `real` installs
 
 DISTRIBUTION = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}
 """The FBGEMM to install for each kind of device; the one for CUDA computes on CPUs too, if torch has CUDA."""
@@ -36,15 +34,10 @@ ALL_DISTRIBUTIONS = (*DISTRIBUTION.values(), "fbgemm-gpu-nightly", "fbgemm-gpu-n
 
 @dataclass(frozen=True)
 class Installed:
-    """The versions that pip knows.
+    """The versions that pip knows."""
 
-    Attributes:
-        torch: version, such as "2.13.0+cpu"; "" if torch is not installed.
-        fbgemm: version of each distribution of FBGEMM.
-    """
-
-    torch: str
-    fbgemm: dict[str, str]
+    torch: str  # version, such as "2.13.0+cpu"; "" if torch is not installed
+    fbgemm: dict[str, str]  # version of each distribution of FBGEMM
 
     @property
     def fbgemm_version(self) -> str:
@@ -124,7 +117,6 @@ def install_pair() -> str:
 
 
 def _install_fbgemm(fbgemm: str) -> str:
-    """The commands that install an FBGEMM of that minor version, for either kind of device."""
     cpu, cuda = (f"`pip install '{name}=={fbgemm}.*'`" for name in DISTRIBUTION.values())
     return f"{cpu} for CPUs, or {cuda} for CUDA GPUs"
 
