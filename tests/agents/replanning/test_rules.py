@@ -64,15 +64,20 @@ def test_tables_replay_what_the_environment_does(name: str, drifting: list[Drift
             assert set(each.history.kinds[made].tolist()) == {1}
 
 
-def test_ski_rental_adds_up_the_regret_of_each_hour_of_a_plan() -> None:
+def test_ski_rental_adds_up_the_regret_of_each_hour() -> None:
     agent = SkiRental(1, 2.0)
     agent.begin(2)
     pause = np.array([0.01, 1.0])  # 0.1 a day too much: two pauses of 0.01 are 4.8 hours
-    actions = [agent.choose(view(pause=pause)).tolist() for _ in range(9)]
-    assert actions == [[0, 0]] * 4 + [[2, 0]] + [[0, 0]] * 4
-    must = np.array([True, False])
-    assert agent.choose(view(must_plan=must)).tolist() == [2, 2]
-    assert agent.choose(view(since_plan=np.array([0.0, 0.5]))).tolist() == [0, 0]
+    actions = [agent.choose(view(pause=pause)).tolist() for _ in range(10)]
+    assert actions == [[0, 0]] * 4 + [[2, 0]] + [[0, 0]] * 4 + [[2, 0]]
+
+
+def test_ski_rental_forgets_the_regret_of_an_older_plan() -> None:
+    agent, repaired, replaced = SkiRental(1, 2.0), np.array([True, False]), np.array([0.0, 0.5])
+    agent.begin(2)
+    views = [view()] * 3 + [view(must_plan=repaired)] + [view()] * 3 + [view(since_plan=replaced)] + [view()]
+    chosen = np.array([agent.choose(each) for each in views])
+    assert chosen.T.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0, 0], [0, 0, 0, 0, 2, 0, 0, 0, 0]]
 
 
 def test_a_threshold_is_of_the_last_hour() -> None:
