@@ -10,7 +10,7 @@ import copy
 import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +313,20 @@ def four_tables() -> Tables:
         popularity=RowPopularity.zipf([1.05] * 4),
         workload=Workload(4096, "fp32", "sgd"),
     )
+
+
+@pytest.fixture(scope="session")
+def packing_task() -> Callable[..., Task]:
+    """Makes a task of tables with the given MiB and pooling (by default the dearest first) on devices with the given
+    MiB."""
+
+    def make(sizes: Sequence[int], caps: Sequence[int], pooling: Sequence[float] | None = None) -> Task:
+        count, rows = len(sizes), np.array(sizes) * 2**15  # MiB at dim 16 in FP16
+        bins = np.tile(np.eye(17)[3], (count, 1))
+        lookups = 2.0 ** np.arange(count, 0, -1) if pooling is None else pooling
+        names = tuple("abcdefgh"[:count])
+        tables = Tables(rows, [16] * count, lookups, [100.0] * count, bins, bins, Workload(1024), names=names)
+        caps_bytes = np.array(caps) * 2**20
+        return Task("packing", tables, hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=caps_bytes))
+
+    return make

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,7 @@ import pytest
 
 from shard_gym.agents.training import Learner, Report
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware import hardware_profile
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.workload import Workload
 
 
 @pytest.fixture(scope="session")
@@ -24,23 +21,6 @@ def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
     return TaskSuite(
         "small", tuple(random_task(rng, t, d, slack=1.6, name=f"small/{i}") for i, (t, d) in enumerate(sizes))
     )
-
-
-@pytest.fixture(scope="session")
-def packing_task() -> Callable[..., Task]:
-    """Makes a task of tables with the given MiB and pooling (by default the dearest first) on devices with the given
-    MiB."""
-
-    def make(sizes: Sequence[int], caps: Sequence[int], pooling: Sequence[float] | None = None) -> Task:
-        count, rows = len(sizes), np.array(sizes) * 2**15  # MiB at dim 16 in FP16
-        bins = np.tile(np.eye(17)[3], (count, 1))
-        lookups = 2.0 ** np.arange(count, 0, -1) if pooling is None else pooling
-        names = tuple("abcdefgh"[:count])
-        tables = Tables(rows, [16] * count, lookups, [100.0] * count, bins, bins, Workload(1024), names=names)
-        caps_bytes = np.array(caps) * 2**20
-        return Task("packing", tables, hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=caps_bytes))
-
-    return make
 
 
 @pytest.fixture(scope="session")

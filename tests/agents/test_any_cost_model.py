@@ -19,9 +19,10 @@ from shard_gym.cost_models import (
     make_cost_model,
 )
 from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MeasurementError
 from shard_gym.evaluation import evaluate
-from shard_gym.explain import best_moves, explain
+from shard_gym.explain import explain
 from shard_gym.tasks import Task, TaskSuite
 
 ANALYTICAL = AnalyticalCostModel()
@@ -54,29 +55,24 @@ def suite(random_task: Any) -> TaskSuite:
 
 
 def test_a_wrapped_model_costs_placements_like_the_model_itself(suite: TaskSuite) -> None:
-    task, rng = suite[0], np.random.default_rng(1)
-    model = Estimating()
+    task, rng, model = suite[0], np.random.default_rng(1), Estimating()
     wrapped = AdditiveWrapper(model, task.tables, task.topology)
     loads = wrapped.table_loads(task.tables, task.topology)
-    for _ in range(5):
-        placement = rng.integers(3, size=8)
-        expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
-        found = wrapped.estimate(placement, task.tables, task.topology)
-        assert found.total_ms == expected.total_ms
-        assert np.array_equal(found.phases_ms, expected.phases_ms)
-        part = rng.permutation(8)[:3]
-        expected = ANALYTICAL.estimate(placement[part], task.tables.select(part), task.topology)
-        _, cost = wrapped.costs(wrapped.reduce(loads[part], placement[part], 3), task.topology.cluster())
+    for count in (8, 3):
+        some, placement = rng.permutation(8)[:count], rng.integers(3, size=count)
+        expected = ANALYTICAL.estimate(placement, task.tables.select(some), task.topology)
+        phases, cost = wrapped.costs(wrapped.reduce(loads[some], placement, 3), task.topology.cluster())
         assert cost == pytest.approx(expected.total_ms, rel=1e-12)
-    asked = model.asked
-    wrapped.estimate(placement, task.tables, task.topology)
-    assert model.asked == asked  # an estimate is made once
-    empty, cost = wrapped.costs(np.zeros((3, 8)), task.topology.cluster())
-    assert not empty.any()
-    assert cost == 0
+        assert phases == pytest.approx(expected.phases_ms, rel=1e-12)
+    for asked in (model.asked + 1, model.asked + 1):  # an estimate is made once
+        placement = np.arange(8) % 3
+        expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
+        assert wrapped.estimate(placement, task.tables, task.topology).total_ms == expected.total_ms
+        assert model.asked == asked
     low, high = wrapped.cost_bounds(loads, task.topology)
     assert low <= expected.total_ms <= high
     assert wrapped.penalty_ms(task.tables, task.topology) == pytest.approx(model.penalty_ms(task.tables, task.topology))
+    assert wrapped.costs(np.zeros((3, 8)), task.topology.cluster())[1] == 0
 
 
 def test_the_greedy_agent_by_cost_places_as_under_the_additive_model(suite: TaskSuite) -> None:
@@ -93,9 +89,19 @@ def test_local_search_keeps_its_budget_of_estimates_and_uses_it(suite: TaskSuite
     assert all(60 <= result.true_cost_queries <= 64 for result in results.tasks)  # a perturbation may exceed it
     heuristics = [evaluate(make_agent(name), suite, model).costs_ms for name in ("lookup-greedy", "dim-greedy")]
     assert (results.costs_ms <= np.min(heuristics, axis=0) + 1e-9).all()
+    agent.max_queries = 1  # the starts are enough
+    before = agent.cost_model.queries
+    agent.place(suite[0])
+    assert agent.cost_model.queries == before + 1
 
 
-@pytest.mark.parametrize(("name", "options"), [("dreamshard", {"preset": "paper"}), ("dreamshard", {}), ("rnn", {})])
+def test_a_search_ends_when_the_cost_of_every_placement_is_known(random_task: Any) -> None:
+    agent = LocalSearchAgent(Estimating(), max_queries=100)
+    agent.place(random_task(np.random.default_rng(0), 3, 2))
+    assert agent.cost_model.queries <= 3**3  # on a device, on the other, or not placed
+
+
+@pytest.mark.parametrize(("name", "options"), [("dreamshard", {"preset": "paper"}), ("rnn", {})])
 def test_what_learns_from_placements_learns_the_same_from_estimates(
     suite: TaskSuite, name: str, options: dict[str, Any]
 ) -> None:
@@ -113,11 +119,10 @@ def test_what_learns_from_placements_learns_the_same_from_estimates(
     assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())
 
 
-@pytest.mark.parametrize("name", ["maskable-ppo", "dqn"])
-def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite, name: str) -> None:
+def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite) -> None:
     costs = []
     for factor in (1.0, 3.0):
-        learner = make_learner(name, suite, cost_model=Estimating(factor), num_envs=4, iterations=1)
+        learner = make_learner("maskable-ppo", suite, cost_model=Estimating(factor), num_envs=4, iterations=1)
         costs.append(learner.iterate().mean_cost_ms)
         assert learner.true_cost_queries == 4  # the ends of the episodes
     assert costs[1] == pytest.approx(3 * costs[0])
@@ -138,7 +143,7 @@ def test_a_measurement_that_fails_is_tried_again_and_two_failures_cost_the_penal
         make_learner(name, suite, cost_model=Estimating(failing=lambda number: True)).iterate()
 
 
-@pytest.mark.parametrize("name", ["maskable-ppo", "ppo", "a2c", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_agents_of_sb3_learn_on_where_measurements_fail(suite: TaskSuite, name: str) -> None:
     """The first measurement fails once, so it is made again; the third placement fails twice."""
     model = Estimating(failing=lambda number: number in (1, 4, 5))
@@ -160,7 +165,7 @@ def test_explanations_have_true_phases_and_no_moves(suite: TaskSuite) -> None:
     assert np.array_equal(explanation.phases_ms, 2 * true.phases_ms)
     assert explanation.lower_bound_ms is None
     assert explanation.moves is None
-    assert explain(task, placement, ANALYTICAL).moves == best_moves(task, placement, ANALYTICAL)
+    assert explain(task, placement, ANALYTICAL).moves
 
 
 def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:
@@ -174,6 +179,8 @@ def test_estimates_are_counted_and_told(suite: TaskSuite) -> None:
         failing.estimate(np.zeros(suite[0].num_tables, np.int64), suite[0].tables, suite[0].topology)
     assert told[-1] == (3, None)
     assert counted.fingerprint == "estimating-v1"
+    measured = MeasuredCostModel("cpu")
+    assert CountedEstimates(measured).detail_names == measured.detail_names
 
 
 def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated() -> None:
@@ -181,17 +188,3 @@ def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated()
     assert make_cost_model(model) is model
     with pytest.raises(InvalidOptionError, match=r"'estimating' is not additive.*EmbeddingPlacementReal-v0"):
         make_additive_cost_model(model)
-
-
-def test_a_search_ends_when_the_cost_of_every_placement_is_known(random_task: Any) -> None:
-    """Two devices and three tables have eight placements, and a model that is not additive is asked for each once."""
-    task = random_task(np.random.default_rng(0), 3, 2)
-    agent = LocalSearchAgent(Estimating(), max_queries=100)
-    agent.place(task)
-    assert agent.cost_model.queries <= 3**3  # of some of the tables, too
-
-
-def test_a_budget_of_measurements_ends_with_the_starts(random_task: Any) -> None:
-    agent = LocalSearchAgent(Estimating(), max_queries=1)
-    agent.place(random_task(np.random.default_rng(0), 8, 4))
-    assert agent.cost_model.queries == 1

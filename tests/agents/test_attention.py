@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
@@ -72,6 +72,7 @@ def test_the_probabilities_of_all_rollouts_add_up_to_one(policy: AttentionPolicy
     assert 0.0 < entropy.min().item() <= entropy.max().item() <= np.log(2) + 1e-6
 
 
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_costs_at_the_end_are_those_of_the_plans(random_task: MakeTask, seed: int) -> None:
     """A placement of the parts, and what is spread over all devices, cost what the plan costs that is made of them."""
@@ -82,7 +83,9 @@ def test_the_costs_at_the_end_are_those_of_the_plans(random_task: MakeTask, seed
     ]
     forms = [form for task in tasks for form in (whole(task), *forms_of(task))]
     batch = Batch.of([replace(form.task, name=f"f{n}") for n, form in enumerate(forms)], 2, MODEL)
-    rollouts = play(new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0)), batch, rng, 2.0)
+    policy = new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0))
+    rollouts = play(policy, batch, rng, MAX_TEMPERATURE if seed % 2 else 2.0)
+    assert not (rollouts.state.status == ILLEGAL_ACTION).any()
     costs = rollouts.costs(np.stack([form.loads(MODEL) for form in forms]))[1]
     for episode in np.flatnonzero(rollouts.complete).tolist():
         form = forms[episode // 2]
@@ -137,39 +140,34 @@ def test_a_table_that_halves_cannot_make_small_enough_is_spread(random_task: Mak
     assert check_plan(agent.plan(tight), tables, tight.topology).tables[0].sharding_type == "row_wise"
 
 
-def test_padding_changes_nothing(policy: AttentionPolicy, random_task: MakeTask) -> None:
+def test_neither_padding_nor_the_order_of_the_tables_changes_anything(
+    policy: AttentionPolicy, random_task: MakeTask
+) -> None:
     tasks = [
         replace(random_task(np.random.default_rng(seed), *size), name=f"t{seed}")
         for seed, size in enumerate([(9, 4), (4, 2), (7, 3)])
     ]
-    rollouts = play(policy, Batch.of(tasks, 1, MODEL), None)
+    rollouts, agent = play(policy, Batch.of(tasks, 1, MODEL), None), agent_of(policy, samples=1)
     for number, task in enumerate(tasks):
-        placement = check_placement(rollouts.placement(number), task.tables, task.topology)
-        assert renumbered(placement) == renumbered(agent_of(policy, samples=1).place(task))
-
-
-def test_the_order_of_the_tables_changes_nothing(policy: AttentionPolicy, random_task: MakeTask) -> None:
-    task = random_task(np.random.default_rng(5), 12, 3)
-    order = np.random.default_rng(0).permutation(12)
-    shuffled = replace(task, tables=task.tables.select(order), known_placement=None)
-    agent = agent_of(policy, samples=1)
-    assert renumbered(agent.place(shuffled)) == renumbered(agent.place(task)[order])
+        placement = renumbered(agent.place(task))
+        assert renumbered(check_placement(rollouts.placement(number), task.tables, task.topology)) == placement
+        order = np.random.default_rng(0).permutation(task.num_tables)
+        shuffled = replace(task, tables=task.tables.select(order), known_placement=None)
+        assert renumbered(agent.place(shuffled)) == renumbered(agent.place(task)[order])
 
 
 def test_no_device_gets_more_than_it_holds(policy: AttentionPolicy, random_task: MakeTask) -> None:
     """With four tables of half a device on two devices every placement that is found is two and two."""
-    tables = random_task(np.random.default_rng(3), 1, 1).tables.select([0, 0, 0, 0])
-    cap = 2 * int(tables.memory_bytes[0])
-    task = random_task(np.random.default_rng(3), 1, 2)
-    full = Task("full", tables, replace(task.topology, memory_cap_bytes=np.full(2, cap)))
+    tables, task = (random_task(np.random.default_rng(3), 1, devices) for devices in (1, 2))
+    four, cap = tables.tables.select([0, 0, 0, 0]), 2 * int(tables.tables.memory_bytes[0])
+    full, half = (
+        Task("full", each, replace(task.topology, memory_cap_bytes=np.full(2, room)))
+        for each, room in ((four, cap), (four.select([0, 1, 2]), cap * 3 // 4))
+    )
     for samples in (1, 8):
-        agent = agent_of(policy, samples=samples)
-        assert np.bincount(agent.place(full)).tolist() == [2, 2]
-        uneven = replace(task.topology, memory_cap_bytes=np.array([2 * cap, cap // 2 - 1]))
-        assert agent.place(Task("one", tables, uneven)).tolist() == [0] * 4
-        half = replace(task.topology, memory_cap_bytes=np.full(2, cap * 3 // 4))
+        assert np.bincount(agent_of(policy, samples=samples).place(full)).tolist() == [2, 2]
         with pytest.raises(NoPlacementFoundError, match="has room for it"):
-            agent.place(Task("three", tables.select([0, 0, 0]), half))
+            agent_of(policy, samples=samples).place(half)
 
 
 @pytest.mark.parametrize("plans", [False, True])
@@ -197,19 +195,19 @@ def greedy_of(learner: AttentionLearner) -> AttentionAgent:
 
 @pytest.mark.parametrize("name", ["dlrm-20x4", "shard-4"])
 def test_it_learns(name: str) -> None:
-    """After 60 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
+    """After 40 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
     train, test = load_suite(name, "train"), load_suite(name)
-    some = replace(test, tasks=test.tasks[:10])
+    some = replace(test, tasks=test.tasks[:5])
     options: dict[str, Any] = {"tasks": 4, "rollouts": 12, "kept": 3, "hidden": 16, "layers": 1, "learning_rate": 3e-3}
-    learner = AttentionLearner(train, MODEL, 0, iterations=3, updates=20, **options, records=4, cost_updates=5)
+    learner = AttentionLearner(train, MODEL, 0, iterations=2, updates=20, **options, records=4, cost_updates=5)
     before = evaluate(greedy_of(learner), some).mean_cost_ms
-    for _ in range(3):
+    for _ in range(2):
         learner.iterate()
         learner.iteration += 1
     after = evaluate(greedy_of(learner), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)
-    assert learner.planned_queries == 3 * 20 * 4 * 12
+    assert learner.planned_queries == 2 * 20 * 4 * 12
     assert 0.8 * learner.planned_queries < learner.true_cost_queries <= learner.planned_queries  # some get stuck
 
 
@@ -305,14 +303,6 @@ def test_a_policy_that_diverged_says_so(random_task: MakeTask) -> None:
         broken.query.weight.fill_(1e38)
     with pytest.raises(TrainingDivergedError, match="its training diverged"):
         agent_of(broken).place(random_task(np.random.default_rng(0), 8, 2))
-
-
-def test_any_temperature_leaves_full_devices_alone(policy: AttentionPolicy, random_task: MakeTask) -> None:
-    task = random_task(np.random.default_rng(2), 6, 2, slack=1.2)
-    rollouts = play(policy, Batch.of([task], 200, MODEL), np.random.default_rng(0), MAX_TEMPERATURE)
-    for episode in np.flatnonzero(rollouts.complete).tolist():
-        check_placement(rollouts.placement(episode), task.tables, task.topology)
-    assert not (rollouts.state.status == ILLEGAL_ACTION).any()
 
 
 def test_wrong_options_and_files_are_refused(policy: AttentionPolicy, random_task: MakeTask) -> None:

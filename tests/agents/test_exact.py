@@ -52,15 +52,14 @@ def optimum(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> flo
 def test_the_placement_is_the_best_and_the_bound_is_below_it(
     random_task: Any, valid_placements: Any, model: AnalyticalCostModel, tables: int, devices: int, arguments: Any
 ) -> None:
-    for seed in range(2):
-        task = random_task(np.random.default_rng(seed), tables, devices, **arguments)
-        best = optimum(task, valid_placements(task), model)
-        # A weak start, so that CP-SAT has to find the placement.
-        solution = ExactAgent(model, gap=1e-5, max_queries=1).solve(task)
-        assert solution.proven
-        assert best * (1 - 1e-12) <= solution.cost_ms <= best * (1 + 1e-5)
-        assert best * (1 - 1e-5 - 1e-9) <= solution.lower_bound_ms <= best * (1 + 1e-12)
-        assert model.estimate(solution.placement, task.tables, task.topology).total_ms == solution.cost_ms
+    task = random_task(np.random.default_rng(tables), tables, devices, **arguments)
+    best = optimum(task, valid_placements(task), model)
+    # A weak start, so that CP-SAT has to find the placement.
+    solution = ExactAgent(model, gap=1e-5, max_queries=1).solve(task)
+    assert solution.proven
+    assert best * (1 - 1e-12) <= solution.cost_ms <= best * (1 + 1e-5)
+    assert best * (1 - 1e-5 - 1e-9) <= solution.lower_bound_ms <= best * (1 + 1e-12)
+    assert model.estimate(solution.placement, task.tables, task.topology).total_ms == solution.cost_ms
 
 
 def test_an_interrupted_search_has_a_bound_and_no_proof(random_task: Any, valid_placements: Any) -> None:
@@ -127,7 +126,6 @@ def test_another_cost_model_is_refused(random_task: Any) -> None:
     ("option", "says"),
     [
         ({"max_work": 0}, "max_work must be a positive number, not 0"),
-        ({"max_work": "much"}, "max_work must be a positive number"),
         ({"max_seconds": -1.0}, "max_seconds must be a positive number"),
         ({"workers": 0}, "workers must be an integer from 1 to 1024"),
         ({"gap": 1.0}, "gap must be a number from 0 to below 1"),

@@ -41,35 +41,21 @@ def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
     )
 
 
-# All of them
-
-
-@given(seed=SEEDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_placements_are_valid_even_with_little_memory(random_task: Any, name: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 15)), int(rng.integers(1, 6)), slack=2.0)
-    try:
-        placement = make_agent(name).place(task)
-    except NoPlacementFoundError:
-        return
-    assert placement.dtype == np.int64
-    assert np.array_equal(check_placement(placement, task.tables, task.topology), placement)
-    assert np.array_equal(make_agent(name).place(task), placement)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_most_tasks_are_solved(random_task: Any, name: str) -> None:
-    """The test above allows dead ends; here they must be rare."""
+def test_placements_are_valid_even_with_little_memory(random_task: Any, name: str) -> None:
     solved = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
+        task = random_task(rng, int(rng.integers(1, 15)), int(rng.integers(1, 6)), slack=2.0)
         try:
-            make_agent(name).place(random_task(rng, 12, 3, slack=2.0))
-            solved += 1
+            placement = make_agent(name).place(task)
         except NoPlacementFoundError:
-            pass
-    assert solved >= 25
+            continue
+        solved += 1
+        assert placement.dtype == np.int64
+        assert np.array_equal(check_placement(placement, task.tables, task.topology), placement)
+        assert np.array_equal(make_agent(name).place(task), placement)
+    assert solved >= 25  # dead ends are rare
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random"])
@@ -91,27 +77,17 @@ def test_random_meets_the_dead_end_too_but_not_always(dead_end: Task) -> None:
     assert outcomes == {(1, 0, 0), "Table"}
 
 
-# Random
-
-
 def test_random_repeats_for_equal_seed_and_task_and_differs_otherwise(random_task: Any) -> None:
     rng = np.random.default_rng(0)
     tasks = [random_task(np.random.default_rng(0), 20, 4, name=f"task {i}") for i in range(4)]
     assert len({tuple(RandomAgent(0).place(task)) for task in tasks}) == 4
-    assert len({tuple(RandomAgent(seed).place(tasks[0])) for seed in range(10)}) == 10
+    drawn = [RandomAgent(seed).place(tasks[0]) for seed in range(40)]
+    assert len({tuple(placement) for placement in drawn}) == 40
+    assert np.bincount(np.concatenate(drawn), minlength=4) == pytest.approx(np.full(4, 200), abs=50)
     agent = RandomAgent(7)
     first = agent.place(tasks[0])
     agent.place(random_task(rng, 5, 2, name="another"))
     assert np.array_equal(agent.place(tasks[0]), first)  # whatever was asked in between
-
-
-def test_random_uses_all_devices_equally(random_task: Any) -> None:
-    task = random_task(np.random.default_rng(0), 50, 4)
-    counts = np.bincount(np.concatenate([RandomAgent(seed).place(task) for seed in range(40)]), minlength=4)
-    assert counts == pytest.approx(np.full(4, 500), abs=75)
-
-
-# Greedy
 
 
 def test_scores_are_those_of_the_paper_by_hand() -> None:
@@ -158,9 +134,6 @@ def test_greedy_balances_as_it_is_defined(random_task: Any, score: Any, seed: in
         assert agent.place(task).tolist() == expected
 
 
-# Lane-greedy
-
-
 def lane_time(tables: Tables) -> float:
     """Written out: rows of 128 columns at the lanes of the widest table."""
     vectors = [
@@ -200,15 +173,6 @@ def test_lane_greedy_keeps_narrow_tables_from_a_wide_one() -> None:
     task = Task("mixed", tables, hardware_profile("a100-dgx").topology(2))
     assert make_agent("lane-greedy").place(task).tolist() == [0, *[1] * 7]
     assert np.bincount(GreedyAgent("lookups", pooling_score).place(task)).tolist() == [3, 5]
-
-
-def test_lane_greedy_balances_lookups_within_one_class() -> None:
-    tables = plain([1000] * 8, [4, 8, 16, 32] * 2, [20.0, 1.0, 8.0, 7.0, 3.0, 9.0, 2.0, 5.0])
-    task = Task("narrow", tables, hardware_profile("a100-dgx").topology(3))
-    assert np.array_equal(make_agent("lane-greedy").place(task), GreedyAgent("lookups", pooling_score).place(task))
-
-
-# Cost-greedy
 
 
 @given(seed=SEEDS)

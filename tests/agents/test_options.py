@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from shard_gym.agents import AGENTS, LocalSearchAgent, make_agent, options
+from shard_gym.agents import AGENTS, LocalSearchAgent, make_agent
 from shard_gym.agents.options import about_agent, about_learner, placing_options, trained_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
 from shard_gym.agents.training.registry import imported, learner_class
@@ -72,13 +72,23 @@ def test_trained_agents_take_the_options_that_are_listed(name: str) -> None:
         assert {each.name: each.default for each in listed} == own
 
 
+ZERO_IS_FINE = {"policy_updates", "entropy", "max_splits", "autoshard cost_updates"}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_option_of_a_learner_is_checked(name: str) -> None:
+    pytest.importorskip("sb3_contrib")
+    for preset, listed in training_options(name).items():
+        for each in listed:
+            least = -1 if {each.name, f"{name} {each.name}"} & ZERO_IS_FINE else 0
+            for wrong in (least, float("nan"), "many"):
+                options = {**({"preset": preset} if preset else {}), each.name: wrong}
+                says = "no suite named 'many'" if (each.name, wrong) == ("also", "many") else each.name
+                with pytest.raises((InvalidOptionError, UnknownNameError), match=says):
+                    make_learner(name, suite_of(name), **options)
+
+
 def test_the_default_preset_comes_first() -> None:
     for name in ("dreamshard", "autoshard", "surco", "neuroshard"):
         first = next(iter(training_options(name)))
         assert inspect.signature(learner_class(name)).parameters["preset"].default == first
-
-
-def test_a_sentence_ends_before_the_next_one() -> None:
-    assert options._first_sentence("One `a` thing,\n    with e.g. two parts. The other.\n\nMore.") == (
-        "One a thing, with e.g. two parts"
-    )

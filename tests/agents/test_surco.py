@@ -42,22 +42,19 @@ def test_the_solver_is_as_good_as_trying_everything(random_task: MakeTask, seed:
     assert costs[np.arange(5), placement].sum() == pytest.approx(min(sums), abs=1e-9)
 
 
-def test_tables_that_fill_the_devices_to_the_last_byte_are_placed(random_task: MakeTask) -> None:
+def test_the_solver_fills_devices_to_the_last_byte_and_says_what_is_impossible(random_task: MakeTask) -> None:
     """Thirds of a device are no whole numbers of any unit."""
     tables = random_task(np.random.default_rng(3), 1, 1).tables.select([0] * 6)
     topology = random_task(np.random.default_rng(3), 1, 2).topology
-    full = Task("full", tables, replace(topology, memory_cap_bytes=np.full(2, 3 * tables.memory_bytes[0])))
+    size = int(tables.memory_bytes[0])
+    full, short = (
+        Task("full", tables.select(range(count)), replace(topology, memory_cap_bytes=np.full(2, count * size // 2)))
+        for count in (6, 3)
+    )
     costs = np.tile([1.0, 0.0], (6, 1)) + np.arange(6)[:, None] * [0.1, 0.0]
     assert assign(costs, full).tolist() == [0, 0, 0, 1, 1, 1]
-
-
-def test_an_impossible_task_is_refused(random_task: MakeTask) -> None:
-    tables = random_task(np.random.default_rng(3), 1, 1).tables.select([0, 0, 0])
-    task = random_task(np.random.default_rng(3), 1, 2)
-    caps = np.full(2, tables.memory_bytes[0] * 3 // 2)
-    three = Task("three", tables, replace(task.topology, memory_cap_bytes=caps))
     with pytest.raises(NoPlacementFoundError, match="HiGHS found no assignment"):
-        assign(np.zeros((3, 2)), three)
+        assign(costs[:3], short)
 
 
 def test_the_gradient_is_the_slope_of_the_mean_cost(random_task: MakeTask) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
 
 from shard_gym.envs.registration import ENVIRONMENTS
-
-Make = Callable[..., gymnasium.Env[Any, Any]]
 
 
 def in_a_fresh_process(script: str, folder: Path) -> str:
@@ -49,17 +44,6 @@ shard_gym.register_environments()
 print(before == gymnasium.registry)
 """
     assert in_a_fresh_process(script, tmp_path).strip() == "True"
-
-
-def test_a_spec_survives_json(make: Make, rollout: Any, same: Any) -> None:
-    env = make(max_devices=20)
-    spec = EnvSpec.from_json(env.spec.to_json())
-    assert spec.kwargs == env.spec.kwargs
-    twin = gymnasium.make(spec)
-    assert twin.observation_space == env.observation_space
-    env.reset(seed=1)
-    twin.reset(seed=1)
-    assert same(rollout(env, np.random.default_rng(0), 30), rollout(twin, np.random.default_rng(0), 30))
 
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
@@ -96,13 +80,3 @@ def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
-
-
-def test_the_autoreset_mode_is_an_argument_of_make_vec_and_in_vector_kwargs_only_for_gymnasiums_own() -> None:
-    arguments = {"id": "shard_gym:EmbeddingPlacement-v0", "num_envs": 2, "suite": "dlrm-20x4"}
-    in_vector_kwargs = {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
-    batched = gymnasium.make_vec(**arguments, autoreset_mode=AutoresetMode.SAME_STEP)
-    sync = gymnasium.make_vec(**arguments, vectorization_mode="sync", **in_vector_kwargs)
-    assert {env.metadata["autoreset_mode"] for env in (batched, sync)} == {AutoresetMode.SAME_STEP}
-    with pytest.raises(gymnasium.error.Error, match="vector_kwargs"):
-        gymnasium.make_vec(**arguments, **in_vector_kwargs)

@@ -1,10 +1,11 @@
-"""What reset and step return: repeatable, of plain Python types, in memory of its own, with one mask in every place."""
+"""What reset and step return: repeatable, of plain types, in memory of its own, with one mask and constant infos."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +13,16 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnasium.wrappers import FlattenObservation, TimeLimit
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.envs.core.config import ILLEGAL
+from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.errors import InvalidActionError
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
-
-
-def test_other_seeds_give_other_tasks(make: Make) -> None:
-    env = make()
-    assert len({env.reset(seed=seed)[1]["task_index"] for seed in range(20)}) > 5
 
 
 def test_equal_seeds_give_equal_episodes_whatever_came_before(make: Make, rollout: Any, same: Any) -> None:
@@ -31,6 +32,7 @@ def test_equal_seeds_give_equal_episodes_whatever_came_before(make: Make, rollou
     one, other = ([each.reset(seed=5), *rollout(each, np.random.default_rng(2), 150)] for each in (env, fresh))
     assert len(one) > 151, "no episode ended, so the draw of a second task was not tested"
     assert same(one, other)
+    assert len({env.reset(seed=seed)[1]["task_index"] for seed in range(20)}) > 5
 
 
 def test_a_pickled_episode_goes_on_as_the_original(make: Make, rollout: Any, same: Any) -> None:
@@ -52,16 +54,7 @@ def test_no_two_results_share_memory(make: Make, rollout: Any, arrays_in: Any) -
     assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(arrays[:120], 2))
 
 
-def test_flags_and_rewards_are_plain_python(make: Make, rollout: Any) -> None:
-    env = make()
-    env.reset(seed=0)
-    steps = [result for result in rollout(env, np.random.default_rng(0), 60) if result[1] is not None]
-    assert {type(reward) for _, reward, *_ in steps} == {float}
-    assert {type(flag) for _, _, terminated, truncated, _ in steps for flag in (terminated, truncated)} == {bool}
-    assert not any(truncated for _, _, _, truncated, _ in steps)
-
-
-def test_one_mask_stands_in_every_place_and_is_never_empty(make: Make, rollout: Any) -> None:
+def test_results_are_plain_python_with_one_mask_that_is_never_empty(make: Make, rollout: Any) -> None:
     env = make()
     first = env.reset(seed=9)
     results = rollout(env, np.random.default_rng(9), 60)
@@ -70,6 +63,9 @@ def test_one_mask_stands_in_every_place_and_is_never_empty(make: Make, rollout: 
         assert np.array_equal(info["action_mask"], obs["action_mask"])
         assert info["action_mask"].any()
         assert info["action_mask"][env.action_space.sample(info["action_mask"])] == 1
+    for _, reward, terminated, truncated, _ in results:
+        assert type(reward) in (float, type(None))  # None for a reset
+        assert (type(terminated), truncated) == (bool, False)
     method = FlattenObservation(TimeLimit(env, 1000)).get_wrapper_attr("action_masks")()
     assert method.dtype == np.bool_
     assert np.array_equal(method, info["action_mask"])
@@ -95,3 +91,84 @@ def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make
     for _ in range(2):
         env.close()
     assert env.reset(seed=0)[1]["task_index"] >= 0
+
+
+def test_the_checkers_of_gymnasium_and_of_stable_baselines3_are_content(make: Make, rollout: Any) -> None:
+    """Not even a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check_env(make().unwrapped)
+        sb3_check_env(make().unwrapped, warn=True)
+        env = make(disable_env_checker=False)
+        env.reset(seed=3)
+        results = rollout(env, np.random.default_rng(3), 60)
+    assert all(env.observation_space.contains(obs) for obs, *_ in results)
+
+
+EACH = pytest.mark.parametrize("env_id", ENVIRONMENTS)
+
+
+def kinds_of(info: dict[str, Any]) -> dict[str, Any]:
+    """The type of every number; dtype and shape of every array."""
+    return {key: (v.dtype, v.shape) if isinstance(v, np.ndarray) else type(v) for key, v in info.items()}
+
+
+def infos_of(env: gymnasium.Env[Any, Any], rollout: Any, steps: int = 70) -> list[dict[str, Any]]:
+    """Those of two resets and of steps that end in complete placements and in failures."""
+    first, again = (env.reset(seed=seed)[1] for seed in (4, 5))
+    return [first, again, *(result[-1] for result in rollout(env, np.random.default_rng(1), steps))]
+
+
+def arrays_of(env_id: str, actions: int) -> set[tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Dtypes and shapes of the arrays of infos."""
+    mask = np.dtype(np.int8), (actions,)
+    if "Replanning" in env_id:
+        return {mask, (np.dtype(np.int64), (1000,))}
+    placement = (np.dtype(np.int32), (220, 8)) if "Sharding" in env_id else (np.dtype(np.int64), (220,))
+    return {mask, (np.dtype(np.float64), (20, 4)), placement}
+
+
+def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(
+    case: tuple[str, Any], make: Make, kinds: Any, rollout: Any
+) -> None:
+    for illegal in ILLEGAL:
+        env = make(illegal=illegal, **kinds[case[0]].padding)
+        infos = infos_of(env, rollout)
+        types = kinds_of(infos[0])
+        assert all(kinds_of(info) == types for info in infos)
+        assert set(types.values()) - {int, float} == arrays_of(env.spec.id, int(env.action_space.n))
+        assert all(np.isfinite(value).all() for info in infos for value in info.values())
+        assert (
+            max(info["redirected"] for info in infos) > 0
+            if illegal == "redirect"
+            else {0, 1} <= {info["failure"] for info in infos}
+        )
+
+
+@EACH
+def test_texts_come_only_if_they_are_asked_for(env_id: str, kinds: Any) -> None:
+    env = gymnasium.make(env_id, **kinds[env_id].small, info_text=True)
+    names = [env.unwrapped.tasks[number].name for number in (2, 3)]
+    illegal = kinds[env_id].illegal
+    _, info = env.reset(seed=0, options={"task": 2})
+    assert (info["task"], info["failure_message"]) == (names[0], "")
+    info = env.step(illegal)[4]
+    assert info["task"] == names[0]
+    assert info["failure_message"] == env.unwrapped.failure()["message"] != ""
+
+
+def _legal(mask: Any, number: int) -> int:
+    """A legal device, another one for most numbers."""
+    return int(np.flatnonzero(mask)[number % np.count_nonzero(mask)])
+
+
+def test_the_measured_environment_adds_numbers_of_its_measurement() -> None:
+    env = gymnasium.make("EmbeddingPlacementReal-v0", suite="dlrm-20x4", max_devices=5)
+    added = [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
+    infos = [env.reset(seed=0)[1]]
+    for number in range(20):
+        infos.append(env.step(_legal(infos[-1]["action_mask"], number))[4])
+    infos += [env.reset()[1], env.step(4)[4]]
+    assert set(infos[0]) - set(gymnasium.make("EmbeddingPlacement-v0").reset(seed=0)[1]) == set(added)
+    seen = [[info[key] for key in added] for info in infos]
+    assert seen == [[0.0] * 4] * 20 + [[0.01, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2  # the spread that conftest.py made up

@@ -120,10 +120,15 @@ def test_the_measuring_arguments_have_the_defaults_of_the_model() -> None:
     assert all(f'"{layout}"' in section("Arguments", EmbeddingPlacementRealEnv) for layout in LAYOUTS)
 
 
-def test_the_rewards_and_observations_are_those_there_are() -> None:
-    assert set(re.findall(r'^- `"(\w+)"`', section("Rewards"), re.MULTILINE)) == set(REWARDS)
+def test_the_rewards_observations_and_infos_are_those_there_are() -> None:
+    for env_class, rewards in ((EmbeddingPlacementEnv, REWARDS), (EmbeddingReplanningEnv, DRIFTING_REWARDS)):
+        assert re.findall(r'^- `"(\w+)"`', section("Rewards", env_class), re.MULTILINE) == list(rewards)
+    assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplanningEnv)
     named = set(re.findall(r'observation="(\w+)"', EmbeddingPlacementEnv.__doc__ or ""))
     assert named == set(OBSERVATIONS)
+    keys = documented_infos(EmbeddingPlacementRealEnv)
+    assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
+    assert set(keys.values()) == {("", "float")}
 
 
 def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:
@@ -190,18 +195,6 @@ def test_the_parts_of_a_failure_are_documented(random_task: Any, env_of: Any) ->
     env.step(2)
     for part in (*env.failure(), "illegal_action", "dead_end"):
         assert part in section("Information")
-
-
-def test_the_measured_environment_documents_what_a_measurement_adds() -> None:
-    keys = documented_infos(EmbeddingPlacementRealEnv)
-    assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
-    assert set(keys.values()) == {("", "float")}
-
-
-def test_the_rewards_of_replanning_are_those_there_are() -> None:
-    named = re.findall(r'^- `"(\w+)"`', section("Rewards", EmbeddingReplanningEnv), re.MULTILINE)
-    assert tuple(named) == DRIFTING_REWARDS
-    assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplanningEnv)
 
 
 def test_the_suites_of_drifting_tasks_are_those_documented(markdown_rows: Any) -> None:

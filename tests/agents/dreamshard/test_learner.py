@@ -1,8 +1,10 @@
-"""DreamShard in training: its budget, what it learns, resuming, and its checkpoints."""
+"""DreamShard in training, and the checkpoints of the package, which place without torch."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
-from shard_gym.agents import RandomAgent, load_agent
+from shard_gym.agents import PAPER_HEURISTICS, RandomAgent, load_agent, make_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.random_loads import random_load
@@ -33,6 +36,7 @@ from shard_gym.io.arrays import load_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
+from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
 from shard_gym.workload import Workload
 
@@ -44,7 +48,10 @@ def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learn
     """Copies of the same tables: the best placement has one of each on every device."""
     suite, best = planted_suite(np.random.default_rng(0), 3, 4, 3)
     learner = new_learner("dream-search", suite=suite, iterations=3, measurements=20, cost_updates=100, queries=500)
+    stages = list[str]()
+    learner.on_stage = stages.append
     trained(learner)
+    assert stages == ["measuring placements", "training the cost network"] * 3
     np.testing.assert_allclose(evaluate(learner.agent(), suite).costs_ms, best, rtol=0.01)
     assert (evaluate(RandomAgent(), suite).costs_ms > 1.1 * best).any()  # it was not easy
 
@@ -58,6 +65,9 @@ def test_the_policy_of_the_paper_learns_under_the_surrogate(
     assert evaluate(learner.agent(), suite).mean_cost_ms < 0.9 * reports[0].mean_cost_ms
     drawn = [report.numbers["surrogate_cost_ms"] for report in reports]  # mean of the episodes that the policy draws
     assert drawn[-1] < drawn[0]
+    state = learner.state()
+    with pytest.raises(InvalidCheckpointError, match="measurements"):
+        learner.load_state({**state, "data.start": state["data.start"][:-2]})
 
 
 def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_path: Path) -> None:
@@ -98,23 +108,6 @@ def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(ran
             learner.agent().place(suite[0])
 
 
-@pytest.mark.parametrize("preset", ["dream-search", "paper"])
-def test_an_iteration_says_what_it_does(new_learner: Make, preset: str) -> None:
-    learner, stages = new_learner(preset), list[str]()
-    learner.on_stage = stages.append
-    learner.iterate()
-    policy = ["training the policy"] if preset == "paper" else []
-    assert stages == ["measuring placements", "training the cost network", *policy]
-
-
-def test_damaged_measurements_in_a_state_are_refused(new_learner: Make) -> None:
-    learner = new_learner("dream-search")
-    learner.iterate()
-    state = learner.state()
-    with pytest.raises(InvalidCheckpointError, match="measurements"):
-        new_learner("dream-search").load_state({**state, "data.start": state["data.start"][:-2]})
-
-
 def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: TaskSuite) -> None:
     rng = np.random.default_rng(0)
     loads = [random_load(small_suite, rng) for _ in range(60)]
@@ -125,17 +118,12 @@ def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: Tas
     sizes = {len(tables) for tables, _, _ in loads}
     assert min(sizes) <= 2
     assert max(sizes) >= 12
-
-
-def test_tables_that_fit_no_device_are_left_out_of_a_random_load(random_task: Callable[..., Task]) -> None:
-    task = random_task(np.random.default_rng(1), 12, 2, profile="a100-dgx")
-    huge = task.tables.with_dims(128)
-    needed = int(np.sort(huge.memory_bytes)[-3])
-    device = task.topology.device
-    small = replace(task.topology, device=replace(device, memory_bytes=needed), memory_cap_bytes=needed * 12)
-    suite = TaskSuite("tight", (Task("tight", huge, small),))
+    task = small_suite[3]
+    needed = int(np.sort(task.tables.memory_bytes)[-3])  # two tables fit no device, and are left out
+    device = replace(task.topology.device, memory_bytes=needed)
+    small = replace(task.topology, device=device, memory_cap_bytes=needed * 12)
     for _ in range(20):
-        tables, topology, placement = random_load(suite, np.random.default_rng(2))
+        tables, topology, placement = random_load(TaskSuite("tight", (replace(task, topology=small),)), rng)
         check_placement(placement, tables, topology)
         assert (tables.memory_bytes <= needed).all()
 
@@ -218,3 +206,38 @@ def suite_of_2048() -> TaskSuite:
     tables = load_pool("dlrm-2021").tables.with_training(weight_dtype="fp16", optimizer="sgd").at_batch_size(2048)
     sampler, rng = TaskSampler(tables, (8, 8), (3, 3)), np.random.default_rng(0)
     return TaskSuite("small", [sampler.sample(rng) for _ in range(3)])
+
+
+def test_placing_needs_no_torch() -> None:
+    script = """
+import sys
+sys.modules["torch"] = None
+from shard_gym import load_suite
+from shard_gym.agents import make_agent
+assert make_agent("dreamshard", queries=100).place(load_suite("dlrm-20x4")[0]).shape == (20,)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", ["dlrm-20x4", "mixdim-4"])
+def test_they_beat_every_heuristic_of_the_paper(name: str) -> None:
+    suite = TaskSuite("few", load_suite(name).tasks[:5])
+    heuristics = [evaluate(make_agent(heuristic), suite).mean_cost_ms for heuristic in PAPER_HEURISTICS]
+    assert evaluate(make_agent("dreamshard"), suite).mean_cost_ms < 0.97 * min(heuristics)
+
+
+def test_a_task_for_other_hardware_is_refused(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(0), 5, 2)
+    other = replace(task.topology, device=replace(task.topology.device, name="TPU"))
+    with pytest.raises(NoPlacementFoundError, match="is for TPU; train one with"):
+        make_agent("dreamshard").place(Task("other", task.tables, other))
+
+
+def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:
+    task = load_suite("merlin-small-x8")[0]
+    placements = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            placements.append(make_agent("dreamshard", queries=3_000).place(task))
+    assert np.array_equal(*placements)

@@ -1,4 +1,4 @@
-"""Tables of plans in files, tuning, and forecasts: what is fitted forecasts what was planted."""
+"""Tables of plans in files, tuning and what is shipped, and forecasts: what is fitted forecasts what was planted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from shard_gym.agents.replanning.detectors import DETECTORS
 from shard_gym.agents.replanning.forecasters import draw_samples, fitted_weights
 from shard_gym.agents.replanning.rules import Never, SkiRental
 from shard_gym.agents.replanning.table_episodes import TableEpisodes
-from shard_gym.agents.replanning.tuning import TUNABLE, replanner, tune
+from shard_gym.agents.replanning.tuning import DATA, TUNABLE, replanner, tune, tuned_suites
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.plan_table import PlanTable, plan_tables
-from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_DAYS
+from shard_gym.envs.replanning.windows import HOURS, LAST_DAYS, WINDOWS
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from shard_gym.io.arrays import load_arrays, save_arrays
-from shard_gym.suites import load_suite
+from shard_gym.io.files import read_json
+from shard_gym.suites import load_suite, suite_names
 
 MODEL = make_sharding_cost_model("analytical")
 
@@ -33,15 +34,11 @@ def episodes(tables: list[PlanTable]) -> TableEpisodes:
     return TableEpisodes.of(tables)
 
 
-def test_samples_are_of_plans_that_run_for_three_days(tables: list[PlanTable]) -> None:
+def test_fitted_weights_are_those_that_were_planted(tables: list[PlanTable]) -> None:
+    """Where what plans save is a weighted sum of what they would have saved, the weights are found."""
     drawn = draw_samples(tables[:1])
     assert len(drawn.saved) > 0
     assert all(np.isfinite(part).all() and len(part) == len(drawn.saved) for part in drawn)
-    assert np.array_equal(draw_samples(tables[:1]).saved, drawn.saved)
-
-
-def test_fitted_weights_are_those_that_were_planted(tables: list[PlanTable]) -> None:
-    """Where what plans save is a weighted sum of what they would have saved, the weights are found."""
     planted = np.array([0.1, 0.5, 0.0, 0.4])
     of_sums = [
         replace(each, seconds=np.nan_to_num(each.replayed).astype(np.float64) @ planted * each.day_s / HOURS)
@@ -70,18 +67,6 @@ def test_tables_are_kept_in_files(drifting: list[DriftTask], tables: list[PlanTa
             assert np.array_equal(getattr(other, each.name), getattr(tables[0], each.name), equal_nan=True)
 
 
-def test_a_table_of_another_task_is_refused(drifting: list[DriftTask], tmp_path: Path) -> None:
-    [task] = drifting[:1]
-    other = replace(task, seed=77)
-    for each in (task, other):
-        list(plan_tables(DriftSuite("one", (each,)), MODEL, tmp_path))
-    first, second = sorted(tmp_path.iterdir())
-    second.write_bytes(first.read_bytes())
-    both = DriftSuite("both", (task, replace(other, name="other")))
-    with pytest.raises(DamagedFileError, match=r"holds the plans of .* Delete it"):
-        list(plan_tables(both, MODEL, tmp_path))
-
-
 def test_tasks_that_differ_in_their_drift_have_tables_of_their_own(drifting: list[DriftTask], tmp_path: Path) -> None:
     [task] = drifting[:1]
     stronger = replace(task, level=replace(task.level, daily=2.0 * task.level.daily + 0.5))
@@ -91,14 +76,19 @@ def test_tasks_that_differ_in_their_drift_have_tables_of_their_own(drifting: lis
     assert np.array_equal(again.seconds, here[0].seconds, equal_nan=True)
 
 
-def test_a_table_with_arrays_of_other_shapes_is_refused(drifting: list[DriftTask], tmp_path: Path) -> None:
-    suite = DriftSuite("one", (drifting[0],))
-    list(plan_tables(suite, MODEL, tmp_path))
-    [path] = tmp_path.iterdir()
-    arrays, about = load_arrays(path, "plan-table")
-    save_arrays(path, "plan-table", {**arrays, "seconds": arrays["seconds"][:, :10]}, about)
-    with pytest.raises(InvalidCheckpointError, match=r"'seconds' in .* has shape"):
-        list(plan_tables(suite, MODEL, tmp_path))
+def test_files_of_other_tables_are_rejected(drifting: list[DriftTask], tmp_path: Path) -> None:
+    one = DriftSuite("one", (drifting[0],))
+    both = DriftSuite("both", (drifting[0], replace(drifting[0], seed=77, name="other")))
+    list(plan_tables(both, MODEL, tmp_path))
+    first, second = sorted(tmp_path.iterdir())
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(DamagedFileError, match=r"holds the plans of .* Delete it"):
+        list(plan_tables(both, MODEL, tmp_path))
+    arrays, about = load_arrays(first, "plan-table")
+    for path in (first, second):
+        save_arrays(path, "plan-table", {**arrays, "seconds": arrays["seconds"][:, :10]}, about)
+    with pytest.raises((InvalidCheckpointError, DamagedFileError), match=r"'seconds' in .* has shape|holds the plans"):
+        list(plan_tables(one, MODEL, tmp_path))
 
 
 @pytest.mark.parametrize("name", sorted(set(TUNABLE) - set(DETECTORS)))
@@ -110,12 +100,9 @@ def test_tuning_finds_the_best_of_the_grid(name: str, episodes: TableEpisodes) -
         share = (episodes.play(replanner(name, **settings), 20.0) / never).mean()
         assert best.share <= share + 1e-12
     assert best.settings in grid
-
-
-def test_growing_suites_also_try_headroom() -> None:
-    assert {each["kind"] for each in TUNABLE["never"].grid(True, {})} == set(range(len(KINDS)))
-    assert {each["headroom"] for each in TUNABLE["ski-last-day"].grid(True, {})} == {False, True}
-    assert {each["headroom"] for each in TUNABLE["ski-last-day"].grid(False, {})} == {False}
+    growing = list(TUNABLE[name].grid(True, fitted))
+    assert all(each.get("headroom", False) is False and each.get("kind", 0) < len(WINDOWS) for each in grid)
+    assert len(growing) > len(grid)
 
 
 def test_agents_by_name() -> None:
@@ -139,7 +126,6 @@ def test_agents_by_name() -> None:
         ("every", {"hours": 3}, "is not tuned on None, so it needs the settings hours, kind"),
         ("ski-last-day", {"speed": 2.0}, "has the settings factor, headroom, but got speed"),
         ("every", {"hours": 0, "kind": 1}, "hours of agent 'every' must be a positive number, not 0"),
-        ("every", {"hours": "abc", "kind": 1}, "hours of agent 'every' must be a positive number, not 'abc'"),
         ("every", {"hours": 3, "kind": 8}, "kind of agent 'every' must be an integer from 0 to 7, not 8"),
         ("threshold", {"share": float("nan"), "kind": 0}, "share .* must be a number of at least 0, not nan"),
         ("seasonal", {"days": 1.0, "kinds": [0.7]}, "kinds .* must be a list of integers"),
@@ -163,3 +149,33 @@ def test_new_drift_of_the_same_tables(drift_task: Callable[..., DriftTask]) -> N
         suite.reseeded(1, most_tables=2)
     with pytest.raises(InvalidOptionError, match="Tables of suite 'growth-600' grow"):
         load_suite("growth-600", "train").reseeded(1)
+
+
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results" / "replanning.json"
+
+
+TUNED = read_json(DATA)
+
+
+@pytest.mark.parametrize("suite", TUNED)
+def test_tuned_agents_can_be_made(suite: str) -> None:
+    assert suite in suite_names("replanning")
+    for name, settings in TUNED[suite].items():
+        if name in DETECTORS:
+            pytest.importorskip("river")
+        agent = make_agent(name, suite=suite)
+        assert agent.name == name
+        assert suite in tuned_suites(name)
+        assert all(getattr(agent, key) == value for key, value in settings.items() if key in ("hours", "factor"))
+
+
+def test_results_are_of_the_suites_as_they_are() -> None:
+    results = read_json(RESULTS)["suites"]
+    assert results
+    for name, found in results.items():
+        suite = load_suite(name)
+        assert found["sha256"] == suite.sha256
+        for runs in found["agents"].values():
+            for each in runs:
+                assert len(each["excess"]) == len(suite)
+                assert min(each["excess"]) >= 0.0  # no agent is better than the oracle

@@ -10,7 +10,7 @@ import pytest
 
 from shard_gym.agents.replanning.rules import EveryHours, Never, SkiRental
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.drift.levels import STRONG, DriftLevel
+from shard_gym.drift.levels import STRONG
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import HOUR_SECONDS_PER_MS, EpisodeData, episode_data
@@ -49,8 +49,7 @@ def totals(episodes: ReplanningEpisodes, decisions: int, so_far: float = 0.0) ->
         yield from totals(after, decisions - 1, so_far + float(rewards[0]))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("level", "seed"), [("lookups", 0), ("devices", 1), ("rows", 0)])
 def test_no_sequence_of_four_actions_is_better(drift_task: Callable[..., DriftTask], level: str, seed: int) -> None:
     task = drift_task(tables=3, devices=2, level=LEVELS[level], seed=seed, pause_s=0.5)
     data = episode_data(task, MODEL)
@@ -84,9 +83,3 @@ def test_a_longer_pause_never_helps(drift_task: Callable[..., DriftTask]) -> Non
     made = [int((each.actions > 0).sum()) for each in found]
     assert made == sorted(made, reverse=True)
     assert made[0] > made[-1]
-
-
-def test_where_nothing_drifts_nothing_is_done(drift_task: Callable[..., DriftTask]) -> None:
-    task = drift_task(tables=4, devices=2, level=DriftLevel(), pause_s=1.0)
-    best = best_sequence(PlanTable.of(episode_data(task, MODEL), 24), task.task.topology, task.pause_s)
-    assert not best.actions.any()

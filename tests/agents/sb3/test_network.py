@@ -1,13 +1,19 @@
-"""The networks over sets of devices: order, padding and the unit of time make no difference."""
+"""The networks over sets of devices and the policies under Stable-Baselines3: nothing illegal is ever chosen."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from shard_gym.agents.sb3.dqn import MaskedDQN
+from shard_gym.agents.sb3.learner import Sb3Learner
 from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, SetCritic, device_set, observation_of
+from shard_gym.agents.sb3.policies import DeviceFeatures, SetDQNPolicy
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.tasks import TaskSuite
 
 Observations = dict[str, torch.Tensor]
 PER_DEVICE = {
@@ -33,15 +39,6 @@ def by_device(observed: Observations, change: Any) -> Observations:
     changed = {key: change(array).reshape(count, -1) for key, array in arrays.items()}
     changed["action_mask"] = torch.cat([changed["action_mask"], observed["action_mask"][:, devices:]], dim=1)
     return {**observed, **changed}
-
-
-def test_features_have_the_sizes_they_say_and_stay_small(observed: Observations) -> None:
-    devices, inputs = device_set(observed), INPUTS[observation_of(observed)]
-    assert devices.rows.shape == (16, 5, inputs.rows)
-    assert devices.shared.shape == (16, inputs.shared)
-    assert devices.rows.dtype == devices.shared.dtype == torch.float32
-    assert devices.rows[devices.real].abs().max() <= 1.0
-    assert torch.isfinite(devices.shared).all()
 
 
 def test_permuting_the_devices_permutes_the_scores_and_leaves_the_value(observed: Observations) -> None:
@@ -90,3 +87,74 @@ def test_an_empty_system_has_features_too(observed: Observations) -> None:
         for key, array in observed.items()
     }
     assert torch.isfinite(scorer(observed)(device_set(nothing))).all()
+
+
+def learner(name: str, suite: TaskSuite, seen: Any) -> Sb3Learner:
+    """One for observations like those."""
+    observation = observation_of(seen)
+    return Sb3Learner(suite, AnalyticalCostModel(), 0, name=name, num_envs=2, width=8, observation=observation)
+
+
+def cropped(observed: Observations, devices: int) -> Observations:
+    """The observations of the episodes on at most so many devices, with that padding."""
+    few = observed["device_mask"].sum(1) <= devices
+    kept = {key: array[few] for key, array in observed.items()}
+    splits = kept["action_mask"][:, 5:]
+    kept["action_mask"] = kept["action_mask"][:, :5]
+    for key in [key for key in kept if key.startswith("device_") or key == "action_mask"]:
+        kept[key] = kept[key].reshape(int(few.sum()), 5, -1)[:, :devices].reshape(int(few.sum()), -1)
+    kept["action_mask"] = torch.cat([kept["action_mask"], splits], dim=1)
+    return kept
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "maskable-ppo"])
+def test_the_policy_masks_itself(name: str, small_suite: TaskSuite, observed: Observations) -> None:
+    seen = cropped(observed, 3)
+    policy = learner(name, small_suite, seen)._model.policy
+    probabilities = policy.get_distribution(seen).distribution.probs
+    assert (probabilities[seen["action_mask"] == 0] == 0).all()
+    assert torch.allclose(probabilities.sum(1), torch.ones(len(probabilities)))
+    actions, values, _ = policy(seen)
+    assert (seen["action_mask"].gather(1, actions[:, None]) == 1).all()
+    assert torch.equal(values, policy.predict_values(seen))
+    if name == "maskable-ppo":
+        first = np.eye(seen["action_mask"].shape[1])[seen["action_mask"].argmax(1)]
+        given = policy.get_distribution(seen, first > 0).distribution.probs.detach().numpy()
+        assert np.array_equal(given, first)
+
+
+def test_dqn_neither_chooses_nor_draws_nor_expects_illegal_devices(
+    small_suite: TaskSuite, observed: Observations
+) -> None:
+    seen = {key: array.numpy() for key, array in cropped(observed, 3).items()}
+    legal = seen["action_mask"] > 0
+    rows = np.arange(len(legal))
+    dqn_learner = learner("dqn", small_suite, seen)
+    dqn = dqn_learner._model
+    drawn = np.stack([dqn.predict(seen)[0] for _ in range(50)])  # the first iteration draws all of them
+    assert all(legal[rows, actions].all() for actions in drawn)
+    assert all(len(set(drawn[:, row])) == legal[row].sum() for row in rows)
+    dqn_learner.iteration = dqn_learner.iterations
+    best, _ = dqn.predict(seen, deterministic=True)
+    assert legal[rows, best].all()
+    assert np.mean([dqn.predict(seen)[0] == best for _ in range(50)]) > 0.9
+    values = dqn.q_net({key: torch.from_numpy(array) for key, array in seen.items()})
+    assert (values.max(1).values > -100).all()
+    assert (values[torch.from_numpy(~legal)] < -1e7).all()
+
+
+def test_each_environment_explores_by_itself(small_suite: TaskSuite) -> None:
+    env = Sb3Learner(small_suite, AnalyticalCostModel(), 0, num_envs=64)._env
+    half = MaskedDQN(
+        SetDQNPolicy,
+        env,
+        exploration=lambda: 0.5,
+        policy_kwargs={"net_arch": [8], "features_extractor_class": DeviceFeatures},
+        buffer_size=64,
+        target_update_interval=64,
+        seed=0,
+    )
+    seen = env.reset()
+    best, _ = half.predict(seen, deterministic=True)
+    shares = [float((half.predict(seen)[0] != best).mean()) for _ in range(20)]
+    assert min(shares) > 0  # one number for all of them would leave out every second call

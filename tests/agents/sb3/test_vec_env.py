@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
-from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 from shard_gym import EmbeddingPlacementEnv
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
@@ -75,25 +71,5 @@ def test_bad_options_are_named_errors() -> None:
         vec.reset()
     with pytest.raises(InvalidOptionError, match="for all"):
         vec.set_attr("render_mode", None, indices=[0])
-
-
-@pytest.mark.parametrize("algorithm", [PPO, A2C, MaskablePPO])
-def test_stock_algorithms_train_on_it(algorithm: Any) -> None:
-    env = VecMonitor(make(4))
-    options = {} if algorithm is A2C else {"batch_size": 32}
-    model = algorithm("MultiInputPolicy", env, n_steps=24, seed=0, device="cpu", **options).learn(96)
-    assert model.num_timesteps == 96
-    assert len(env.episode_returns) == 4
-
-
-def test_rewards_can_be_normalised() -> None:
-    env = VecNormalize(make(4), norm_obs=False)
-    env.reset()
-    _, rewards, _, _ = env.step(np.zeros(4, np.int64))
-    assert np.isfinite(rewards).all()
-
-
-def test_it_makes_environments_and_wraps_none() -> None:
-    env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite="dlrm-20x4")
     with pytest.raises(InvalidOptionError, match=r"It makes its environments itself: PlacementVecEnv\(64, suite="):
-        PlacementVecEnv(env)  # type: ignore[arg-type]
+        PlacementVecEnv(EmbeddingPlacementEnv("dlrm-20x4"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`PreparedTasks`: a task of the suite is prepared once, one from elsewhere takes its environment's place."""
+"""Prepared tasks: those of a suite once and in placement order, others in the place of their environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import TableRows, prepare
+from shard_gym.envs.core.state import (
+    MAX_PLAIN_DEVICES,
+    advance,
+    initial_state,
+)
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import Tables
@@ -69,14 +73,20 @@ def shows(prepared: PreparedTasks, *expected: Task) -> bool:
     return equal
 
 
-def test_every_environment_gets_the_task_it_is_given(tasks: list[Task], prepare_for: Any) -> None:
-    prepared = prepare_for(tasks, 4)
-    prepared.begin(envs(0, 1, 2, 3), [tasks[i] for i in (5, 0, 5, 2)])
-    assert shows(prepared, *(tasks[i] for i in (5, 0, 5, 2)))
-    assert prepared.problem.row[0] == prepared.problem.row[2] != prepared.problem.row[1]
-    prepared.begin(envs(3, 0), [tasks[0], tasks[3]])
-    assert shows(prepared, *(tasks[i] for i in (3, 0, 5, 0)))
-    assert not shows(prepared, tasks[5])
+def test_the_tables_stand_in_placement_order(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(8), 7, 3, slack=1.3)
+    problem = prepare(task, MODEL, 7, 3)
+    loads = MODEL.table_loads(task.tables, task.topology)
+    alone = MODEL.single_table_costs(loads, task.topology)
+    order = problem.order[0]
+    assert sorted(order) == list(range(7))
+    assert (np.diff(alone[order]) <= 0).all()
+    rows = problem.tables
+    assert np.array_equal(rows.order[0], order)
+    assert np.array_equal(rows.loads[0], loads[order])
+    assert np.array_equal(rows.memory[0], task.tables.memory_bytes[order])
+    assert np.array_equal(rows.features[0], task.tables.features()[order])
+    assert rows.costs[0].sum(axis=1) == pytest.approx(alone[order], rel=1e-6)
 
 
 def test_a_task_of_the_suite_is_prepared_once_and_when_it_is_needed(tasks: list[Task], prepare_for: Any) -> None:
@@ -156,3 +166,31 @@ def test_many_environments_of_a_suite_take_little_memory() -> None:
     set_aside = sum(value.nbytes for value in vars(env.episodes.problem.tables).values())
     assert set_aside > 100e6
     assert resident() - before < set_aside / 2
+
+
+class Watched(AnalyticalCostModel):
+    """Counts the steps on plain numbers and those on arrays."""
+
+    def __init__(self) -> None:
+        self.plain = self.arrays = 0
+
+    def fill_communication(self, *arguments: Any) -> None:
+        self.arrays += 1
+        super().fill_communication(*arguments)
+
+    @property
+    def plain_costs(self) -> PlainCosts:
+        self.plain += 1
+        return super().plain_costs
+
+
+@pytest.mark.parametrize(("devices", "steps"), [(MAX_PLAIN_DEVICES, (1, 0)), (MAX_PLAIN_DEVICES + 1, (0, 1))])
+def test_one_environment_steps_on_plain_numbers_unless_it_has_many_devices(
+    random_task: Any, devices: int, steps: tuple[int, int]
+) -> None:
+    model = Watched()
+    problem = prepare(random_task(np.random.default_rng(0), 3, 2), model, 3, devices)
+    state = initial_state(problem, model)
+    model.arrays = 0
+    advance(problem, state, np.array([1]), model)
+    assert (model.plain, model.arrays) == steps

@@ -7,41 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
+<<<<<<< HEAD
 from shard_gym.envs.core.episode_state import Status
+=======
+from shard_gym.envs.core.reward import REWARDS
+from shard_gym.envs.core.state import Status
+>>>>>>> 5c8450c286b32e0a4f733892812f2bc2e56e94a8
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms
-from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.suites import load_suite
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def crowded(random_tables: Any) -> Task:
-    """Tables of 600, 200, 400 and 400 thousand rows, placed in this order, on two devices that hold 800 each."""
-    base = random_tables(np.random.default_rng(0), 4, dims=(16,))
-    tables = Tables(
-        num_embeddings=np.array([400, 600, 400, 200]) * 1000,
-        embedding_dim=np.full(4, 16),
-        pooling_factor=np.array([20.0, 80.0, 10.0, 40.0]),
-        distinct_rows=np.full(4, 1000.0),
-        reuse_histogram=np.tile(np.eye(17)[5], (4, 1)),
-        access_histogram=np.tile(np.eye(17)[5], (4, 1)),
-        workload=base.workload,
-        names=("third", "first", "fourth", "second"),
-    )
-    return Task("crowded", tables, hardware_profile("a100-dgx").topology(2, memory_cap_bytes=800 * 1000 * 32))
-
-
-# Whole episodes
 
 
 @given(seed=SEEDS)
@@ -90,61 +74,31 @@ def test_the_best_return_is_minus_the_least_cost_of_all_valid_placements(
     assert min(reached.values()) > -penalty_ms(task, MODEL)
 
 
-# The mask, and what happens without it
-
-
-@given(seed=SEEDS)
-def test_the_mask_shows_exactly_the_legal_devices(random_task: Any, env_of: Any, seed: int) -> None:
-    """Legality is recomputed from tables and caps, and every action is tried."""
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(2, 10)), int(rng.integers(2, 5)), slack=1.1)
-    env = env_of(task, max_devices=6)
-    env.reset(seed=0)
-    placed: dict[int, int] = {}
-    while True:
-        table = int(env.problem.order[0, len(placed)])
-        free = list(task.topology.memory_cap_bytes)
-        for other, device in placed.items():
-            free[device] -= task.tables.memory_bytes[other]
-        legal = [task.tables.memory_bytes[table] <= have for have in free] + [False] * (6 - task.num_devices)
-        assert env.action_masks().tolist() == legal
-        here = env.get_state()
-        for device in range(6):
-            env.set_state(here)
-            info = env.step(device)[4]
-            assert (info["failure"] == 1) == (not legal[device])
-            assert ((env.failure() or {}).get("reason") == "illegal_action") == (not legal[device])
-        env.set_state(here)
-        action = int(rng.choice(np.flatnonzero(legal)))
-        if env.step(action)[2]:
-            assert env.action_masks().tolist() == [True] * task.num_devices + [False] * (6 - task.num_devices)
-            return
-        placed[table] = action
-
-
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
 @pytest.mark.parametrize(
-    ("actions", "reason", "table", "rows_needed", "rows_free", "says"),
+    ("actions", "reason", "table", "mib_needed", "mib_free", "says"),
     [
-        ([0, 0, 0], "illegal_action", "third", 400, 800, "does not exist or has too little memory free"),
-        ([3], "illegal_action", "first", 600, 800, "does not exist"),  # padding
-        ([0, 1, 1], "dead_end", "fourth", 400, 200, "fits no device"),  # 600 on the first, 200 + 400 on the second
+        ([0, 0, 0], "illegal_action", "a", 40, 80, "does not exist or has too little memory free"),
+        ([3], "illegal_action", "b", 60, 80, "does not exist"),  # padding
+        ([0, 1, 1], "dead_end", "c", 40, 20, "fits no device"),  # 60 on the first, 20 + 40 on the second
     ],
 )
 def test_a_failure_ends_the_episode_and_says_why(
-    random_tables: Any, env_of: Any, play: Any, reward: str, actions: list[int], reason: str, table: str,
-    rows_needed: int, rows_free: int, says: str,
+    packing_task: Any, env_of: Any, play: Any, reward: str, actions: list[int], reason: str, table: str,
+    mib_needed: int, mib_free: int, says: str,
 ) -> None:  # fmt: skip
-    task = crowded(random_tables)
+    """Tables a to d of 40, 60, 40 and 20 MiB, placed in the order b, d, a, c, on two devices that hold 80 each."""
+    task = packing_task((40, 60, 40, 20), (80, 80), (20.0, 80.0, 10.0, 40.0))
     env = env_of(task, reward=reward, max_devices=5)
     env.reset(seed=0)
     total, info = play(env, actions)
     assert total == pytest.approx(-penalty_ms(task, MODEL))
-    needed, free = rows_needed * 32_000, rows_free * 32_000
+    needed, free = mib_needed * 2**20, mib_free * 2**20
     failure = env.failure()
     message = failure.pop("message")
     assert failure == {"reason": reason, "table": table, "bytes_needed": needed, "bytes_free": free}
     assert info["failure"] == {"illegal_action": 1, "dead_end": 2}[reason]
+    assert all(part in (EmbeddingPlacementEnv.failure.__doc__ or "") for part in (*failure, "message", reason))
     for part in (says, f"Table {table}", str(needed), str(free), "2 devices"):
         assert part in message
     assert (info["placement"] == -1).all()
@@ -166,14 +120,51 @@ def test_a_failure_ends_the_episode_and_says_why(
     assert env.failure() is None
 
 
-# Snapshots
+def plainly(task: Task, order: list[int], actions: list[int]) -> tuple[list[int], list[bool]]:
+    """The devices that receive the tables, and which of the actions were illegal: in plain integers, as documented."""
+    needed, caps = task.tables.memory_bytes.tolist(), task.topology.memory_cap_bytes.tolist()
+    used, devices, illegal = [0] * task.num_devices, [], []
+    for table, action in zip(order, actions, strict=True):
+        legal = [d for d in range(task.num_devices) if used[d] + needed[table] <= caps[d]]
+        if not legal:
+            break
+        illegal.append(action not in legal)
+        devices.append(min(legal, key=lambda d: used[d]) if illegal[-1] else action)
+        used[devices[-1]] += needed[table]
+    return devices, illegal
+
+
+@given(seed=SEEDS)
+def test_a_redirected_table_goes_to_the_legal_device_with_the_least_memory_in_use(
+    random_task: Any, env_of: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    reward = list(REWARDS)[seed % 3]
+    task = random_task(rng, int(rng.integers(2, 10)), int(rng.integers(1, 5)), slack=1.3)
+    env, plain = (env_of(task, max_devices=6, reward=reward, illegal=each) for each in ("redirect", "terminate"))
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    actions = rng.integers(6, size=task.num_tables).tolist()
+    devices, illegal = plainly(task, env.problem.order[0, : task.num_tables].tolist(), actions)
+    unit = 1.0 if reward == "normalized" else float(env.problem.lower_bound_ms[0])
+    for number, (action, device) in enumerate(zip(actions, devices, strict=False)):
+        seen, gained, over, _, info = env.step(action)
+        other, expected, ended, _, without = plain.step(device)
+        assert gained == pytest.approx(expected - 0.05 * unit * illegal[number], rel=1e-12)
+        assert over == ended == (number == len(devices) - 1)
+        assert all(np.array_equal(seen[key], other[key]) for key in other)
+        assert info["redirected"] == sum(illegal[: number + 1])
+        assert info["failure"] == without["failure"] != 1
+        assert info["cost_ms"] == without["cost_ms"]
+        assert info["placement"].tolist() == without["placement"].tolist()
+    assert env.reset()[1]["redirected"] == 0
 
 
 def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
     """What 60 steps from here give, resets (unseeded) included."""
     rng, seen = np.random.default_rng(seed), []
     for _ in range(60):
-        obs, reward, terminated, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        obs, reward, terminated, _, info = env.step(int(rng.integers(6)))
         numbers = {key: np.asarray(value).tolist() for key, value in info.items() if key != "task_index"}
         seen.append((env.task.name, reward, numbers, {key: value.tolist() for key, value in obs.items()}))
         if terminated:
@@ -183,10 +174,10 @@ def whole_future(env: EmbeddingPlacementEnv, seed: int = 0) -> list[Any]:
 
 
 def started(steps: int, seed: int = 3) -> EmbeddingPlacementEnv:
-    env = EmbeddingPlacementEnv("dlrm-20x4")
+    env = EmbeddingPlacementEnv("dlrm-20x4", max_devices=6, illegal="redirect", reward="dense")
     env.reset(seed=seed)
-    for _ in range(steps):
-        env.step(int(env.action_masks().argmax()))
+    for number in range(steps):
+        env.step(5 if number % 4 == 3 else int(env.action_masks().argmax()))  # 5 is redirected, which is counted
     return env
 
 
@@ -198,33 +189,33 @@ def test_a_snapshot_brings_back_the_episode_and_the_generator(steps: int) -> Non
     for _ in range(2):  # it can be used more than once
         env.set_state(snapshot)
         assert whole_future(env) == future
+    assert snapshot.redirected == steps // 4
     other = started(3, seed=99)
     other.set_state(pickle.loads(pickle.dumps(snapshot)))
     assert whole_future(other) == future
+    small = EmbeddingPlacementEnv("dlrm-120x8")
+    small.reset(seed=0)
+    for wrong, message in (
+        ({"task": 1}, "snapshot must be what get_state"),
+        (small.get_state(), "was taken from one with another padding or cost model"),
+    ):
+        with pytest.raises(InvalidOptionError, match=message):
+            env.set_state(wrong)  # type: ignore[arg-type]
 
 
-def test_a_clone_goes_its_own_way_and_shares_only_the_task() -> None:
+def test_a_clone_goes_its_own_way() -> None:
     env, reference = started(5), started(5)
     env.action_space.seed(0)
     twin = env.clone()
     assert twin.task is env.task
-    for record in ("state", "problem"):
-        for name, value in vars(getattr(env, record)).items():
-            other = getattr(getattr(twin, record), name)
-            assert not isinstance(value, np.ndarray) or not np.shares_memory(value, other), name
     assert [twin.action_space.sample() for _ in range(20)] == [env.action_space.sample() for _ in range(20)]
     future = whole_future(reference)
     assert whole_future(twin) == future
     twin.reset(seed=8, options={"task": load_suite("dlrm-20x4", "test")[3]})
     assert whole_future(env) == future
-    env.reset(options={"task": 4})
-    twin.reset(options={"task": 5})
-    assert [each.step(0)[4]["task_index"] for each in (env, twin)] == [4, 5]
 
 
-# Padding
-
-
+@settings(max_examples=10)
 @given(seed=SEEDS)
 def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -241,18 +232,3 @@ def test_padding_changes_no_cost(random_task: Any, env_of: Any, play: Any, seed:
         assert (info["placement"][7:] == -1).all()
         assert info["phase_costs_ms"][:3] == pytest.approx(results[0][1]["phase_costs_ms"], rel=1e-12)
         assert (info["phase_costs_ms"][3:] == 0).all()
-
-
-def test_what_is_no_snapshot_of_such_an_environment_is_refused() -> None:
-    env = started(2)
-    small = EmbeddingPlacementEnv("dlrm-120x8")
-    small.reset(seed=0)
-    for wrong, error, message in (
-        (None, InvalidOptionError, "snapshot must be what get_state"),
-        ({"task": 1}, InvalidOptionError, "snapshot must be what get_state"),
-        (small.get_state(), InvalidOptionError, "was taken from one with another padding or cost model"),
-    ):
-        before = env.get_state()
-        with pytest.raises(error, match=message):
-            EmbeddingPlacementEnv.set_state(env, wrong)
-        assert np.array_equal(env.get_state().state.assignment, before.state.assignment)

@@ -16,7 +16,7 @@ from shard_gym.envs.placement.observation import CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.suites import load_suite
-from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.tasks import TaskSampler, TaskSuite
 
 SUITE = "dlrm-20x4"
 
@@ -48,20 +48,6 @@ def test_a_task_is_chosen_by_index_by_name_or_as_it_is(env: EmbeddingPlacementEn
     assert info["task_index"] == 3
     assert env.task is env.tasks[3]
     assert options == {"task": key}
-
-
-def test_a_custom_task_source_needs_only_the_shape(random_task: Any) -> None:
-    class Same:
-        max_tables, max_devices = 6, 3
-
-        def sample(self, rng: np.random.Generator) -> Task:
-            return random_task(np.random.default_rng(0), 6, 3)
-
-    env = EmbeddingPlacementEnv(Same())
-    assert env.reset(seed=0)[1]["task_index"] == -1
-    assert env.task.name == "random"
-    with pytest.raises(InvalidOptionError, match="no numbered tasks"):
-        env.reset(options={"task": 0})
 
 
 # The tasks of many
@@ -100,21 +86,38 @@ def test_only_the_environments_of_the_mask_take_the_tasks_given() -> None:
     assert obs["progress"].ravel().tolist() == pytest.approx([1 / 20, 0, 1 / 20])
 
 
-# Options that are wrong, and change no episode
+REJECTED = [
+    ({"task": 50}, InvalidOptionError, "tasks 0 to 49; there is no task 50"),
+    ({"task": "dlrm-20x4/test/51"}, UnknownNameError, "Did you mean 'dlrm-20x4/t"),
+    ({"task": load_suite("dlrm-40x8")[0]}, InvalidTaskError, "40 tables and 8 devices.*at most 20 tables and 4"),
+    ({"tsk": 1}, InvalidOptionError, r"'task'.*, not \['tsk'\]"),
+    ([1], InvalidOptionError, "options must be None or a dict with the keys 'task'.*not "),
+]
+REJECTED_OF_MANY = [
+    ({"tasks": [0, 1, 50]}, InvalidOptionError, r"there is no task 50"),
+    ({"tasks": [0, 1, load_suite("dlrm-40x4")[0]]}, InvalidTaskError, r"40 tables and 4 devices.*Raise max_tables"),
+    *(({"tasks": tasks}, InvalidOptionError, "must name 3 tasks, one for each") for tasks in ([0, 1], "abc")),
+    ({"tasks": [0, 1, 2], "task": 1}, InvalidOptionError, r"comes without 'task'"),
+    *(
+        ({"reset_mask": mask}, InvalidOptionError, r"bool array of shape \(3,\) with a True, not ")
+        for mask in ([True, False, True], np.ones((3, 1), np.bool_), np.ones(3, np.int64), np.zeros(3, np.bool_))
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"task": 50}, InvalidOptionError, "tasks 0 to 49; there is no task 50"),
-        ({"task": "dlrm-20x4/test/51"}, UnknownNameError, "Did you mean 'dlrm-20x4/t"),
-        ({"task": load_suite("dlrm-40x8")[0]}, InvalidTaskError, "40 tables and 8 devices.*at most 20 tables and 4"),
-        ({"tsk": 1}, InvalidOptionError, r"'task'.*, not \['tsk'\]"),
-        *((options, InvalidOptionError, "options must be None or a dict with the keys 'task'.*not ")
-          for options in ([1], "task", [("task", 1)])),
-    ],
-)  # fmt: skip
-def test_wrong_options_are_refused(
+@pytest.mark.parametrize(("options", "kind", "message"), REJECTED + REJECTED_OF_MANY)
+def test_wrong_options_are_rejected_and_change_no_episode(options: Any, kind: type[Exception], message: str) -> None:
+    many = make()
+    obs, _ = many.reset(seed=0)
+    tasks = list(many.episodes.tasks)
+    with pytest.raises(kind, match=message):
+        many.reset(options=options)
+    assert many.episodes.tasks == tasks
+    assert all(np.array_equal(array, obs[key]) for key, array in many.episodes.observations().items())
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), REJECTED)
+def test_wrong_options_of_one_are_rejected(
     env: EmbeddingPlacementEnv, options: Any, kind: type[Exception], message: str
 ) -> None:
     env.reset(seed=0, options={"task": 2})
@@ -122,34 +125,6 @@ def test_wrong_options_are_refused(
         env.reset(seed=1, options=options)
     assert env.task.name == "dlrm-20x4/test/2"
     assert not env.step(0)[2]
-    refused_by_many(options, kind, message)
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"tasks": [0, 1, 50]}, InvalidOptionError, r"there is no task 50"),
-        ({"tasks": [0, 1, load_suite("dlrm-40x4")[0]]}, InvalidTaskError, r"40 tables and 4 devices.*Raise max_tables"),
-        *(({"tasks": tasks}, InvalidOptionError, "must name 3 tasks, one for each")
-          for tasks in ([0, 1], 4, "abc", {0: 1, 1: 2, 2: 3})),
-        ({"tasks": [0, 1, 2], "task": 1}, InvalidOptionError, r"comes without 'task'"),
-        *(({"reset_mask": mask}, InvalidOptionError, r"bool array of shape \(3,\) with a True, not ")
-          for mask in ([True, False, True], np.ones((3, 1), np.bool_), np.ones(3, np.int64), np.zeros(3, np.bool_))),
-        ({"tsak": 1}, InvalidOptionError, r"'task', 'tasks' and 'reset_mask', not \['tsak'\]"),
-    ],
-)  # fmt: skip
-def test_wrong_options_of_many_are_refused(options: Any, kind: type[Exception], message: str) -> None:
-    refused_by_many(options, kind, message)
-
-
-def refused_by_many(options: Any, kind: type[Exception], message: str) -> None:
-    env = make()
-    obs, _ = env.reset(seed=0)
-    tasks = list(env.episodes.tasks)
-    with pytest.raises(kind, match=message):
-        env.reset(options=options)
-    assert env.episodes.tasks == tasks
-    assert all(np.array_equal(array, obs[key]) for key, array in env.episodes.observations().items())
 
 
 def test_the_first_reset_is_of_all_environments() -> None:
@@ -165,20 +140,20 @@ def test_the_first_reset_is_of_all_environments() -> None:
 @pytest.mark.parametrize(
     ("seed", "error", "message"),
     [
-        *((seed, InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got")
-          for seed in ([1, 2], [], 1.5, "abc", {1: 1, 2: 2, 3: 3})),
-        *((seed, gymnasium_error.Error, "Seed must be") for seed in (-1, [1, 2, -3], [1, "2", 3])),
+        ([1, 2], InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got"),
+        (1.5, InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got"),
+        ({1: 1, 2: 2, 3: 3}, InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got"),
+        (-1, gymnasium_error.Error, "Seed must be"),
+        ([1, "2", 3], gymnasium_error.Error, "Seed must be"),
     ],
-)  # fmt: skip
-def test_wrong_seeds_are_refused(seed: Any, error: type[Exception], message: str) -> None:
+)
+def test_wrong_seeds_are_rejected_and_those_of_numpy_are_not(
+    seed: Any, error: type[Exception], message: str, same: Any
+) -> None:
+    env = make()
     with pytest.raises(error, match=message):
-        make().reset(seed=seed)
-
-
-def test_seeds_may_be_integers_of_numpy(same: Any) -> None:
-    plain = make().reset(seed=[1, 2, 3])
-    assert same(make().reset(seed=np.array([1, 2, 3])), plain)  # type: ignore[arg-type]
-    assert same(make().reset(seed=[np.int64(1), np.int32(2), 3]), plain)  # type: ignore[list-item]
+        env.reset(seed=seed)
+    assert same(env.reset(seed=np.array([1, 2, 3])), make().reset(seed=[1, 2, 3]))  # type: ignore[arg-type]
 
 
 # Arguments
@@ -190,26 +165,20 @@ def test_seeds_may_be_integers_of_numpy(same: Any) -> None:
         ({"suite": "dlrm-20x5"}, "Did you mean 'dlrm-20x4'"),
         ({"suite": "mlperf-x8"}, r"has no training tasks, only the splits \['test'\]"),
         ({"suite": None}, r"suite must be the name of a suite.*not None.*TaskSuite\('mine', \[task"),
-        ({"suite": load_suite(SUITE)[0]}, r"not Task\(.*Wrap .*TaskSuite\('mine', \[task\]\)"),
         ({"suite": TaskSampler}, "not a class; pass an instance"),
         ({"cost_model": "analytic"}, "Did you mean 'analytical'"),
         ({"cost_model": AnalyticalCostModel}, "cost.model"),
         ({"reward": "sparse"}, "no reward named 'sparse'"),
         ({"reward": None}, "reward must be the name of one, .*'terminal'.*not None"),
         ({"observation": "compat"}, "Did you mean 'compact'"),
-        ({"observation": print}, "observation must be the name of one, .*'full'.*of Observation, not <built-in"),
         ({"observation": CompactObservation}, r"pass an instance: CompactObservation\(\)"),
         ({"max_tables": 19}, "max_tables must be an integer of at least 20.*19"),
-        ({"max_tables": "50"}, "max_tables must be an integer.*'50'"),
         ({"max_devices": 8.0}, "max_devices must be an integer of at least 4.*8.0"),
         ({"render_mode": "human"}, "ansi.*not 'human'"),
-        *(
-            ({"illegal": wrong}, f"illegal must be 'terminate' or 'redirect', not {wrong!r}")
-            for wrong in ("mask", None, True)
-        ),
+        ({"illegal": "mask"}, "illegal must be 'terminate' or 'redirect', not 'mask'"),
     ],
 )
-def test_wrong_arguments_are_refused_with_one_message(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_rejected_with_one_message(arguments: dict[str, Any], message: str) -> None:
     messages = []
     for made in (EmbeddingPlacementEnv, lambda **more: EmbeddingPlacementVectorEnv(2, **more)):
         with pytest.raises((InvalidOptionError, UnknownNameError), match=message) as raised:
@@ -221,15 +190,13 @@ def test_wrong_arguments_are_refused_with_one_message(arguments: dict[str, Any],
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *(({"num_envs": number}, "num_envs must be an integer of at least 1") for number in (0, True, 2.0, None)),
-        *(
-            ({"autoreset_mode": mode}, r"one of \['NEXT_STEP', 'SAME_STEP', 'DISABLED'\]")
-            for mode in ("never", 3, None)
-        ),
+        ({"num_envs": 0}, "num_envs must be an integer of at least 1"),
+        ({"num_envs": True}, "num_envs must be an integer of at least 1"),
+        ({"autoreset_mode": "never"}, r"one of \['NEXT_STEP', 'SAME_STEP', 'DISABLED'\]"),
         ({"max_episode_steps": 10}, "max_episode_steps must be None, not 10: an episode ends by itself"),
     ],
 )
-def test_wrong_arguments_of_many_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_many_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         make(**arguments)
 

@@ -43,9 +43,6 @@ def results(env: EmbeddingPlacementVectorEnv, steps: int, seed: int = 0) -> Any:
             yield env.reset(options={"reset_mask": over})
 
 
-# Memory
-
-
 @MODES
 def test_no_two_results_share_memory(make: Any, arrays_in: Any, mode: AutoresetMode) -> None:
     env = make(autoreset_mode=mode)
@@ -76,12 +73,8 @@ def test_without_copies_only_the_constant_keys_are_shared_and_they_are_right(
     assert seen.keys() > CONSTANT
 
 
-# Ends
-
-
-@MODES
-def test_a_step_before_the_first_reset_asks_for_it(make: Any, mode: AutoresetMode) -> None:
-    env = make(2, autoreset_mode=mode, render_mode="ansi")
+def test_a_step_before_the_first_reset_asks_for_it(make: Any) -> None:
+    env = make(2, render_mode="ansi")
     for ask in (lambda: env.step(np.zeros(2, np.int64)), env.action_masks, env.render):
         with pytest.raises(ResetNeeded, match=r"reset"):
             ask()
@@ -104,25 +97,18 @@ def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
     env.step(np.zeros(3, np.int64))
 
 
-# Actions
-
-
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
         (np.zeros(3, np.int64), r"an integer array of shape \(4,\); got int64 of shape \(3,\)"),
-        (np.zeros((4, 1), np.int64), r"got int64 of shape \(4, 1\)"),
         (np.zeros(4), r"got float64 of shape \(4,\)"),
         (np.zeros(4, np.bool_), r"got bool"),
-        (np.array([0, 1, None, 0]), r"got object"),
-        (1, r"of shape \(\)"),
         *(
             (actions, "none of them masked and no Booleans; got")
-            for actions in (np.ma.array([0, 1, 0, 0], mask=[0, 1, 0, 0]), [True, 0, 0, 0], [0, np.True_, 0, 0])
+            for actions in (np.ma.array([0, 1, 0, 0], mask=[0, 1, 0, 0]), [0, np.True_, 0, 0])
         ),
         ([[0], [0, 1], [0], [0]], r"Actions are 4 device numbers, one for each environment, not \[\[0\], \[0, 1\]"),
         (None, r"got object of shape \(\)"),
-        ("0000", r"of shape \(\)"),
         (np.array([0, 0, 3, 0]), r"from 0 to 2, not 3 as for environment 2"),
         (np.array([0, -1, 0, 0]), r"from 0 to 2, not -1 as for environment 1"),
         (np.array([2**63, 0, 0, 0], np.uint64), r"not 9223372036854775808 as for environment 0"),

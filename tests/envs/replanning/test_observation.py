@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.drift.levels import MEDIUM
+from shard_gym.drift.levels import GROWING
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
 from shard_gym.envs.replanning import observation as module
@@ -20,7 +20,7 @@ from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_DAYS, WINDOWS, 
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
-NAMES = ("plain", "growing", "spot", "split", "growing spot")
+NAMES = ("growing", "spot", "split")
 MODEL = make_sharding_cost_model("analytical")
 W = len(WINDOWS)
 
@@ -118,25 +118,33 @@ def change(now: np.ndarray, before: np.ndarray) -> float:
     return float(np.sqrt(total / (before + 0.01).sum()))
 
 
-def test_changes_of_lookups_of_a_case_that_is_written_out() -> None:
-    """Two tables; the first twice what it was, the second the same, then nothing."""
-    before, now = np.array([0.99, 2.99]), np.array([[[1.99, 2.99], [0.99, 2.99], [0.0, 2.99], [0.99, 0.0]]])
-    shift = [np.sqrt(0.25) * np.log(2), 0.0, np.sqrt(0.25) * np.log(100), np.sqrt(0.75) * np.log(300)]
-    total = [np.log(4.99 / 3.99), 0.0, np.log(3.0 / 3.99), np.log(1.0 / 3.99)]
-    assert module._changes(now, before)[0] == pytest.approx([*shift, *total])
+def test_the_means_of_windows_are_those_of_the_complete_hours_before_a_decision() -> None:
+    rng = np.random.default_rng(0)
+    lookups = rng.exponential(size=(400, 3))
+    hourly = lookups.reshape(100, 4, 3).mean(axis=1)
+    found = window_means(lookups, 75, 20)
+    assert found.shape == (20, len(WINDOWS), 3)
+    for decision in (0, 7, 19):
+        hour = 75 + decision
+        expected = [hourly[hour - 1], hourly[hour - 24 : hour], hourly[hour - 72 : hour], hourly[hour - 24 : hour - 12]]
+        for window, each in enumerate(expected):
+            assert found[decision, window] == pytest.approx(np.atleast_2d(each).mean(axis=0), rel=1e-9)
 
 
-@pytest.mark.parametrize("at", [0, 7, 24, 30])
+@pytest.mark.parametrize("at", [0, 7, 30])
 def test_nothing_depends_on_the_future(
     drift_task: Callable[..., DriftTask], env_for: MakeEnv, same: Any, at: int
 ) -> None:
-    """Two tasks with the same drift up to a decision, and other lookups from then on."""
-    level = replace(MEDIUM, departures=2.0)
+    """Two tasks with the same drift up to a decision, and other lookups from then on; other rows from the next day."""
+    level = replace(GROWING, age_days=(3.0, 6.0), departures=2.0)
     one, other = (drift_task(6, 3, level=level) for _ in range(2))
     assert one.task is not other.task  # so they share no data
     lookups = other.drift.lookups.copy()
     lookups[(HISTORY_DAYS * HOURS + at) * 4 :] *= np.random.default_rng(0).uniform(0.2, 5.0, 6)
-    object.__setattr__(other, "drift", replace(other.drift, lookups=lookups))
+    rows, exponent, tomorrow = other.drift.rows.copy(), other.drift.exponent.copy(), HISTORY_DAYS + at // HOURS + 1
+    rows[tomorrow:] *= 1.5
+    exponent[tomorrow:] *= 1.1
+    object.__setattr__(other, "drift", replace(other.drift, lookups=lookups, rows=rows, exponent=exponent))
     available = other.available.copy()
     available[at + 1 :] = ~available[at + 1 :]
     available[at + 1 :, 0] = True
@@ -147,7 +155,7 @@ def test_nothing_depends_on_the_future(
     for decision in range(at + 1):
         assert same(seen[0][0], seen[1][0]), decision
         assert same(seen[0][1], seen[1][1]), decision
-        action = int(rng.integers(5)) if rng.random() < 0.3 else 0
+        action = int(rng.integers(9)) if rng.random() < 0.3 else 0
         seen = [env.step(action)[::4] for env in envs]
     assert not same(seen[0][0], seen[1][0])
 

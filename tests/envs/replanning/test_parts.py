@@ -1,23 +1,23 @@
-"""The parts of a task: bytes and loads on each day as those of the drifted tables themselves, and known placements."""
+"""How the tables of an episode are split, and their parts: bytes and loads on each day, and known placements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
-from shard_gym.drift.levels import GROWING, STRONG, DriftLevel
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.drift.levels import GROWING, SPOT, STRONG, DriftLevel
 from shard_gym.drift.load_grid import drifted_tables
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.planner import Planner
+from shard_gym.envs.replanning.split import split_of
 from shard_gym.envs.replanning.windows import HEADROOM_DAYS, window_means
 from shard_gym.errors import InvalidTaskError
-from shard_gym.forms import NO_LIMIT, Form, SplitTask, formed, whole
+from shard_gym.forms import FINER, FORMS, NO_LIMIT, Form, SplitTask, formed, forms_of, whole
 from shard_gym.placement import memory_used
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.sharding.statistics import shard_tables
@@ -39,9 +39,6 @@ def tables_on(task: DriftTask, day: int, lookups: np.ndarray | None = None) -> T
     drift = task.drift
     given = np.ones(task.task.num_tables) if lookups is None else lookups
     return drifted_tables(task.task.tables, task.popularity, given, drift.rows[day], drift.exponent[day])
-
-
-# Memory
 
 
 def test_bytes_follow_growth_and_pruning(drift_task: MakeDriftTask) -> None:
@@ -112,31 +109,14 @@ def test_growth_goes_on_as_in_the_last_three_days(drift_task: MakeDriftTask) -> 
     assert fell
 
 
-def test_fits_says_whether_every_device_has_room(drift_task: MakeDriftTask) -> None:
-    task = drift_task(4, 3)
-    parts, rng = Parts(task, whole(task.task), MODEL, 3), np.random.default_rng(0)
-    placements, sizes = rng.integers(3, size=(5, 20, 4)), rng.integers(1, 5, 4)
-    free = np.array([5, 4, 9])
-    found = parts.fits(placements, sizes, free)
-    used = [[memory_of(placement, sizes) for placement in some] for some in placements]
-    assert found.tolist() == [[all(u <= f for u, f in zip(each, free, strict=True)) for each in some] for some in used]
-    assert 0 < found.sum() < found.size
-
-
-def memory_of(placement: np.ndarray, sizes: np.ndarray) -> list[int]:
-    return [int(sizes[placement == device].sum()) for device in range(3)]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_known_placement_has_room_on_all_days(drift_task: MakeDriftTask, seed: int) -> None:
-    task = drift_task(8, 2, seed, replace(GROWING, age_days=(5.0, 9.0)))
-    need = np.max([tables_on(task, day).memory_bytes for day in range(HISTORY_DAYS + DAYS)], axis=0)
-    cap = int(max(0.62 * need.sum(), 1.02 * need.max()))
-    short = replace(task.task.topology, memory_cap_bytes=np.full(2, cap))
-    task = replace(task, task=replace(task.task, topology=short))
+@pytest.mark.parametrize("seed", range(2))
+def test_the_known_placement_has_room_on_all_days(
+    drift_task: MakeDriftTask, short: Callable[..., DriftTask], seed: int
+) -> None:
+    task = short(drift_task(8, 2, seed, replace(GROWING, age_days=(5.0, 9.0))), 1.2)
     known = Parts(task, whole(task.task), MODEL, 2).known
     for day in range(HISTORY_DAYS + DAYS):
-        assert (memory_used(known, tables_on(task, day), 2) <= short.memory_cap_bytes).all()
+        assert (memory_used(known, tables_on(task, day), 2) <= task.task.topology.memory_cap_bytes).all()
 
 
 def test_tables_that_outgrow_all_devices_are_refused(drift_task: MakeDriftTask) -> None:
@@ -155,56 +135,37 @@ def test_fewer_devices_have_the_least_cap(drift_task: MakeDriftTask) -> None:
     assert Parts(task, whole(task.task), MODEL, 2).free(0).tolist() == [caps.min()] * 2
 
 
-# Loads
-
-
-def costs_of(
-    parts: Parts, day: int, lookups: np.ndarray, placement: np.ndarray, model: Any = MODEL
-) -> tuple[float, float]:
-    """Cost in ms of a placement of the parts: from the grids, and with the tables themselves."""
-    task, form = parts.task, parts.form
-    cost = Planner(model, parts.topology).costs(*parts.loads(day, lookups), placement)
-    tables = tables_on(task, day, lookups)
-    parted = tables.select(form.table).with_dims(form.task.tables.embedding_dim)
-    held = model.reduce(model.table_loads(parted, parts.topology), placement, parts.topology.num_devices)
-    for kind, some in form.spread.items():
-        for loads in model.shard_loads(shard_tables(tables.select(some), kind, parts.topology), kind, parts.topology):
-            held = model.add(held, loads)
-    return float(cost), float(model.costs(held, parts.topology.cluster())[1])
-
-
-@pytest.mark.parametrize("level", [STRONG, GROWING], ids=["strong", "growing"])
 @pytest.mark.parametrize(
     ("kind", "widest"), [(TABLE_WISE, NO_LIMIT), (TABLE_WISE, 32), (ROW_WISE, NO_LIMIT), (DATA_PARALLEL, 64)]
 )
-def test_costs_are_those_of_the_drifted_tables(
-    drift_task: MakeDriftTask, kind: str, widest: int, level: DriftLevel
-) -> None:
-    task, rng = drift_task(5, 3, SEED, level), np.random.default_rng(0)
+def test_costs_are_those_of_the_drifted_tables(drift_task: MakeDriftTask, kind: str, widest: int) -> None:
+    task, rng = drift_task(5, 3, SEED, GROWING), np.random.default_rng(0)
     form = form_of(task, kind, widest)
-    for devices in (2, 3):
+    for devices, day in ((2, HISTORY_DAYS), (3, 12)):
         parts = Parts(task, form, MODEL, devices)
-        for day in (HISTORY_DAYS, 12):
-            lookups = window_means(task.drift.lookups, day * 24, 24)[rng.integers(24)]
-            seen = task.drift.lookups[day * 96 : (day + 1) * 96][rng.integers(96, size=3)]
-            for each in (*lookups, *seen):
-                found, exact = costs_of(parts, day, each, rng.integers(devices, size=parts.count))
-                assert found == pytest.approx(exact, rel=2e-3)
+        means = window_means(task.drift.lookups, day * 24, 24)[rng.integers(24)]
+        for lookups in (*means, *task.drift.lookups[day * 96 + rng.integers(96, size=3)]):
+            placement = rng.integers(devices, size=parts.count)
+            found = Planner(MODEL, parts.topology).costs(*parts.loads(day, lookups), placement)
+            tables = tables_on(task, day, lookups)
+            parted = tables.select(form.table).with_dims(form.task.tables.embedding_dim)
+            held = MODEL.reduce(MODEL.table_loads(parted, parts.topology), placement, devices)
+            for spread, some in form.spread.items():
+                shards = shard_tables(tables.select(some), spread, parts.topology)
+                for loads in MODEL.shard_loads(shards, spread, parts.topology):
+                    held = MODEL.add(held, loads)
+            exact = MODEL.costs(held, parts.topology.cluster())[1]
+            assert float(found) == pytest.approx(float(exact), rel=2e-3)
 
 
-def test_the_plan_of_a_form_costs_what_the_cost_model_says(drift_task: MakeDriftTask) -> None:
-    task, rng = drift_task(5, 4, SEED), np.random.default_rng(0)
-    for form in (form_of(task, ROW_WISE, 64), form_of(task, DATA_PARALLEL)):
-        parts, placement = Parts(task, form, MODEL, 4), rng.integers(4, size=len(form.table))
-        lookups = task.drift.lookups[500]
-        plan = form.plan(placement)
-        expected = MODEL.estimate_plan(plan, tables_on(task, 5, lookups), task.task.topology).total_ms
-        assert costs_of(parts, 5, lookups, placement)[0] == pytest.approx(expected, rel=2e-3)
-
-
-@pytest.mark.parametrize("model", [MODEL, AnalyticalShardingModel("fp16")], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("level", [STRONG, GROWING], ids=["strong", "growing"])
-@pytest.mark.parametrize("kind", [TABLE_WISE, ROW_WISE, DATA_PARALLEL])
+@pytest.mark.parametrize(
+    ("kind", "level", "model"),
+    [
+        (TABLE_WISE, GROWING, MODEL),
+        (ROW_WISE, STRONG, AnalyticalShardingModel("fp16")),
+        (DATA_PARALLEL, GROWING, AnalyticalShardingModel("fp16")),
+    ],
+)
 def test_no_placement_costs_more_than_the_highest(
     drift_task: MakeDriftTask, kind: str, level: DriftLevel, model: AnalyticalShardingModel
 ) -> None:
@@ -217,3 +178,94 @@ def test_no_placement_costs_more_than_the_highest(
         costs = Planner(model, parts.topology).costs(loads[:, None], everywhere[:, None], placements[None])
         worst = max(worst, float(costs.max()))
     assert 0.3 * highest < worst <= highest
+
+
+def with_caps(task: DriftTask, share: float) -> DriftTask:
+    """The task with so much of its tables' memory at the beginning on each device."""
+    caps = np.full(task.task.num_devices, int(share * task.task.tables.memory_bytes.sum()))
+    topology = replace(task.task.topology, memory_cap_bytes=caps)
+    return replace(task, task=replace(task.task, topology=topology))
+
+
+def has_room(task: DriftTask, form: SplitTask, devices: int) -> bool:
+    try:
+        Parts(task, form, MODEL, devices).known  # noqa: B018
+    except InvalidTaskError:
+        return False
+    return True
+
+
+def cost_of(form: SplitTask) -> float:
+    """ms under the cost model of the plan of the greedy placement."""
+    parts, topology = form.task.tables, form.task.topology
+    loads = MODEL.table_loads(parts, topology)[None]
+    greedy = Planner(MODEL, topology).greedy(
+        loads, form.loads(MODEL)[None], parts.memory_bytes, topology.memory_cap_bytes
+    )
+    return MODEL.estimate_plan(form.plan(greedy[0]), form.origin.tables, form.origin.topology).total_ms
+
+
+def same_form(one: SplitTask, other: SplitTask) -> bool:
+    return (
+        np.array_equal(one.table, other.table)
+        and one.spread.keys() == other.spread.keys()
+        and all(np.array_equal(one.spread[kind], other.spread[kind]) for kind in one.spread)
+    )
+
+
+def test_tables_stay_whole_where_they_may_not_be_split(drift_task: MakeDriftTask) -> None:
+    task = drift_task(7, 3)
+    for model in (MODEL, AnalyticalCostModel()):
+        form = split_of(task, model)
+        assert form.table.tolist() == list(range(7))
+        assert not form.spread
+        assert form.task is task.task
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_form_is_the_cheapest_with_room(drift_task: MakeDriftTask, seed: int) -> None:
+    task = drift_task(5, 3, seed, splittable=True)
+    forms = forms_of(task.task, FORMS)
+    assert len(forms) > 1
+    chosen = split_of(task, MODEL)
+    assert cost_of(chosen) == pytest.approx(min(map(cost_of, forms)), rel=1e-9)
+    assert cost_of(chosen) < max(map(cost_of, forms))
+
+
+@pytest.mark.parametrize(("level", "share"), [(GROWING, 0.75), (SPOT, 0.55), (STRONG, 0.36)])
+def test_a_form_without_room_on_all_days_is_not_chosen(
+    drift_task: MakeDriftTask, level: DriftLevel, share: float
+) -> None:
+    """With all devices and with the fewest that are ever there."""
+    differ = 0
+    for seed in range(6):
+        task = with_caps(drift_task(5, 3, seed, level, splittable=True), share)
+        numbers = {int(task.available.sum(axis=1).min()), 3}
+        forms = forms_of(task.task, FORMS)
+        good = [form for form in forms if all(has_room(task, form, devices) for devices in numbers)]
+        differ += 0 < len(good) < len(forms)
+        try:
+            chosen = split_of(task, MODEL)
+        except InvalidTaskError:
+            assert not good
+            continue
+        assert all(has_room(task, chosen, devices) for devices in numbers)
+        if good:
+            assert any(same_form(chosen, form) for form in good)
+        else:
+            assert any(same_form(chosen, form) for form in forms_of(task.task, FINER))
+    assert differ
+
+
+def test_tables_that_fit_in_no_form_are_refused(drift_task: MakeDriftTask) -> None:
+    grows = drift_task(5, 2, level=DriftLevel(growth=1.0, age_days=(3.0, 3.0)), splittable=True)
+    with pytest.raises(
+        InvalidTaskError, match=r"split, they have no room on 2 devices on all days.*let them grow less"
+    ):
+        split_of(with_caps(grows, 1.0), MODEL)
+
+
+def test_a_model_without_shards_is_refused_for_tables_that_may_be_split(drift_task: MakeDriftTask) -> None:
+    model = AnalyticalCostModel()
+    with pytest.raises(InvalidTaskError, match=f"cost model '{model.fingerprint}' knows no shards"):
+        split_of(drift_task(splittable=True), model)

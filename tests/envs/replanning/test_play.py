@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.play import history_of, play, player_of
-from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidPlacementError
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError
 
 MODEL = make_sharding_cost_model("analytical")
 
@@ -69,15 +69,8 @@ def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
         found = history_of(each.task, each.actions, MODEL)
         assert found.seconds == pytest.approx(each.history.seconds, rel=1e-12)
         assert all(same(getattr(found, name), getattr(each.history, name)) for name in ("kinds", "repairs"))
-
-
-def test_what_follows_from_actions_is_the_same_whether_or_not_plans_are_known(kinds_of_tasks: Tasks) -> None:
-    """In a process of its own no plan is known; here a copy of the task shares none with the original."""
-    for task in kinds_of_tasks.values():
-        [played] = play(Random(), [task], MODEL)
-        fresh = replace(task, task=replace(task.task))
-        found = history_of(fresh, played.actions, MODEL)
-        assert found.seconds == pytest.approx(played.history.seconds, rel=1e-12)
+    fresh = replace(each.task, task=replace(each.task.task))  # it shares no plans that are known already
+    assert history_of(fresh, each.actions, MODEL).seconds == pytest.approx(each.history.seconds, rel=1e-12)
 
 
 def test_an_illegal_action_ends_its_episode_alone(kinds_of_tasks: Tasks) -> None:
@@ -100,22 +93,8 @@ def test_a_function_of_observations_is_a_player(kinds_of_tasks: Tasks) -> None:
     assert played.seconds == other.seconds
 
 
-class Broken(AnalyticalShardingModel):
-    """A model that says NaN for the whole iteration."""
-
-    name = "broken"
-
-    def iteration_cost(self, phases: Any, shared: Any, cluster: Any) -> Any:
-        return super().iteration_cost(phases, shared, cluster) * np.nan
-
-
-def test_costs_that_are_no_numbers_are_refused(drift_task: Callable[..., DriftTask]) -> None:
-    with pytest.raises(InvalidCostError, match="must be a finite number"):
-        play(Always(0), [drift_task(3)], Broken())
-
-
-@pytest.mark.parametrize("given", [[0.7], [0, 0], 0, [float("nan")], None])
-def test_what_is_no_action_for_each_task_is_refused(kinds_of_tasks: dict[str, DriftTask], given: Any) -> None:
+@pytest.mark.parametrize("given", [[0.7], [0, 0], None])
+def test_what_is_no_action_for_each_task_is_rejected(kinds_of_tasks: dict[str, DriftTask], given: Any) -> None:
     class Odd:
         def begin(self, count: int) -> None:
             pass
