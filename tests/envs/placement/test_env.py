@@ -11,12 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
-<<<<<<< HEAD
 from shard_gym.envs.core.episode_state import Status
-=======
 from shard_gym.envs.core.reward import REWARDS
-from shard_gym.envs.core.state import Status
->>>>>>> 5c8450c286b32e0a4f733892812f2bc2e56e94a8
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import penalty_ms
