@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.sharding import (
     SHARDING_TYPES,
     ShardingPlan,
@@ -28,11 +26,9 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
-from shard_gym.workload import Workload
 
 SEEDS = st.integers(0, 2**32 - 1)
 MODEL, ANALYTICAL = AnalyticalShardingModel(), AnalyticalCostModel()
@@ -56,23 +52,6 @@ def test_a_plan_of_whole_tables_costs_what_the_placement_costs(
     cost = MODEL.estimate(placement, tables, topology)
     assert cost.total_ms == wanted.total_ms
     assert np.array_equal(cost.phases_ms, wanted.phases_ms)
-
-
-@settings(max_examples=30)
-@given(seed=SEEDS, dtype=st.sampled_from(["fp32", "fp16"]))
-def test_on_one_device_all_sharding_types_are_the_same(random_tables: Any, seed: int, dtype: str) -> None:
-    tables, topology = random_tables(np.random.default_rng(seed), 3), hardware_profile("a100-dgx").topology(1)
-    makers: list[Callable[[int], TableSharding]] = [
-        lambda table: table_wise(tables, table, 0),
-        lambda table: column_wise(tables, table, [0]),
-        lambda table: row_wise(tables, table, topology),
-        lambda table: table_row_wise(tables, table, topology, 0),
-        lambda table: data_parallel(tables, table, topology),
-    ]
-    plans = [ShardingPlan(tuple(make(table) for table in range(3))) for make in makers]
-    costs = [AnalyticalShardingModel(dtype).estimate_plan(plan, tables, topology) for plan in plans]
-    assert len({cost.total_ms for cost in costs}) == 1
-    assert all(np.array_equal(cost.phases_ms, costs[0].phases_ms) for cost in costs)
 
 
 @settings(max_examples=40)
@@ -145,42 +124,6 @@ def every_sharding(
     return found
 
 
-def test_a_replica_reads_the_rows_that_fall_into_its_samples() -> None:
-    """100,000 rows, each read four times in a batch: of one eighth, it reads 1 - (7/8)^4 of them."""
-    histogram = np.eye(NUM_BINS)[[2]]
-    tables = Tables(
-        np.array([10**6]),
-        np.array([16]),
-        np.array([4e5 / 65_536]),
-        np.array([1e5]),
-        histogram,
-        histogram,
-        Workload(65_536),
-    )
-    topology = hardware_profile("a100-dgx").topology(8)
-    replica = shard_tables(tables, "data_parallel", topology)
-    assert replica.workload.batch_size == 8_192
-    assert replica.distinct_rows[0] == pytest.approx(1e5 * (1 - (7 / 8) ** 4), rel=1e-6)
-    assert replica.memory_bytes[0] == tables.memory_bytes[0]
-
-
-def test_half_the_bytes_on_the_links_and_a_codec_at_both_ends(random_tables: Any) -> None:
-    tables = random_tables(np.random.default_rng(1), 4, dims=(64,))
-    plan, topology = (
-        plan_of_placement([0, 1, 2, 3], tables),
-        hardware_profile("a100-dgx").topology(4, devices_per_host=2),
-    )
-    full, half = (AnalyticalShardingModel(t).estimate_plan(plan, tables, topology) for t in ("fp32", "fp16"))
-    assert half.phases_ms[:, 1].max() < 0.7 * full.phases_ms[:, 1].max()
-    assert np.array_equal(half.phases_ms[:, [0, 3]], full.phases_ms[:, [0, 3]])
-    bf16 = AnalyticalShardingModel("bf16")
-    assert bf16.estimate_plan(plan, tables, topology).total_ms == half.total_ms
-    assert len({AnalyticalShardingModel(t).fingerprint for t in ("fp32", "fp16", "bf16")}) == 3
-    assert AnalyticalShardingModel().fingerprint == ANALYTICAL.fingerprint
-    with pytest.raises(UnknownNameError, match=r"'fp8'.*bf16, fp16, fp32"):
-        AnalyticalShardingModel("fp8")
-
-
 def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, random_plan: Any) -> None:
     """Also where only some of the plans have partial sums or replicas."""
     rng = np.random.default_rng(0)
@@ -194,18 +137,6 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
         assert np.array_equal(phases[number], alone.phases_ms)
 
 
-def test_wrong_sharding_types_are_named(random_tables: Any) -> None:
-    tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
-    with pytest.raises(UnknownNameError, match=r"'rowwise'\. Did you mean 'row_wise'"):
-        variants_of(tables, topology, ("table_wise", "rowwise"))
-    with pytest.raises(InvalidOptionError, match="must contain 'table_wise'"):
-        variants_of(tables, topology, ("row_wise",))
-    with pytest.raises(InvalidOptionError, match="list of sharding types"):
-        variants_of(tables, topology, 7)
-    with pytest.raises(InvalidOptionError, match="max_halvings"):
-        variants_of(tables, topology, max_halvings=-1)
-
-
 def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert make_sharding_cost_model("analytical").fingerprint == ANALYTICAL.fingerprint
     constants = FITTED._replace(cycles_per_row=1.0)
@@ -214,5 +145,23 @@ def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert made.constants == constants
     half = AnalyticalShardingModel("fp16")
     assert make_sharding_cost_model(half) is half
+    assert len({AnalyticalShardingModel(t).fingerprint for t in ("fp32", "fp16", "bf16")}) == 3
+    with pytest.raises(UnknownNameError, match=r"'fp8'.*bf16, fp16, fp32"):
+        AnalyticalShardingModel("fp8")
     with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
         make_sharding_cost_model("measured")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"sharding_types": ("table_wise", "rowwise")}, UnknownNameError, r"'rowwise'\. Did you mean 'row_wise'"),
+        ({"sharding_types": ("row_wise",)}, InvalidOptionError, "must contain 'table_wise'"),
+        ({"sharding_types": 7}, InvalidOptionError, "list of sharding types"),
+        ({"max_halvings": -1}, InvalidOptionError, "max_halvings"),
+    ],
+)
+def test_wrong_variants_are_named(random_tables: Any, options: Any, error: type[Exception], says: str) -> None:
+    tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
+    with pytest.raises(error, match=says):
+        variants_of(tables, topology, **options)
