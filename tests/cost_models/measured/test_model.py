@@ -66,12 +66,6 @@ def measured() -> Iterator[MeasuredCostModel]:
         yield model
 
 
-@pytest.fixture(scope="module")
-def sequential() -> Iterator[MeasuredCostModel]:
-    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 4096, "layout": "sequential"}) as model:
-        yield model
-
-
 def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
     assert found.phases_ms.shape == (2, 4)
@@ -80,18 +74,12 @@ def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: Measured
     assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
     assert 0 <= found.spread < 100
     assert found.seconds > 0
-
-
-def test_an_empty_device_computes_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
-    found = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)
-    assert found.phases_ms[0, COMPUTE].tolist() == [0, 0]
-    assert (found.phases_ms[1] > 0).all()
-
-
-def test_one_device_exchanges_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
-    found = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
-    assert found.phases_ms[0, COMMUNICATION].tolist() == [0, 0]
-    assert (found.phases_ms[0, COMPUTE] > 0).all()
+    empty = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)  # nothing on the first device
+    assert empty.phases_ms[0, COMPUTE].tolist() == [0, 0]
+    assert (empty.phases_ms[1] > 0).all()
+    alone = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
+    assert alone.phases_ms[0, COMMUNICATION].tolist() == [0, 0]
+    assert (alone.phases_ms[0, COMPUTE] > 0).all()
 
 
 def test_times_are_cached_by_the_tables_on_a_device(quick_workers: None, tables: Tables, tmp_path: Path) -> None:
@@ -173,27 +161,23 @@ def test_without_a_layout_there_is_a_process_for_each_device_if_there_are_as_man
     assert (model.layout_of(1), model.layout_of(usable_cpus() + 1)) == ("parallel", "sequential")
 
 
-def test_sequential_devices_share_one_worker_and_model_the_exchange(
-    sequential: MeasuredCostModel, tables: Tables
-) -> None:
+def test_sequential_devices_share_one_worker_and_model_the_exchange(quick_workers: None, tables: Tables) -> None:
     placement = np.arange(20) % 2
-    found = sequential.estimate(placement, tables, TOPOLOGY)
-    assert sequential._session is not None
-    assert len(sequential._session.pids) == 1
-    moved = placement.copy()
-    moved[0], moved[1] = 1, 0
-    sequential.estimate(moved, tables, TOPOLOGY)
+    with MeasuredCostModel("cpu", **{**QUICK, "layout": "sequential"}) as sequential:
+        found = sequential.estimate(placement, tables, TOPOLOGY)
+        assert sequential._session is not None
+        assert len(sequential._session.pids) == 1
     widths = np.array([tables.select(np.flatnonzero(placement == d)).embedding_dim.sum() for d in (0, 1)])
-    expected = all_to_all_ms(widths * 4.0 * 4096, TOPOLOGY.cluster())
+    expected = all_to_all_ms(widths * 4.0 * 64, TOPOLOGY.cluster())
     assert found.phases_ms[:, 1].tolist() == found.phases_ms[:, 2].tolist() == expected.tolist()
     assert (found.phases_ms[:, COMPUTE] > 0).all()
 
 
 def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -> None:
-    workload = MeasuredCostModel("cpu").as_measured(tables).workload
-    assert (workload.weight_dtype, workload.optimizer) == ("fp32", "rowwise_adagrad")
-    told = MeasuredCostModel("cpu", weight_dtype="fp16", optimizer="sgd").as_measured(tables).workload
-    assert (told.weight_dtype, told.optimizer) == ("fp16", "sgd")
+    for told in ({}, {"weight_dtype": "fp16", "optimizer": "sgd"}):
+        workload = MeasuredCostModel("cpu", **told).as_measured(tables).workload
+        expected = {"weight_dtype": "fp32", "optimizer": "rowwise_adagrad", **told}
+        assert {name: getattr(workload, name) for name in expected} == expected
 
 
 def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
@@ -229,13 +213,11 @@ def test_memory_that_others_use_is_told_from_memory_that_is_not_there(
         ({"weight_dtype": "bf16"}, UnknownNameError, "bf16"),
         ({"optimizer": "adam"}, UnknownNameError, "adam"),
         ({"iterations": 0}, InvalidOptionError, "iterations"),
-        ({"iterations": 2.5}, InvalidOptionError, "iterations"),
         ({"batch_size": True}, InvalidOptionError, "batch_size"),
         ({"warmup": -1}, InvalidOptionError, "warmup"),
         ({"batches": 0}, InvalidOptionError, "batches"),
         ({"threads": 0}, InvalidOptionError, "threads"),
         ({"timeout_s": 0}, InvalidOptionError, "timeout_s"),
-        ({"timeout_s": float("nan")}, InvalidOptionError, "timeout_s"),
         ({"seed": -1}, InvalidOptionError, "seed"),
     ],
 )
@@ -244,22 +226,17 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], error: type[Except
         MeasuredCostModel(**arguments)
 
 
-def test_fingerprints_differ_by_the_settings() -> None:
-    prints = {
-        MeasuredCostModel("cpu", **options).fingerprint
-        for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "sequential"}, {"seed": 1})
-    }
-    assert len(prints) == 5
-    assert MeasuredCostModel("cpu", layout="parallel").fingerprint.startswith("measured-v2-parallel-")
-
-
 def test_the_fingerprint_of_a_machine_and_its_settings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a data set can be continued later; a change of what is measured raises the version."""
     there = Machine("cpu", "AMD EPYC", 2, 24 * 2**30, "2.13.0+cpu", "1.8.0", "", "")
     monkeypatch.setattr(model, "this_machine", lambda device: there)
-    here = MeasuredCostModel("cpu", layout="parallel", weight_dtype="fp32", optimizer="rowwise_adagrad")
+    fixed: dict[str, Any] = {"layout": "parallel", "weight_dtype": "fp32", "optimizer": "rowwise_adagrad"}
+    here = MeasuredCostModel("cpu", **fixed)
     assert here.hardware == "cpu-amd-epyc-2-threads"
     assert here.fingerprint == "measured-v2-parallel-85f4eabd7a78b1981989ee51"
+    others = ({"iterations": 11}, {"batch_size": 8}, {"layout": "sequential"}, {"seed": 1}, {"optimizer": "sgd"})
+    prints = {MeasuredCostModel("cpu", **{**fixed, **other}).fingerprint for other in others}
+    assert len(prints | {here.fingerprint}) == 6
 
 
 def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytest.MonkeyPatch) -> None:
