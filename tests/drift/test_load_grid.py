@@ -57,7 +57,7 @@ def test_the_grid_has_the_rows_and_exponents_of_a_day() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> None:
     """What passes the L2 cache has steps between the nodes; all else is nearly linear."""
     rng = np.random.default_rng(seed)
@@ -75,7 +75,7 @@ def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> N
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_a_grid_of_few_nodes_says_the_same(grid: LoadGrid, seed: int) -> None:
     rng = np.random.default_rng(seed)
     some = np.sort(np.exp(rng.uniform(np.log(LOWEST), np.log(HIGHEST), (3, len(TABLES)))), axis=0)

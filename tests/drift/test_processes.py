@@ -69,14 +69,14 @@ def test_the_walk_keeps_its_deviation_and_forgets() -> None:
 
 
 def test_rows_grow_by_a_power_of_age_and_cold_rows_leave_once_a_week() -> None:
-    grown = drawn(15, growth=0.5, age_days=(10.0, 10.0)).rows
-    np.testing.assert_allclose(grown, np.broadcast_to(np.sqrt(1 + np.arange(15) / 10)[:, None], (15, MANY)), rtol=1e-9)
-    pruned = drawn(15, pruned=0.2).rows
+    grown = drawn(15, 500, growth=0.5, age_days=(10.0, 10.0)).rows
+    np.testing.assert_allclose(grown, np.broadcast_to(np.sqrt(1 + np.arange(15) / 10)[:, None], (15, 500)), rtol=1e-9)
+    pruned = drawn(15, 500, pruned=0.2).rows
     assert (pruned[0] == 1).all()
     falls = np.diff(np.log(pruned), axis=0) / np.log(0.8)
     assert set(np.rint(falls.ravel()).tolist()) == {0.0, 1.0}
     for week in (falls[:7], falls[7:]):
-        np.testing.assert_allclose(week.sum(axis=0), np.ones(MANY), rtol=1e-9)
+        np.testing.assert_allclose(week.sum(axis=0), np.ones(500), rtol=1e-9)
 
 
 def test_features_arrive_and_retire() -> None:
