@@ -105,7 +105,7 @@ def all_to_all_ms_with_one(
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:
-    """`all_to_all_ms` of one topology on floats, bit for bit (tests/cost_models/test_all_to_all.py).
+    """`all_to_all_ms` of one topology on floats, bit for bit (tests/cost_models/test_analytical_properties.py).
 
     Args:
         output_bytes: D numbers, see `all_to_all_ms`.

@@ -90,3 +90,16 @@ def test_a_wrapped_model_has_the_form_and_one_with_another_formula_has_none(rand
     assert linear.cost_ms(np.array([0, 1, 1])) > 0
     assert Doubled().linear_costs(tables, topology) is None
     assert AnalyticalCostModel(FITTED._replace(overlap_loss=1.01)).linear_costs(tables, topology) is None
+
+
+@given(st.sampled_from(sorted(PROFILES)), st.integers(2, 20), st.integers(1, 9), st.integers(0, 2**16))
+def test_no_split_of_the_outputs_has_a_smaller_largest_message(
+    profile: str, num_devices: int, devices_per_host: int, seed: int
+) -> None:
+    outputs = np.random.default_rng(seed).exponential(size=num_devices) ** 2
+    topology = PROFILES[profile].topology(num_devices, devices_per_host=devices_per_host)
+    for link in links_of(topology.cluster()):
+        for split in (outputs, np.full(num_devices, outputs.mean())):
+            assert link.least_bytes(outputs.sum()) <= (link.shares @ split).max() * (1 + 1e-12)
+        if (link.sent > 0).all() and (len(link.received) or np.ptp(link.sent) == 0):
+            assert link.least_bytes(outputs.sum()) == pytest.approx((link.shares @ split).max())

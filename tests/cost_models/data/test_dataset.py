@@ -16,6 +16,7 @@ from shard_gym.cost_models.data.dataset import (
     CostDataset,
     CostRecorder,
 )
+from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 
 MODEL = AnalyticalCostModel()
@@ -122,3 +123,44 @@ def test_a_data_set_needs_a_placement_and_one_workload(recorder: CostRecorder, d
     estimate = CostEstimate(np.ones((topology.num_devices, 4)), 4.0)
     with pytest.raises(InvalidOptionError, match="one workload"):
         recorder.add(tables.with_training(optimizer="rowwise_adagrad"), topology, placement, estimate)
+
+
+# Shards
+
+
+@pytest.fixture
+def shards(random_task: Any) -> ShardRecorder:
+    made, topology = ShardRecorder(), random_task(np.random.default_rng(0), 1, 2).topology
+    for count in (3, 2):
+        inputs, devices = np.full((count, 5), count, np.float32), np.arange(count) % 2
+        made.add(inputs, devices, topology, CostEstimate(np.full((2, 4), float(count)), 1.0))
+    return made
+
+
+def test_restoring_replaces_the_recorded_shards(shards: ShardRecorder, same: Callable[[Any, Any], bool]) -> None:
+    arrays = shards.to_arrays()
+    shards.restore(arrays)
+    assert same(shards.to_arrays(), arrays)
+    shards.restore({})
+    assert len(shards) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cost_ms", lambda array: array[:1]),
+        ("inputs", lambda array: array[:-1]),
+        ("inputs", lambda array: array.astype(np.float64)),
+        ("devices", lambda array: array + 1),
+        ("phases_ms", lambda array: array[..., :3]),
+        ("start", lambda array: array + 1),
+        ("topology", lambda array: array + 1),
+        ("topologies", lambda array: array[:-1]),
+    ],
+)
+def test_damaged_arrays_of_shards_are_refused(
+    shards: ShardRecorder, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    arrays = shards.to_arrays()
+    with pytest.raises(DamagedFileError, match="The measured costs are damaged"):
+        shards.restore({**arrays, name: change(arrays[name])})
