@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, part_of_batch
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
 
@@ -121,3 +121,11 @@ def test_the_same_batch_size_changes_nothing_and_a_larger_one_is_refused() -> No
 def test_a_table_without_lookups_stays_without() -> None:
     part = part_of_batch(np.zeros(1), ReuseStatistics(np.zeros(1), *np.zeros((2, 1, NUM_BINS))), 0.5)
     assert not np.concatenate([statistic.ravel() for statistic in part]).any()
+
+
+def test_rounding_never_passes_rows_or_lookups() -> None:
+    rows, lookups = np.array([123_456_789.0, 10.0, 5.0]), np.array([1e12, 9.87654321, 1e9])
+    exact = ReuseStatistics(np.minimum(rows, lookups), *np.full((2, 3, NUM_BINS), 1 / NUM_BINS))
+    stored = rounded_statistics(exact, rows, lookups)
+    assert (stored.distinct_rows <= np.minimum(rows, lookups)).all()
+    np.testing.assert_allclose(stored.distinct_rows, exact.distinct_rows, rtol=1e-6)

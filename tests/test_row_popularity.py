@@ -95,7 +95,7 @@ def test_tables_that_cannot_be_are_refused_by_the_name_of_the_argument(changes: 
         Tables.from_zipf(**arguments, workload=Workload(64), speed=1)
 
 
-@pytest.mark.parametrize("q", [[np.nan], [-0.1], [[1.0], [1.0, 2.0]], ["a"]])
+@pytest.mark.parametrize("q", [[np.nan], [-0.1], [np.inf], [[1.0]], [[1.0], [1.0, 2.0]], ["a"]])
 def test_an_impossible_popularity_is_refused(q: Any) -> None:
     with pytest.raises(InvalidTablesError, match="q must be"):
         RowPopularity(q, [1.0])  # type: ignore[arg-type]

@@ -148,6 +148,7 @@ def test_impossible_numbers_are_named_with_their_table(name: str, value: float) 
     ("changes", "message"),
     [
         ({"num_embeddings": [0, 1, 1]}, r"table 0 \(users\) is 0; it must be an integer from 1 to 1099511627776\."),
+        ({"num_embeddings": np.array([2**40 + 1, 1, 1])}, "is 1099511627777; it"),
         ({"embedding_dim": [16, 18, 64]}, r"Table 1 \(items\) has embedding_dim 18.*multiple of 4"),
         ({"embedding_dim": [16, 32]}, r"embedding_dim must have shape \(3,\), not \(2,\)"),
         ({"reuse_histogram": np.ones((3, 16)) / 16}, r"reuse_histogram must have shape \(3, 17\), not \(3, 16\)"),

@@ -150,6 +150,7 @@ def test_brackets_take_indices_and_names_and_refuse_others_by_name(suite: TaskSu
     ("choose", "message"),
     [
         (lambda tasks: [1, 2], "tasks of suite 'x' must be a list of Tasks.*got 1"),
+        (lambda tasks: 5, "got 5"),
         (lambda tasks: tasks[0], r"a list of Tasks, such as \[task\]; got Task\('s/0'"),
         (lambda tasks: (), "'x' has no tasks"),
         (lambda tasks: (tasks[0], tasks[0]), "two tasks of the same name"),
@@ -240,6 +241,9 @@ def test_samples_repeat_with_their_generator_and_differ_otherwise(pool: Tables) 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"num_tables": (0, 5)}, InvalidTaskError, r"num_tables.*1 <= smallest.*got \(0, 5\)"),
+        ({"num_devices": (2, 3.0)}, InvalidTaskError, "num_devices .*two integers"),
+        ({"embedding_dims": 16}, InvalidTaskError, r"such as \(16, 32\), not 16"),
         ({"num_tables": (5, 81)}, InvalidTaskError, r"<= 80, the tables of the pool; got \(5, 81\)"),
         ({"num_devices": (3, 2)}, InvalidTaskError, r"num_devices of a TaskSampler.*got \(3, 2\)"),
         ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be a number above 1, not 1.0"),

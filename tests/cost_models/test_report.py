@@ -104,7 +104,7 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
         "75.0 % (300.0 %)",
         "20.0 % (25.0 %)",
     ]
-    assert found["analytical, A100-SXM4-80GB, scaled"] == ["0.0 % (0.0 %)"] * 5
+    assert found["analytical, A100-SXM4-80GB, scaled"] == ["0.00 % (0.00 %)"] * 5
     order = markdown_rows(text, "### Ranking of placements")
     assert order[f"*{REPEATED}*"] == ["1.000", "-", "-", "-"]
     assert order["analytical, A100-SXM4-80GB, scaled"] == ["1.000", "1.000", "0.00 %", "0.00 %"]

@@ -28,6 +28,7 @@ MakeDriftTask = Callable[..., DriftTask]
         ({"age_days": (60.0, 10.0)}, r"age_days of a DriftLevel must be a tuple of the least and the most, not \(60"),
         ({"away_hours": (1.0, 2.0, 3.0)}, "away_hours of a DriftLevel must be a tuple of the least and the most"),
         ({"leaving": (1.0, 2.5)}, r"leaving of a DriftLevel must be two integers, not \(1.0, 2.5\)"),
+        ({"arrivals": 2}, "arrivals of a DriftLevel must be a share"),
         ({"pruned": 1.1}, "pruned of a DriftLevel must be a share, at most 1, not 1.1"),
     ],
 )

@@ -78,12 +78,15 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "foreign, no header": (save(ARRAYS), "not written by ShardGym"),
     "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
     "a newer schema": (save(ARRAYS, header(schema="shard-gym-weights/3")), "update shard-gym"),
+    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
     "about is a list": (save(ARRAYS, header(about=[])), "about of .* must be dict"),
     "an unknown key": (save(ARRAYS, header(more=1)), "has the unknown key 'more'"),
     "no checksum": (save(ARRAYS, {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}})}), "lacks"),
     "another checksum": (save(ARRAYS, header()), "is damaged: its content is not what its SHA-256 says"),
     "another weight": (WHOLE.replace(np.float32(5).tobytes(), np.float32(4).tobytes()), "not what its SHA-256 says"),
+    "another dtype": (WHOLE.replace(b'"F32"', b'"I32"'), "not what its SHA-256 says"),
     "another kind": (WHOLE, "holds 'agent', not 'training'"),
+    "infinity": (signed({"w": np.array([np.inf], np.float16)}), "'w' in .* holds NaN or infinity"),
     "NaN": (signed({"w": np.array([1.0, np.nan])}), "'w' in .* holds NaN or infinity. Train it again."),
 }
 

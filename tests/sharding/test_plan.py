@@ -190,6 +190,17 @@ def test_wrong_columns_are_named(random_tables: Any, shards: Any, says: str) -> 
         check_plan(plan, tables, devices(2))
 
 
+def test_integers_of_numpy_are_checked_as_integers(random_tables: Any) -> None:
+    """They overflow: 2**63 - 4 + 4 columns are negative, and 128 + 128 of eight bits are none."""
+    tables = random_tables(np.random.default_rng(0), 1, dims=(256,))
+    rows, halves = int(tables.num_embeddings[0]), column_wise(tables, 0, [0, 1])
+    narrow = Shard(1, 0, rows, np.uint8(128), np.uint8(128))
+    check_plan(ShardingPlan((replace(halves, shards=(halves.shards[0], narrow)),)), tables, devices(4))
+    beyond = Shard(0, 0, rows, np.int64(2**63 - 4), np.int64(4))
+    with pytest.raises(InvalidPlanError, match="a shard beyond them"):
+        check_plan(ShardingPlan((replace(halves, shards=(*halves.shards, beyond)),)), tables, devices(4))
+
+
 def test_what_is_no_plan_is_refused(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 2)
     one = table_wise(tables, 0, 0)
@@ -219,19 +230,6 @@ def test_a_plan_of_whole_tables_is_a_placement(random_tables: Any) -> None:
     assert [s.first_column for s in split.tables[2].shards] == [0, 4, 8, 12]
     assert column_wise(tables, 0, np.array([0, 1]), np.array([12, 4])) == column_wise(tables, 0, [0, 1], [12, 4])
     assert data_parallel(tables, 1, devices(3)).devices == [0, 1, 2]
-
-
-def test_integers_of_numpy_are_checked_as_integers(four_tables: Tables) -> None:
-    """They overflow: 2**63 - 4 + 4 columns are negative, and 128 + 128 of eight bits are none."""
-    tables, topology = four_tables.with_dims(256), devices(4)
-    rest = tuple(table_wise(tables, table, 0) for table in range(1, 4))
-    rows = int(tables.num_embeddings[0])
-    halves = column_wise(tables, 0, [0, 1])
-    narrow = replace(halves, shards=(halves.shards[0], Shard(1, 0, rows, np.uint8(128), np.uint8(128))))
-    check_plan(ShardingPlan((narrow, *rest)), tables, topology)
-    beyond = Shard(0, 0, rows, np.int64(2**63 - 4), np.int64(4))
-    with pytest.raises(InvalidPlanError, match="a shard beyond them"):
-        check_plan(ShardingPlan((replace(halves, shards=(*halves.shards, beyond)), *rest)), tables, topology)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from shard_gym.cost_models.data.collecting import (
     MeasurementId,
     measurement_schedule,
 )
-from shard_gym.cost_models.data.folder import INDEX, read_index
+from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.data.sampling import PlacementSampler, split_of
 from shard_gym.cost_models.data.splits import SPLITS
@@ -35,7 +35,6 @@ from shard_gym.errors import (
     RunsFailedError,
     UnwritablePathError,
 )
-from shard_gym.io.files import read_json
 from shard_gym.workload import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
@@ -135,15 +134,6 @@ def test_what_is_measured_is_what_is_sampled(tmp_path: Path) -> None:
         assert SPLITS[found.costs.placement_split[row]] == split_of(id.number)
 
 
-def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
-    collect(tmp_path, AnalyticalCostModel, count=3)
-    found = load_measurements(tmp_path)
-    assert np.isnan(found.info.spread).all()
-    assert np.isnan(found.info.clock_ghz).all()
-    assert not found.info.late.any()
-    assert found.index.hardware == "analytical"
-
-
 def test_two_programs_never_add_to_one_folder(tmp_path: Path) -> None:
     class Second(Fake):
         def estimate(self, *args: Any) -> CostEstimate:
@@ -170,14 +160,6 @@ def test_what_a_full_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: py
         collect(tmp_path, failing, count=30, part_size=16, repeat_every=None, on_progress=said.append)
     assert len(measured_ids(tmp_path)) == said[-1].measured == said[-1].new == 16
     assert said[-1].failed == len(read_index(tmp_path).failed) == 1
-
-
-def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path) -> None:
-    collect(tmp_path, count=3)
-    (tmp_path / "tables-0000.parquet").unlink()
-    with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
-        collect(tmp_path, count=6)
-    assert len(read_json(tmp_path / INDEX)["parts"]) == 1
 
 
 def test_one_model_measures_first_and_again(tmp_path: Path) -> None:
@@ -253,6 +235,14 @@ def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
     assert collect(tmp_path, budget_s=10, clock=ticking_clock()).new == 9
 
 
+def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
+    collect(tmp_path, AnalyticalCostModel, count=3)
+    found = load_measurements(tmp_path)
+    assert np.isnan([*found.info.spread, *found.info.clock_ghz]).all()
+    assert not found.info.late.any()
+    assert found.index.hardware == "analytical"
+
+
 # Failures
 
 
@@ -298,6 +288,9 @@ def test_other_measurements_go_into_another_folder(
     with pytest.raises(InvalidOptionError, match=f"{message}.*Name another folder"):
         collect(tmp_path, make_model, sampler, count=5)
     assert len(measured_ids(tmp_path)) == 3
+    (tmp_path / "tables-0000.parquet").unlink()
+    with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
+        collect(tmp_path, count=6)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_test_tables_are_placed_several_times() -> None:
         ({"max_bytes": 1}, "allow more memory"),
         ({"pools": ("dlrm-2020",)}, "There is no .*'dlrm-2020'"),
         ({"pools": ("dlrm-2021", "dlrm-2021")}, "pools"),
+        ({"pools": ()}, "pools"),
     ],
 )
 def test_impossible_settings_are_refused(change: dict[str, object], words: str) -> None:

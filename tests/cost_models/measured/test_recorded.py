@@ -97,15 +97,13 @@ def test_an_index_that_does_not_fit_the_table_is_refused(path: Path) -> None:
 
 def test_a_file_that_contradicts_itself_is_refused_for_the_table_that_does(tmp_path: Path) -> None:
     indices, offsets, lengths = recorded()
-    longer = lengths.copy()
-    longer[0, 0] += 1
-    lookups = RecordedLookups(write((indices, offsets, longer), tmp_path / "a.pt"))
+    one_more = np.pad([[1]], [(0, len(ROWS) - 1), (0, BATCH - 1)])
+    lookups = RecordedLookups(write((indices, offsets, lengths + one_more), tmp_path / "a.pt"))
     with pytest.raises(DamagedFileError, match=r"Table 0 of .*contradict"):
         lookups.stream(tables(*ROWS), 0, seed=0).lookups(0, 1)
     lookups.stream(tables(*ROWS), 1, seed=0).lookups(0, 1)
     for wrong in (-1, 2**41):
-        spoilt = indices.copy()
-        spoilt[0] = wrong
+        spoilt = np.append(wrong, indices[1:])
         lookups = RecordedLookups(write((spoilt, offsets, lengths), tmp_path / "b.pt"))
         with pytest.raises(DamagedFileError, match="they must lie from 0 to"):
             lookups.stream(tables(*ROWS), 0, seed=0).lookups(BATCH - 1, 1)

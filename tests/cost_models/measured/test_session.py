@@ -243,19 +243,9 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(sent: signal.Signals, tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            PARENT,
-            str(tmp_path),
-            str(Path(__file__).parent),
-            str(Path(__file__).parents[2] / "workers"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    folders = [tmp_path, Path(__file__).parent, Path(__file__).parents[2] / "workers"]
+    command = [sys.executable, "-c", PARENT, *map(str, folders)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2

@@ -53,6 +53,10 @@ def test_heads_are_networks_side_by_side() -> None:
         np.testing.assert_allclose(net.heads(WEIGHTS, "heads", INPUTS)[..., head], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_float64_inputs_are_computed_in_the_precision_of_the_weights() -> None:
+    assert net.mlp(WEIGHTS, "mlp", INPUTS.astype(np.float64)).dtype == np.float32
+
+
 def test_a_new_shortcut_adds_nothing() -> None:
     bent = {name.replace("mlp", "x"): array for name, array in WEIGHTS.items() if name.startswith("mlp")}
     straight = net.mlp(bent, "x", INPUTS)

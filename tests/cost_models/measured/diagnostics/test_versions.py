@@ -76,6 +76,11 @@ def test_versions_that_are_no_known_release_neither_match_nor_differ(torch: str,
             "'torch==2.14.*'`.",
         ),
         (
+            have("2.13.0", "1.1.0"),
+            "FBGEMM 1.1.0 and torch 2.13.0 do not go together. Install FBGEMM for this torch: `pip install "
+            "'fbgemm-gpu-cpu==1.8.*'`.",
+        ),
+        (
             Installed("2.12.0", {"fbgemm-gpu-cpu": "1.7.0", "fbgemm-gpu": "1.8.0"}),
             "fbgemm-gpu-cpu 1.7.0 and fbgemm-gpu 1.8.0 are both installed; both bring the package fbgemm_gpu, so the "
             "later one has overwritten files of the earlier one. Remove both: `pip uninstall -y fbgemm-gpu-cpu "
@@ -107,6 +112,7 @@ def test_versions_come_from_the_metadata(tmp_path: Path, monkeypatch: pytest.Mon
         ("Darwin", "arm64", ("", ""), "Darwin arm64"),
         ("Linux", "riscv64", ("glibc", "2.36"), "Linux riscv64 with glibc 2.36"),
         ("Linux", "x86_64", ("glibc", "2.17"), "Linux x86_64 with glibc 2.17"),
+        ("Linux", "x86_64", ("", ""), "Linux x86_64"),
         ("Linux", "x86_64", ("glibc", "2.28"), ""),
         ("Linux", "aarch64", ("glibc", "3.0"), ""),
     ],
