@@ -83,24 +83,6 @@ def test_it_is_tight_where_equal_groups_of_tables_fit_the_devices(
     assert lower_bound_ms(task.tables, task.topology, model) == pytest.approx(optimum, rel=1e-9)
 
 
-def test_the_bounds_of_all_regions_are_ascending_and_hold_for_their_levels(
-    random_task: Any, valid_placements: Any
-) -> None:
-    model = AnalyticalCostModel()
-    task = random_task(np.random.default_rng(5), 6, 3, dims=(16, 64, 128))
-    costs = model.linear_costs(task.tables, task.topology)
-    assert costs is not None
-    found = list(regions(costs, task.tables.memory_bytes, task.topology.memory_cap_bytes))
-    assert [region.bound_ms for region in found] == sorted(region.bound_ms for region in found)
-    assert len({(region.counts, region.lines) for region in found}) == len(found)
-    for placement in valid_placements(task):
-        levels = [costs.levels[placement == device].max(initial=0) for device in range(3)]
-        counts = tuple(np.bincount(levels, minlength=len(costs.lane_shares)).tolist())
-        own = [region.bound_ms for region in found if region.counts == counts]
-        assert own, "a placement is in no region"
-        assert min(own) <= costs.cost_ms(placement) * (1 + 1e-12)
-
-
 def test_a_limit_on_programs_loosens_the_bound_only(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, task = AnalyticalCostModel(), random_task(np.random.default_rng(4), 60, 4)
     exact = lower_bound_ms(task.tables, task.topology, model)

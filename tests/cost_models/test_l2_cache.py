@@ -62,13 +62,6 @@ def test_hits_lie_between_none_and_all_but_the_first_reads(
     assert (more >= hits).all()
 
 
-@pytest.mark.parametrize("s", [0.0, 1.05])
-def test_a_table_that_fits_misses_only_the_first_read_of_each_row(zipf_tables: Any, s: float) -> None:
-    tables = zipf_tables([5_000], 16, 20.0, s=s, batch_size=65_536)
-    misses = tables.lookups_per_batch - l2_hits(tables, A100)
-    assert misses == pytest.approx(tables.distinct_rows, rel=1e-3)
-
-
 def test_tables_share_the_cache_when_the_batch_is_small(zipf_tables: Any) -> None:
     """108 SMs x 45 warps in flight are 4860 bags: one table of 65536 samples, five of 1000."""
     whole = USABLE_L2 * A100.l2_bytes

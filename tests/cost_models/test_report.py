@@ -69,11 +69,7 @@ def shipped() -> Comparison:
     return compare(load_measurements(RESULTS / "measurements" / SHIPPED), {})
 
 
-def test_repeats_are_compared_with_first_measurements(comparison: Comparison, tmp_path: Path) -> None:
-    found = comparison.repeat_errors
-    assert found is not None
-    assert found.cost.mape == pytest.approx(REPEAT_FACTOR - 1)
-    assert found.cost.count == 7
+def test_measurements_may_have_no_repeats(tmp_path: Path) -> None:
     without = compare(measure(tmp_path, count=20, repeat_every=None), {})
     assert without.repeat_errors is None
     assert REPEATED not in page([without], "command", [""]).split("### Errors")[1]
