@@ -98,10 +98,8 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
     model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16"])))
     variants = variants_of(tables, topology, types, max_halvings=2)
     low, high = model.variant_bounds(variants, model.variant_loads(variants, topology), topology)
-    options = [
-        list(zip(variants.sharding_types, variants.parts.tolist(), legal, strict=True)) for legal in variants.legal
-    ]
-    for pair in itertools.product(*([each[:2] for each in row if each[2]] for row in options)):
+    kinds = list(zip(variants.sharding_types, variants.parts.tolist(), strict=True))
+    for pair in itertools.product(*(list(itertools.compress(kinds, legal)) for legal in variants.legal)):
         for _ in range(3):
             shardings = [sharding_of(rng, tables, table, *each, topology) for table, each in enumerate(pair)]
             cost_ms = model.estimate_plan(ShardingPlan(tuple(shardings)), tables, topology).total_ms
