@@ -25,6 +25,23 @@ def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None
 
 
 @EVERY_GPU
+def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
+    """A slip of a thousand, or of bits for bytes, leaves these ranges."""
+    device, links = profile.device, profile.links
+    assert 8 * 2**30 <= device.memory_bytes <= 256 * 2**30
+    assert 300 <= device.dram_gb_per_s <= 8000
+    assert 1000 <= device.l2_gb_per_s <= 12000
+    assert 2**20 <= device.l2_bytes <= 2**28
+    assert 0.5 <= device.clock_ghz <= 3
+    assert 1 <= device.kernel_launch_us <= 20
+    assert 1e5 <= links.inter_host_knee_bytes <= links.intra_host_knee_bytes * 1.1 <= 1e8
+    assert 0.1 < links.inter_host_knee_extra < 5
+    assert 0.1 < links.intra_host_knee_extra < 5
+    assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
+    assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
+
+
+@EVERY_GPU
 def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> None:
     """GB/s of DRAM, and of one direction of NVLink (PCIe for the RTX 2080 Ti)."""
     dram, link = {

@@ -8,7 +8,7 @@ import pytest
 
 from shard_gym.errors import InvalidTopologyError
 from shard_gym.hardware import hardware_profile
-from shard_gym.topology import MAX_DEVICES, Cluster, Topology
+from shard_gym.topology import MAX_DEVICES, Topology
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links
@@ -104,28 +104,6 @@ def test_a_cluster_says_who_shares_a_host() -> None:
     assert (cluster.inter_knee_bytes, cluster.inter_knee_extra) == (0.938e6, 0.612)
 
 
-@pytest.mark.parametrize(
-    ("num_devices", "latency_us", "crosses"),
-    [(1, 0.0, False), (2, LINKS.intra_host_latency_us, False), (3, LINKS.inter_host_latency_us, True)],
-)
-def test_the_latency_is_that_of_the_farthest_link_and_none_for_one_device(
-    num_devices: int, latency_us: float, crosses: bool
-) -> None:
-    cluster = Topology(DEVICE, LINKS, num_devices, 2).cluster()
-    assert cluster.latency_ms == pytest.approx(latency_us / 1000)
-    assert cluster.crosses_hosts == crosses
-
-
 def test_padding_below_the_number_of_devices_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="4 devices do not fit into max_devices=3"):
         Topology(DEVICE, LINKS, 4).cluster(3)
-
-
-def test_clusters_stack_along_a_new_first_axis() -> None:
-    clusters = [Topology(DEVICE, LINKS, size, 2).cluster(4) for size in (1, 3, 4)]
-    stacked = Cluster.stack(clusters)
-    assert stacked.device_mask.shape == (3, 4)
-    assert stacked.host_begin.shape == (3, 4)
-    for index, cluster in enumerate(clusters):
-        for field in fields(Cluster):
-            assert np.array_equal(getattr(stacked, field.name)[index], getattr(cluster, field.name))
