@@ -27,7 +27,7 @@ from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
-TIMEOUT_S = 1.5
+TIMEOUT_S = 2.0
 REAL_TIMEOUT_S = 4.0
 ENOUGH_S = 30.0
 LONG, SHORT = 10_000_000, 2
