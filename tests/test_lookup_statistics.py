@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, part_of_batch
+from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
 
@@ -27,8 +27,8 @@ def binomial(trials: int, share: float) -> np.ndarray:
     return np.asarray(np.exp(ways + counts * np.log(share) + counts[::-1] * np.log1p(-share)))
 
 
-@pytest.mark.parametrize("reads", [1, 2, 3, 7, 40, 100, 1_000, 30_000, 100_000])
-@pytest.mark.parametrize("share", [1 / 1024, 1 / 32, 0.3, 0.9])
+@pytest.mark.parametrize("reads", [1, 2, 7, 100, 100_000])
+@pytest.mark.parametrize("share", [1 / 1024, 0.3])
 def test_rows_that_are_all_read_equally_often_follow_the_binomial_distribution(reads: int, share: float) -> None:
     where = int(np.searchsorted(BIN_UPPER_EDGES, reads))
     lookups, whole = one_table({where: 50.0}, {where: reads})
@@ -47,7 +47,6 @@ def test_rows_that_are_all_read_equally_often_follow_the_binomial_distribution(r
     rows=st.lists(st.floats(0, 1e6), min_size=NUM_BINS, max_size=NUM_BINS).filter(lambda rows: sum(rows) > 1),
     share=st.floats(1e-4, 1),
 )
-@settings(max_examples=50, deadline=None)
 def test_a_part_has_at_most_the_rows_and_its_share_of_the_lookups(rows: list[float], share: float) -> None:
     counts = {where: min(1.4 * 2.0 ** (where - 1), 60_000) if where else 1 for where in range(NUM_BINS)}
     lookups, whole = one_table(dict(enumerate(rows)), counts)
@@ -60,7 +59,7 @@ def test_a_part_has_at_most_the_rows_and_its_share_of_the_lookups(rows: list[flo
     assert half.distinct_rows[0] == pytest.approx(part_of_batch(lookups, whole, share / 2).distinct_rows[0], rel=0.05)
 
 
-@pytest.mark.parametrize("batch_size", [256, 2_048, 32_768])
+@pytest.mark.parametrize("batch_size", [256, 32_768])
 def test_tables_of_a_pool_get_the_statistics_of_its_law(batch_size: int) -> None:
     pool = load_pool("dlrm-2021")
     assert pool.popularity is not None
@@ -76,13 +75,10 @@ def test_tables_of_a_pool_get_the_statistics_of_its_law(batch_size: int) -> None
     np.testing.assert_array_equal(tables.num_embeddings, pool.tables.num_embeddings)
 
 
-@pytest.mark.parametrize(
-    ("steps", "drift"), [([4_096, 2_048], 0.01), ([8_192, 512], 0.01), ([32_768, 16_384, 8_192, 4_096, 2_048], 0.02)]
-)
-@pytest.mark.parametrize("pool", ["dlrm-2021", "dlrm-2022"])
-def test_smaller_batches_step_by_step_drift_little(pool: str, steps: list[int], drift: float) -> None:
-    direct = load_pool(pool).tables.at_batch_size(steps[-1])
-    restated = load_pool(pool).tables
+@pytest.mark.parametrize(("steps", "drift"), [([8_192, 512], 0.01), ([32_768, 16_384, 8_192, 4_096, 2_048], 0.02)])
+def test_smaller_batches_step_by_step_drift_little(steps: list[int], drift: float) -> None:
+    direct = load_pool("dlrm-2021").tables.at_batch_size(steps[-1])
+    restated = load_pool("dlrm-2021").tables
     for batch_size in steps:
         restated = restated.at_batch_size(batch_size)
     assert restated.workload == direct.workload
@@ -94,7 +90,7 @@ def test_smaller_batches_step_by_step_drift_little(pool: str, steps: list[int], 
         assert off.max() < 10 * drift  # of a few tables, whose rows are read about as often as the edge of a bin
 
 
-@pytest.mark.parametrize("table", [0, 17, 300, 555])
+@pytest.mark.parametrize("table", [0, 300])
 def test_drawn_batches_have_these_statistics(table: int) -> None:
     tables = load_pool("dlrm-2021").tables
     stream, share = HistogramStream(tables, table, seed=0), 1 / 32
@@ -125,3 +121,11 @@ def test_the_same_batch_size_changes_nothing_and_a_larger_one_is_refused() -> No
 def test_a_table_without_lookups_stays_without() -> None:
     part = part_of_batch(np.zeros(1), ReuseStatistics(np.zeros(1), *np.zeros((2, 1, NUM_BINS))), 0.5)
     assert not np.concatenate([statistic.ravel() for statistic in part]).any()
+
+
+def test_rounding_never_passes_rows_or_lookups() -> None:
+    rows, lookups = np.array([123_456_789.0, 10.0, 5.0]), np.array([1e12, 9.87654321, 1e9])
+    exact = ReuseStatistics(np.minimum(rows, lookups), *np.full((2, 3, NUM_BINS), 1 / NUM_BINS))
+    stored = rounded_statistics(exact, rows, lookups)
+    assert (stored.distinct_rows <= np.minimum(rows, lookups)).all()
+    np.testing.assert_allclose(stored.distinct_rows, exact.distinct_rows, rtol=1e-6)

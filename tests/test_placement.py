@@ -35,7 +35,10 @@ def test_a_placement_is_valid_if_and_only_if_every_device_holds_its_tables(rando
     ]
     assert memory_used(placement, tables, count).tolist() == needed
     exact = np.maximum(needed, 1)
-    assert np.array_equal(check_placement(placement.tolist(), tables, devices(exact)), placement)
+    checked = check_placement(placement, tables, devices(exact))
+    assert np.array_equal(checked, check_placement(placement.tolist(), tables, devices(exact)))
+    assert np.array_equal(checked, placement)
+    assert not np.shares_memory(checked, placement)
     full = int(rng.choice(np.flatnonzero(needed)))
     exact[full] -= 1  # one byte less on one device
     with pytest.raises(
@@ -62,13 +65,11 @@ def test_memory_is_exact_beyond_what_floats_hold(random_tables: Any) -> None:
     ("placement", "message"),
     [
         ([0, 1], r"3 tables needs shape \(3,\).*got \(2,\)"),
-        ([0, 1, 0, 1], r"got \(4,\)"),
         ([[0, 1, 0]], r"got \(1, 3\)"),
         (None, r"got \(\)"),
         ([0, [1, 1], 0], "one list of device numbers"),
         ([0.0, 1.0, 0.0], "integers.*not float64"),
         ([True, False, True], "integers.*not bool"),
-        (["0", "1", "0"], "integers"),
         ([0, 1, 2], r"Table 2 \(table_2\) is on device 2, but the devices are 0 to 1"),
         ([0, -1, 1], r"Table 1 \(table_1\) is on device -1"),
         (np.array([0, 1, 2**63], np.uint64), f"device {2**63}"),
@@ -78,14 +79,7 @@ def test_what_is_no_placement_is_a_named_error(random_tables: Any, placement: An
     tables = random_tables(np.random.default_rng(0), 3)
     with pytest.raises(InvalidPlacementError, match=message):
         check_placement(placement, tables, devices([2**40, 2**40]))
-
-
-def test_a_checked_placement_is_an_array_of_its_own(random_tables: Any) -> None:
-    tables, given_ = random_tables(np.random.default_rng(0), 3), np.array([0, 1, 0])
-    checked = check_placement(given_, tables, devices([2**40, 2**40]))
-    assert checked.dtype == np.int64
-    assert not np.shares_memory(checked, given_)
-    assert check_placement(given_.astype(np.uint8), tables, devices([2**40, 2**40])).dtype == np.int64
+    assert check_placement(np.zeros(3, np.uint8), tables, devices([2**40, 2**40])).dtype == np.int64
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30))
@@ -98,7 +92,7 @@ def test_plans_and_json_say_the_same(placement: list[int]) -> None:
     assert json.loads(json.dumps(placement_to_json(array))) == placement
 
 
-@pytest.mark.parametrize("value", [None, "010", [0, 1.0, 0], [0, True, 0], [0, "1", 0], [0, 1, 9], [0, 1, 2**63]])
+@pytest.mark.parametrize("value", [None, "010", [0, 1.0, 0], [0, True, 0], [0, 1, 2**63]])
 def test_json_that_is_no_placement_is_a_named_error(random_tables: Any, value: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 3)
     with pytest.raises(InvalidPlacementError):

@@ -40,7 +40,7 @@ def simple(**changes: Any) -> Tables:
 # Values
 
 
-def test_arrays_are_read_only_copies_with_the_documented_dtypes() -> None:
+def test_arrays_are_read_only_copies_with_the_documented_dtypes_and_defaults() -> None:
     rows = np.array([1000, 2000, 3000])
     tables = simple(num_embeddings=rows)
     rows[0] = 1
@@ -49,14 +49,9 @@ def test_arrays_are_read_only_copies_with_the_documented_dtypes() -> None:
         assert getattr(tables, name).dtype == dtype
         with pytest.raises(ValueError, match="read-only"):
             getattr(tables, name)[0] = 4
-
-
-def test_defaults_are_one_feature_each_and_numbered_names() -> None:
-    tables = simple(names=())
-    assert tables.num_features.tolist() == [1, 1, 1]
-    assert tables.names == ("table_0", "table_1", "table_2")
-    assert len(tables) == 3
-    assert tables.lookups_per_batch.tolist() == [1024.0, 2560.0, 10240.0]
+    assert simple(names=()).names == ("table_0", "table_1", "table_2")
+    assert simple().num_features.tolist() == [1, 1, 1]
+    assert simple().lookups_per_batch.tolist() == [1024.0, 2560.0, 10240.0]
 
 
 @pytest.mark.parametrize(
@@ -74,20 +69,6 @@ def test_memory_is_weights_and_optimizer_state(weight_dtype: str, optimizer: str
     assert tables.memory_bytes.dtype == np.int64
     assert tables.workload == Workload(1024, weight_dtype, optimizer)
     assert simple(workload=Workload(1024, weight_dtype, optimizer)).memory_bytes[1] == bytes_of_the_second
-
-
-def test_memory_is_exact_beyond_what_floats_hold() -> None:
-    rows = 2**40 - 1
-    tables = simple(
-        num_embeddings=[rows, rows - 1, 1],
-        embedding_dim=[65536, 65532, 4],
-        distinct_rows=[1.0, 1.0, 1.0],
-        workload=Workload(1024, "fp32", "rowwise_adagrad"),
-    )
-    exact = [rows * (65536 * 4 + 4), (rows - 1) * (65532 * 4 + 4), 20]
-    assert exact[0] > 2**53
-    assert int(float(exact[0])) != exact[0], "this number would survive a float, and the test shows nothing"
-    assert tables.memory_bytes.tolist() == exact
 
 
 # Features
@@ -129,10 +110,8 @@ def test_selecting_keeps_everything_of_a_table() -> None:
     [
         ([0, 3], "no table 3; the tables are 0 to 2"),
         ([-1], "no table -1"),
-        ([0.0], "list of integers"),
         ([True, False, True], "list of integers"),
         ([[0, 1]], "list of integers"),
-        ([[0], [0, 1]], "Table indices must be numbers in rows of one length"),
         ("a", "list of integers, not 'a'"),
     ],
 )
@@ -170,10 +149,8 @@ def test_impossible_numbers_are_named_with_their_table(name: str, value: float) 
     [
         ({"num_embeddings": [0, 1, 1]}, r"table 0 \(users\) is 0; it must be an integer from 1 to 1099511627776\."),
         ({"num_embeddings": np.array([2**40 + 1, 1, 1])}, "is 1099511627777; it"),
-        ({"pooling_factor": np.array([np.nan, 1, 1])}, r"is nan; it must be a number from 0 to 1e\+06\."),
         ({"embedding_dim": [16, 18, 64]}, r"Table 1 \(items\) has embedding_dim 18.*multiple of 4"),
         ({"embedding_dim": [16, 32]}, r"embedding_dim must have shape \(3,\), not \(2,\)"),
-        ({"pooling_factor": ["a", 1, 1]}, "pooling_factor must be numbers, not"),
         ({"reuse_histogram": np.ones((3, 16)) / 16}, r"reuse_histogram must have shape \(3, 17\), not \(3, 16\)"),
         (
             {"access_histogram": np.ones((3, 17)) / 20},
@@ -183,17 +160,18 @@ def test_impossible_numbers_are_named_with_their_table(name: str, value: float) 
         ({"distinct_rows": [1001.0, 1.0, 1.0]}, r"Table 0 \(users\) reads 1001 distinct rows, more than its 1000 rows"),
         ({"pooling_factor": [0.1, 1.0, 1.0]}, r"reads 500 distinct rows.*its 102.4 lookups"),
         ({"names": ("a", "b")}, "3 tables but 2 names"),
+        *(
+            ({"names": ("a", "b", name)}, "A name of a table is printable text on one line")
+            for name in ("", "two\nlines", "\u202egnirts")
+        ),
         ({"names": "abc"}, "names must be a list of 3 texts, one for each table, not 'abc'"),
-        ({"names": (1, 2, 3)}, r"list of 3 texts.*not \(1, 2, 3\)"),
         ({"num_embeddings": []}, "at least one table"),
         ({"num_embeddings": [[1], [1, 2]]}, r"num_embeddings must be numbers in rows of one length, not \[\[1\]"),
         ({"num_embeddings": ["1000", "2000", "3000"]}, r"num_embeddings must be numbers, not \['1000'"),
-        ({"num_embeddings": [10**400, 1, 1]}, "num_embeddings must be numbers, not"),
         (
             {"workload": {"batch_size": 8}},
             r"workload must be a Workload, for example Workload\(.*not {'batch_size': 8}",
         ),
-        ({"workload": Workload}, "workload must be a Workload.*not <class"),
     ],
 )
 def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], message: str) -> None:
@@ -205,8 +183,7 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be an integer from 1 to 1,073,741,824, not 0"),
-        ({"batch_size": 2**30 + 1}, "not 1073741825"),
+        ({"batch_size": 2**30 + 1}, "batch_size must be an integer from 1 to 1,073,741,824, not 1073741825"),
         ({"batch_size": 1.5}, "not 1.5"),
         ({"batch_size": 8, "weight_dtype": "int8"}, "weight_dtype must be one of .*fp16.*fp32.*not 'int8'"),
         ({"batch_size": 8, "optimizer": "adam"}, "optimizer must be one of .*sgd.*not 'adam'"),
@@ -215,12 +192,6 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
 def test_a_workload_that_makes_no_sense_is_a_named_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidTablesError, match=message):
         Workload(**arguments)
-
-
-@pytest.mark.parametrize("name", ["", " ", "two\nlines", "bell\a", "\u202egnirts"])
-def test_names_of_tables_are_printable_text_on_one_line(name: str) -> None:
-    with pytest.raises(InvalidTablesError, match="A name of a table is printable text on one line"):
-        simple(names=("a", name))
 
 
 def test_tables_whose_bytes_overflow_are_refused() -> None:

@@ -44,11 +44,10 @@ def test_a_table_that_fits_no_device_is_named(tables: Tables) -> None:
     largest = int(tables.memory_bytes.argmax())
     needed = int(tables.memory_bytes[largest])
     caps = np.array([needed - 1, 10])
-    with pytest.raises(
-        TableTooLargeError, match=rf"Table {largest} \(table_{largest}\) of task 'x' needs {needed} bytes"
-    ):
-        Task("x", tables, PROFILE.topology(2, memory_cap_bytes=caps))
-    with pytest.raises(TableTooLargeError, match=f"{needed - 1} bytes.*Raise memory_cap_bytes"):
+    says = (
+        rf"Table {largest} \(table_{largest}\) of task 'x' needs {needed} bytes.*{needed - 1} bytes.*Raise memory_cap"
+    )
+    with pytest.raises(TableTooLargeError, match=says):
         Task("x", tables, PROFILE.topology(2, memory_cap_bytes=caps))
 
 
@@ -73,9 +72,8 @@ def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables)
     largest, total = int(tables.memory_bytes.max()), int(tables.memory_bytes.sum())
     fits = np.array([largest, total - largest])
     assert Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits)).num_tables == 5
-    with pytest.raises(
-        InvalidTaskError, match=r"The 5 tables of task 'x' need .*2 devices have .*Add devices"
-    ) as error:
+    says = r"The 5 tables of task 'x' need .*2 devices have .*Add devices"
+    with pytest.raises(InvalidTaskError, match=says) as error:
         Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits - np.array([0, 1])))
     assert not isinstance(error.value, TableTooLargeError)
 
@@ -129,10 +127,21 @@ def test_a_suite_is_an_ordered_list_with_names(suite: TaskSuite) -> None:
         suite.task("s/22")
 
 
-@pytest.mark.parametrize("key", [4, -1, 1.0, True, None, ()])
-def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="tasks 0 to 3; there is no task "):
-        suite.task(key)
+def test_brackets_take_indices_and_names_and_refuse_others_by_name(suite: TaskSuite) -> None:
+    assert suite[-1] is suite.tasks[-1]
+    assert suite[suite[0].name] is suite[0]
+    assert suite[:1] == suite.tasks[:1]
+    for index in (99, -99):
+        with pytest.raises(IndexError, match=f"there is no task {index}") as caught:
+            suite[index]
+        assert isinstance(caught.value, ShardGymError)
+    key: Any
+    for key in ("none", 1.5, None):
+        with pytest.raises(ShardGymError, match=r"there is no task|There is no task"):
+            suite[key]
+    for key in (4, -1, 1.0, True, None):
+        with pytest.raises(InvalidOptionError, match="tasks 0 to 3; there is no task "):
+            suite.task(key)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +149,6 @@ def test_an_index_out_of_range_is_a_named_error(suite: TaskSuite, key: Any) -> N
     [
         (lambda tasks: [1, 2], "tasks of suite 'x' must be a list of Tasks.*got 1"),
         (lambda tasks: 5, "got 5"),
-        (lambda tasks: "dlrm-20x4", "got 'd'"),
         (lambda tasks: tasks[0], r"a list of Tasks, such as \[task\]; got Task\('s/0'"),
         (lambda tasks: (), "'x' has no tasks"),
         (lambda tasks: (tasks[0], tasks[0]), "two tasks of the same name"),
@@ -232,17 +240,16 @@ def test_samples_repeat_with_their_generator_and_differ_otherwise(pool: Tables) 
     ("arguments", "error", "message"),
     [
         ({"num_tables": (0, 5)}, InvalidTaskError, r"num_tables.*1 <= smallest.*got \(0, 5\)"),
+        ({"num_devices": (2, 3.0)}, InvalidTaskError, "num_devices .*two integers"),
+        ({"embedding_dims": 16}, InvalidTaskError, r"such as \(16, 32\), not 16"),
         ({"num_tables": (5, 81)}, InvalidTaskError, r"<= 80, the tables of the pool; got \(5, 81\)"),
         ({"num_devices": (3, 2)}, InvalidTaskError, r"num_devices of a TaskSampler.*got \(3, 2\)"),
         ({"memory_slack": 1.0}, InvalidTaskError, "memory_slack must be a number above 1, not 1.0"),
-        ({"memory_slack": np.float64(0.5)}, InvalidTaskError, r"not 0\.5\."),
         ({"num_tables": 10}, InvalidTaskError, r"num_tables .*two integers.*not 10\..*such as \(8, 8\)"),
-        ({"num_devices": (2, 3.0)}, InvalidTaskError, "num_devices .*two integers"),
         ({"pool": "dlrm-2021"}, InvalidTaskError, r"Tables or a Pool, such as load_pool.*, not 'dlrm-2021'"),
         ({"profile": "a100"}, UnknownNameError, "Did you mean 'a100-dgx'"),
         ({"profile": None}, InvalidOptionError, "profile must be a HardwareProfile or the name of one.*not None"),
         ({"embedding_dims": (6,)}, InvalidTaskError, r"embedding_dims .*multiples of 4.*not \(6,\)"),
-        ({"embedding_dims": 16}, InvalidTaskError, r"such as \(16, 32\), not 16"),
         ({"embedding_dims": [[4], [4, 8]]}, InvalidTaskError, "not \\[\\[4"),
     ],
 )
@@ -251,16 +258,3 @@ def test_a_sampler_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         TaskSampler(**{"pool": pool, "num_tables": (5, 9), "num_devices": (2, 3), **arguments})
-
-
-def test_brackets_take_indices_and_names_and_refuse_others_by_name(suite: TaskSuite) -> None:
-    assert suite[-1] is suite.tasks[-1]
-    assert suite[suite[0].name] is suite[0]
-    assert suite[:1] == suite.tasks[:1]
-    for index in (99, -99):
-        with pytest.raises(IndexError, match=f"there is no task {index}") as caught:
-            suite[index]
-        assert isinstance(caught.value, ShardGymError)
-    for key in ("none", 1.5, None):
-        with pytest.raises(ShardGymError, match=r"there is no task|There is no task"):
-            suite[key]  # type: ignore[index]

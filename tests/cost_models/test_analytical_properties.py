@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
+from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.base import BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
 from shard_gym.hardware import PROFILES
 from shard_gym.placement import Placement
@@ -39,17 +38,16 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, equal_dims: bool = False, min_tables: int = 1) -> Problem:
-    count = draw(st.integers(min_tables, 12))
+def problems(draw: st.DrawFn) -> Problem:
+    count = draw(st.integers(1, 12))
     topology = draw(topologies())
 
     def each(strategy: st.SearchStrategy[Any]) -> list[Any]:
         return draw(st.lists(strategy, min_size=count, max_size=count))
 
-    dims = st.sampled_from([4, 16, 32, 48, 64, 128, 192, 512])
     tables = {
         "rows": each(st.sampled_from([1, 10, 1_000, 65_537, 3_000_000, 80_000_000])),
-        "dims": draw(dims) if equal_dims else each(dims),
+        "dims": each(st.sampled_from([4, 16, 32, 48, 64, 128, 192, 512])),
         "pooling": each(st.sampled_from([0.0, 0.03, 1.0, 7.5, 80.0])),
         "s": each(st.sampled_from([0.0, 0.8, 1.05, 1.5])),
         "features": each(st.integers(1, 2)),
@@ -79,19 +77,6 @@ def test_costs_are_deterministic_and_within_their_bounds(zipf_tables: Any, probl
     low, high = MODEL.cost_bounds(MODEL.table_loads(tables, problem.topology), problem.topology)
     assert 0 < low <= first.total_ms * (1 + 1e-12)
     assert first.total_ms * (1 - 1e-12) <= high < MODEL.penalty_ms(tables, problem.topology) < np.inf
-
-
-@few
-@given(problems(min_tables=2))
-def test_one_more_table_never_makes_anything_faster(zipf_tables: Any, problem: Problem) -> None:
-    tables = zipf_tables(**problem.tables)
-    all_but_one = np.arange(len(tables) - 1)
-    fewer = MODEL.estimate(problem.placement[:-1], tables.select(all_but_one), problem.topology)
-    more = MODEL.estimate(problem.placement, tables, problem.topology)
-    assert (more.phases_ms >= fewer.phases_ms * (1 - 1e-12)).all()
-    joined = problem.placement[-1]
-    assert (more.phases_ms[joined, COMPUTE] > 0).all()
-    assert more.total_ms >= fewer.total_ms * (1 - 1e-12)
 
 
 LARGER = {
@@ -136,23 +121,16 @@ def test_nothing_gets_slower_on_a_better_device(zipf_tables: Any, number: str, p
     assert (then <= now * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("name", [name for name in Constants._fields if not name.endswith("efficiency")])
 @few
-@given(problem=problems())
-def test_nothing_gets_faster_with_a_larger_constant(zipf_tables: Any, name: str, problem: Problem) -> None:
+@given(problems(), st.integers(0, 2))
+def test_placing_table_by_table_costs_the_same_in_plain_numbers_and_in_arrays(
+    zipf_tables: Any, problem: Problem, padding: int
+) -> None:
+    """In every bit; and up to rounding what all tables at once cost."""
+    size = problem.topology.num_devices + padding
+    cluster = Cluster.stack([problem.topology.cluster(size)])
     tables = zipf_tables(**problem.tables)
-    slower = AnalyticalCostModel(FITTED._replace(**{name: getattr(FITTED, name) * 1.5}))
-    now = MODEL.estimate(problem.placement, tables, problem.topology).phases_ms
-    then = slower.estimate(problem.placement, tables, problem.topology).phases_ms
-    assert (then >= now * (1 - 1e-12)).all()
-    assert then.sum() > now.sum() or name.startswith("cycles")
-
-
-@few
-@given(problems())
-def test_plain_numbers_have_the_bits_of_the_arrays(zipf_tables: Any, problem: Problem) -> None:
-    size, cluster = problem.topology.num_devices, Cluster.stack([problem.topology.cluster()])
-    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    loads = MODEL.table_loads(tables, problem.topology)
     devices = np.zeros((1, size, MODEL.num_loads))
     phases = [[0.0] * size for _ in range(4)]
     for row, device in enumerate(problem.placement):
@@ -162,80 +140,28 @@ def test_plain_numbers_have_the_bits_of_the_arrays(zipf_tables: Any, problem: Pr
         expected, total = MODEL.costs(devices, cluster)
         assert np.array_equal(np.array(phases).T, expected[0])
         assert cost == total[0]
-
-
-@few
-@given(problems(equal_dims=True, min_tables=2))
-def test_tables_of_one_width_cost_less_fused_than_alone(zipf_tables: Any, problem: Problem) -> None:
-    tables = zipf_tables(**problem.tables)
-    together = np.zeros(len(tables), np.int64)
-    fused = MODEL.estimate(together, tables, problem.topology).phases_ms[0, COMPUTE]
-    loads = MODEL.table_loads(tables, problem.topology)
-    alone = MODEL.single_table_phases(loads, problem.topology)[:, COMPUTE]
-    assert (fused < alone.sum(axis=0)).all()
-    assert (fused >= alone.max(axis=0) * (1 - 1e-12)).all()
-
-
-@few
-@given(problems())
-def test_placing_table_by_table_equals_placing_all_at_once(zipf_tables: Any, problem: Problem) -> None:
-    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
-    assert loads.shape == (len(problem.placement), MODEL.num_loads)
-    assert (loads >= 0).all()
-    devices = np.zeros((problem.topology.num_devices, MODEL.num_loads))
-    for table, device in enumerate(problem.placement):
-        devices[device] = MODEL.add(devices[device], loads[table])
-    np.testing.assert_allclose(
-        devices, MODEL.reduce(loads, problem.placement, problem.topology.num_devices), rtol=1e-12
-    )
-
-
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(problems())
-def test_the_bounds_hold_for_all_placements_of_a_tiny_task(zipf_tables: Any, problem: Problem) -> None:
-    tables = zipf_tables(**problem.tables).select(np.arange(min(4, len(problem.placement))))
-    devices = min(4, problem.topology.num_devices)
-    topology = replace(problem.topology, num_devices=devices, memory_cap_bytes=np.array(1))
-    loads = MODEL.table_loads(tables, topology)
-    low, high = MODEL.cost_bounds(loads, topology)
-    placements = product(range(devices), repeat=len(tables))
-    placed = np.stack([MODEL.reduce(loads, np.array(placement), devices) for placement in placements])
-    cluster = topology.cluster()
-    costs = MODEL.iteration_cost(MODEL.device_costs(placed, cluster), placed, cluster)
-    assert len(costs) == devices ** len(tables)
-    assert low <= costs.min() * (1 + 1e-12)
-    assert costs.max() * (1 - 1e-12) <= high
-    assert costs.max() < MODEL.penalty_ms(tables, topology)
-
-
-@few
-@given(problems(), st.integers(1, 4))
-def test_padding_changes_nothing(zipf_tables: Any, problem: Problem, extra: int) -> None:
-    size = problem.topology.num_devices
-    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
-    exact = MODEL.reduce(loads, problem.placement, size)
-    padded = MODEL.reduce(loads, problem.placement, size + extra)
-    phases = MODEL.device_costs(padded, problem.topology.cluster(size + extra))
-    np.testing.assert_allclose(phases[:size], MODEL.device_costs(exact, problem.topology.cluster()), rtol=1e-12)
-    assert (phases[size:] == 0).all()
+    np.testing.assert_allclose(devices[0], MODEL.reduce(loads, problem.placement, size), rtol=1e-12)
+    assert cost == pytest.approx(MODEL.estimate(problem.placement, tables, problem.topology).total_ms, rel=1e-12)
 
 
 @few
 @given(problems(), st.lists(topologies(), min_size=2, max_size=3))
-def test_a_stack_of_clusters_equals_a_loop_over_them(
+def test_padded_and_stacked_clusters_cost_what_each_costs_alone(
     zipf_tables: Any, problem: Problem, others: list[Topology]
 ) -> None:
     """Batched twice: N topologies, and for each two placements, one of them with nothing on any device."""
     loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
-    clusters = [topology.cluster(6) for topology in others]
-    devices = np.stack([MODEL.reduce(loads, problem.placement % t.num_devices, 6) for t in others])
+    clusters = [topology.cluster(7) for topology in others]
+    devices = np.stack([MODEL.reduce(loads, problem.placement % t.num_devices, 7) for t in others])
     stacked = MODEL.device_costs(devices, Cluster.stack(clusters))
-    assert stacked.shape == (len(others), 6, 4)
-    for index, cluster in enumerate(clusters):
-        np.testing.assert_allclose(stacked[index], MODEL.device_costs(devices[index], cluster), rtol=1e-12)
+    assert stacked.shape == (len(others), 7, 4)
+    for phases, padded, topology in zip(stacked, devices, others, strict=True):
+        size = topology.num_devices
+        np.testing.assert_allclose(phases[:size], MODEL.device_costs(padded[:size], topology.cluster()), rtol=1e-12)
+        assert (phases[size:] == 0).all()
     pair = np.stack([devices[0], np.zeros_like(devices[0])])
     in_pair = MODEL.device_costs(pair[None], clusters[0])
-    assert in_pair.shape == (1, 2, 6, 4)
+    assert in_pair.shape == (1, 2, 7, 4)
     np.testing.assert_allclose(in_pair[0, 0], stacked[0], rtol=1e-12)
     assert (in_pair[0, 1] == 0).all()
     costs = MODEL.iteration_cost(stacked, devices, Cluster.stack(clusters))

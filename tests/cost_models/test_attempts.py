@@ -17,24 +17,17 @@ def test_what_may_succeed_later_is_tried_twice(
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
+
+    def attempt() -> str:
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        return outcome
+
     outcomes = [error("The first time."), error("The second time.")]
     with pytest.raises(error, match="second" if calls == 2 else "first"):
-        tried_twice(lambda: _raise(outcomes.pop(0)))
+        tried_twice(attempt)
     assert len(outcomes) == 2 - calls
     assert waits == [attempts.MEMORY_WAIT_S] * (error is MemoryInUseError)
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def test_a_second_attempt_that_succeeds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MEMORY_WAIT_S", 0)
-    calls = iter([MemoryInUseError("Other programs have it."), None])
-
-    def measure() -> str:
-        if (error := next(calls)) is not None:
-            raise error
-        return "measured"
-
-    assert tried_twice(measure) == "measured"
+    if calls == 2:
+        outcomes = [error("The first time."), "measured"]
+        assert tried_twice(attempt) == "measured"

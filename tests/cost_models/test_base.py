@@ -12,7 +12,7 @@ from shard_gym.cost_models import (
     CountedCostModel,
     make_cost_model,
 )
-from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,
     GRADIENT_BYTES,
@@ -21,7 +21,9 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import placement_order
-from shard_gym.errors import InvalidPlacementError, MemoryExceededError, UnknownNameError
+from shard_gym.envs.core.problem import prepare
+from shard_gym.envs.core.state import advance, initial_state
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MemoryExceededError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
@@ -106,57 +108,92 @@ def test_fast_ways_are_dropped_where_a_subclass_overrides_their_formulas() -> No
         assert changed.costs_with_one is AdditiveCostModel.costs_with_one is not AnalyticalCostModel.costs_with_one
 
 
-@pytest.mark.parametrize("placement", [[-1] * 20, [4] * 20, [0] * 19, [0.0] * 20, "all", [[0], [0, 1]]])
-def test_an_estimate_of_no_placement_is_refused(placement: Any) -> None:
+def test_only_valid_placements_have_an_estimate() -> None:
     task = load_suite("dlrm-20x4")[0]
     with pytest.raises(InvalidPlacementError):
-        AnalyticalCostModel().estimate(placement, task.tables, task.topology)
+        MODEL.estimate([4] * 20, task.tables, task.topology)  # type: ignore[arg-type]
     with pytest.raises(MemoryExceededError):
-        AnalyticalCostModel().estimate([0] * 20, task.tables, task.topology)  # type: ignore[arg-type]
+        MODEL.estimate([0] * 20, task.tables, task.topology)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("devices_per_host", [1, 2, 3, 8])
-@pytest.mark.parametrize("num_devices", [1, 2, 5, 8, 16])
-def test_one_changed_device_costs_what_all_devices_together_say(num_devices: int, devices_per_host: int) -> None:
-    """The analytical model's way in O(D), bit for bit; some devices are empty, or hold equal outputs."""
-    cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
-    rng = np.random.default_rng([num_devices, devices_per_host])
-    for _ in range(20):
-        device_loads, new_loads = rng.random((num_devices, 10)), rng.random((12, 10))
-        for loads in (device_loads, new_loads):
-            loads[:, OUTPUT_BYTES_SENT] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
-        state = cluster, device_loads, MODEL.device_phases(device_loads), rng.integers(0, num_devices, 12), new_loads
-        counted = CountedCostModel(MODEL)
-        for fast, plain in zip(
-            counted.costs_with_one(*state), AdditiveCostModel.costs_with_one(MODEL, *state), strict=True
-        ):
-            assert fast.tolist() == plain.tolist()
-        assert counted.queries == 12
+PRESENT = {"outputs": (), "blocks": (PARTIAL_BYTES,), "replicas": (GRADIENT_BYTES,), "codec": (CODEC_MS_PER_BYTE,)}
 
 
-@pytest.mark.parametrize("devices_per_host", [1, 3, 4])
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
 @pytest.mark.parametrize("num_devices", [1, 8, 10])
-@pytest.mark.parametrize("present", ["outputs", "blocks", "replicas", "blocks on a host", "codec"])
-def test_one_changed_device_beside_spread_tables(present: str, num_devices: int, devices_per_host: int) -> None:
-    """The same of the model of sharded tables, where other exchanges take as long on all devices, and where not."""
-    model = AnalyticalShardingModel()
+@pytest.mark.parametrize("present", ["whole tables", *PRESENT, "blocks on a host"])
+def test_one_changed_device_costs_what_all_devices_together_say(
+    present: str, num_devices: int, devices_per_host: int
+) -> None:
+    """The ways of the analytical models in O(D), bit for bit; some devices are empty, or hold equal outputs.
+
+    Exchanges other than that of outputs take as long on all devices, or not.
+    """
+    model = MODEL if present == "whole tables" else AnalyticalShardingModel()
     cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
     rng = np.random.default_rng([num_devices, devices_per_host])
-    for changes in (False, True):
+    for changes in 5 * (False, True):
         device_loads, new_loads = rng.random((num_devices, model.num_loads)), rng.random((12, model.num_loads))
         for loads in (device_loads, new_loads):
             loads[:, OUTPUT_BYTES_SENT] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
             loads[:, PARTIAL_BYTES : CODEC_MS_PER_BYTE + 1] = 0.0
         devices = rng.integers(0, num_devices, 12)
-        if present != "outputs":
-            columns = {"blocks": PARTIAL_BYTES, "replicas": GRADIENT_BYTES, "codec": CODEC_MS_PER_BYTE}
-            column = columns.get(present, HOST_PARTIAL_BYTES)
+        for column in PRESENT.get(present, () if present == "whole tables" else (HOST_PARTIAL_BYTES,)):
             device_loads[:, column] = 8192.0
             if present == "blocks on a host":
                 device_loads[num_devices // 2 :, column] = 0.0
             new_loads[:, column] = device_loads[devices, column] + 4096.0 * changes
         state = cluster, device_loads, model.device_phases(device_loads), devices, new_loads
+        counted = CountedCostModel(model)
         for fast, plain in zip(
-            model.costs_with_one(*state), AdditiveCostModel.costs_with_one(model, *state), strict=True
+            counted.costs_with_one(*state), AdditiveCostModel.costs_with_one(model, *state), strict=True
         ):
             assert fast.tolist() == plain.tolist()
+        assert counted.queries == 12
+
+
+def test_other_constants_have_another_fingerprint_and_senseless_ones_are_refused() -> None:
+    prints = [AnalyticalCostModel(FITTED._replace(cycles_per_row=cycles)).fingerprint for cycles in (1.0, 2.0)]
+    assert MODEL.fingerprint == AnalyticalCostModel(Constants(*FITTED)).fingerprint == "analytical-v2"
+    assert all(each.startswith("analytical-v2-") for each in prints)
+    assert prints[0] != prints[1]
+    for name, value in (("sort_efficiency", 0.0), ("cycles_per_bag", float("nan"))):
+        with pytest.raises(InvalidOptionError, match=f"The constant {name} must be"):
+            AnalyticalCostModel(FITTED._replace(**{name: value}))
+
+
+def test_a_counted_model_counts_placements_and_changes_no_number(four_tables: Tables) -> None:
+    counted = CountedCostModel(MODEL)
+    placement = np.array([0, 1, 2, 0])
+    estimate = counted.estimate(placement, four_tables, TOPOLOGY)
+    assert counted.queries == 1
+    assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, four_tables, TOPOLOGY).phases_ms)
+    loads = counted.table_loads(four_tables, TOPOLOGY)
+    assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
+    assert counted.penalty_ms(four_tables, TOPOLOGY) == MODEL.penalty_ms(four_tables, TOPOLOGY)
+    assert counted.queries == 1
+    counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
+    assert counted.queries == 11
+    counted.single_table_costs(loads, TOPOLOGY)
+    assert counted.queries == 11 + len(four_tables)
+    assert counted.fingerprint == MODEL.fingerprint
+
+
+class OnArrays(AnalyticalCostModel):
+    """The same model without plain numbers."""
+
+    plain_costs = None  # type: ignore[assignment]
+
+
+def test_a_step_counts_the_same_on_plain_numbers_and_on_arrays(random_task: Any) -> None:
+    problem = prepare(random_task(np.random.default_rng(0), 6, 3), MODEL, 6, 4)
+    counts = []
+    for model in (CountedCostModel(MODEL), CountedCostModel(OnArrays())):
+        assert (model.plain_costs is None) == isinstance(model.model, OnArrays)
+        state, counted = initial_state(problem, model), []
+        for action in (0, 1, 1, 2, 3, 0):  # device 3 does not exist
+            advance(problem, state, np.array([action]), model)
+            counted.append(model.queries)
+        counts.append(counted)
+    assert counts[0] == counts[1]
+    assert counts[0][:4] == [1, 2, 3, 4]

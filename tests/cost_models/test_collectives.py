@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms
 from shard_gym.cost_models.analytical import FITTED, SORT_BYTES
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits
+from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -20,7 +22,7 @@ from shard_gym.topology import Topology
 Messages = dict[tuple[int, int], float]
 
 
-def exchange_ms(messages: Messages, topology: Topology, *, latency: bool = True) -> list[float]:
+def exchange_ms(messages: Messages, topology: Topology) -> list[float]:
     """Ms of each device: the larger of what it sends and receives, on the slower of its two links."""
     links, per_host = topology.links, topology.devices_per_host
     if not any(messages.values()):
@@ -43,7 +45,7 @@ def exchange_ms(messages: Messages, topology: Topology, *, latency: bool = True)
             )
             size = max(sent, received)
             times.append((size + extra * min(size, knee)) / (bandwidth * 1e6))
-        took.append(max(times) + latency * latency_ms(topology))
+        took.append(max(times) + latency_ms(topology))
     return took
 
 
@@ -211,3 +213,32 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
         np.testing.assert_allclose(told[name], numbers, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(cost.phases_ms, plain, rtol=1e-9, atol=1e-12)
     assert cost.total_ms == pytest.approx(plain.max(axis=0).sum(), rel=1e-9)
+
+
+def all_to_all_of(output_bytes: np.ndarray, topology: Topology) -> list[float]:
+    """Every device sends a D-th of its outputs to every other one."""
+    size = topology.num_devices
+    shares = (output_bytes / size).tolist()
+    return exchange_ms({(source, target): shares[source] for source in range(size) for target in range(size)}, topology)
+
+
+@pytest.mark.parametrize("name", ["rtx2080ti-pcie", "v100-nvlink", "h100-dgx", "cpu"])
+@pytest.mark.parametrize("devices_per_host", [1, 3, 8])
+@pytest.mark.parametrize("num_devices", [1, 2, 5, 7])
+def test_an_all_to_all_is_the_sum_over_all_messages(name: str, num_devices: int, devices_per_host: int) -> None:
+    topology = hardware_profile(name).topology(num_devices, devices_per_host=devices_per_host)
+    rng = np.random.default_rng([num_devices, devices_per_host])
+    outputs = np.floor(10 ** rng.uniform(3, 9, (20, num_devices))) * rng.integers(0, 2, (20, num_devices))
+    outputs[0] = 0.0
+    expected = [all_to_all_of(one, topology) for one in outputs]
+    np.testing.assert_allclose(all_to_all_ms(outputs, topology.cluster()), expected, rtol=1e-12)
+    for one, took in zip(outputs, expected, strict=True):
+        assert least_all_to_all_ms(one.sum(), topology.cluster()) <= max(took) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("num_devices", [9, 12, 15, 16])
+def test_across_hosts_the_lower_bound_is_reached_by_equal_outputs(num_devices: int) -> None:
+    """Also where the second host is smaller: its devices receive from all of the first."""
+    topology = hardware_profile("a100-dgx").topology(num_devices)
+    took = all_to_all_of(np.full(num_devices, 1e8), topology)
+    assert least_all_to_all_ms(1e8 * num_devices, topology.cluster()) == pytest.approx(max(took), rel=1e-12)

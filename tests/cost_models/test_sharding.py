@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.sharding import (
     SHARDING_TYPES,
     ShardingPlan,
@@ -28,11 +26,9 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
-from shard_gym.workload import Workload
 
 SEEDS = st.integers(0, 2**32 - 1)
 MODEL, ANALYTICAL = AnalyticalShardingModel(), AnalyticalCostModel()
@@ -58,23 +54,6 @@ def test_a_plan_of_whole_tables_costs_what_the_placement_costs(
     assert np.array_equal(cost.phases_ms, wanted.phases_ms)
 
 
-@settings(max_examples=30)
-@given(seed=SEEDS, dtype=st.sampled_from(["fp32", "fp16"]))
-def test_on_one_device_all_sharding_types_are_the_same(random_tables: Any, seed: int, dtype: str) -> None:
-    tables, topology = random_tables(np.random.default_rng(seed), 3), hardware_profile("a100-dgx").topology(1)
-    makers: list[Callable[[int], TableSharding]] = [
-        lambda table: table_wise(tables, table, 0),
-        lambda table: column_wise(tables, table, [0]),
-        lambda table: row_wise(tables, table, topology),
-        lambda table: table_row_wise(tables, table, topology, 0),
-        lambda table: data_parallel(tables, table, topology),
-    ]
-    plans = [ShardingPlan(tuple(make(table) for table in range(3))) for make in makers]
-    costs = [AnalyticalShardingModel(dtype).estimate_plan(plan, tables, topology) for plan in plans]
-    assert len({cost.total_ms for cost in costs}) == 1
-    assert all(np.array_equal(cost.phases_ms, costs[0].phases_ms) for cost in costs)
-
-
 @settings(max_examples=40)
 @given(seed=SEEDS)
 def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_topology: Any, seed: int) -> None:
@@ -84,7 +63,7 @@ def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_t
     loads = MODEL.variant_loads(variants, topology)
     for number, (kind, parts) in enumerate(zip(variants.sharding_types, variants.parts.tolist(), strict=True)):
         for table in np.flatnonzero(variants.legal[:, number]).tolist():
-            sharding = first_sharding(tables, table, kind, parts, topology)
+            sharding = sharding_of(rng, tables, table, kind, parts, topology)
             plan = ShardingPlan((sharding,))
             each, arrays = MODEL.each_shard(plan, tables.select([table]), topology)
             assert (each == loads[table, number]).all()
@@ -96,14 +75,17 @@ def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_t
     assert halved.tolist() == [widths[dim] for dim in tables.embedding_dim.tolist()]
 
 
-def first_sharding(tables: Tables, table: int, kind: str, parts: int, topology: Topology) -> TableSharding:
-    """The sharding of this type on the first device, host or all devices."""
+def sharding_of(
+    rng: np.random.Generator, tables: Tables, table: int, kind: str, parts: int, topology: Topology
+) -> TableSharding:
+    """One of this type on random devices, or on a random host."""
+    devices = topology.num_devices
     if kind == "table_wise":
-        return table_wise(tables, table, 0)
+        return table_wise(tables, table, int(rng.integers(devices)))
     if kind == "column_wise":
-        return column_wise(tables, table, [0] * parts)
+        return column_wise(tables, table, rng.integers(devices, size=parts).tolist())
     if kind == "table_row_wise":
-        return table_row_wise(tables, table, topology, 0)
+        return table_row_wise(tables, table, topology, int(rng.integers(devices // parts)))
     return (row_wise if kind == "row_wise" else data_parallel)(tables, table, topology)
 
 
@@ -116,69 +98,12 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
     model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16"])))
     variants = variants_of(tables, topology, types, max_halvings=2)
     low, high = model.variant_bounds(variants, model.variant_loads(variants, topology), topology)
-    options = [every_sharding(tables, table, topology, types, rng) for table in range(2)]
-    costs = [model.estimate_plan(ShardingPlan(pair), tables, topology).total_ms for pair in itertools.product(*options)]
-    assert low * (1 - 1e-9) <= min(costs)
-    assert max(costs) <= high * (1 + 1e-9)
-
-
-def every_sharding(
-    tables: Tables, table: int, topology: Topology, types: tuple[str, ...], rng: np.random.Generator
-) -> list[TableSharding]:
-    """All types on all hosts and devices, but of the many ways to place halves only some."""
-    count, dim = topology.num_devices, int(tables.embedding_dim[table])
-    found = [table_wise(tables, table, device) for device in range(count)]
-    if "row_wise" in types:
-        found.append(row_wise(tables, table, topology))
-    if "data_parallel" in types:
-        found.append(data_parallel(tables, table, topology))
-    if "table_row_wise" in types and count % min(topology.devices_per_host, count) == 0:
-        hosts = count // min(topology.devices_per_host, count)
-        found += [table_row_wise(tables, table, topology, host) for host in range(hosts)]
-    if "column_wise" in types:
-        for widths in ([2], [4, 4], [2, 4, 4], [4, 4, 4, 4]):
-            columns = [dim // part for part in widths]
-            columns += [dim - sum(columns)] * (sum(columns) < dim)
-            if all(width % 4 == 0 for width in columns):
-                for devices in ([0] * len(columns), rng.integers(count, size=len(columns)).tolist()):
-                    found.append(column_wise(tables, table, devices, columns))
-    return found
-
-
-def test_a_replica_reads_the_rows_that_fall_into_its_samples() -> None:
-    """100,000 rows, each read four times in a batch: of one eighth, it reads 1 - (7/8)^4 of them."""
-    histogram = np.eye(NUM_BINS)[[2]]
-    tables = Tables(
-        np.array([10**6]),
-        np.array([16]),
-        np.array([4e5 / 65_536]),
-        np.array([1e5]),
-        histogram,
-        histogram,
-        Workload(65_536),
-    )
-    topology = hardware_profile("a100-dgx").topology(8)
-    replica = shard_tables(tables, "data_parallel", topology)
-    assert replica.workload.batch_size == 8_192
-    assert replica.distinct_rows[0] == pytest.approx(1e5 * (1 - (7 / 8) ** 4), rel=1e-6)
-    assert replica.memory_bytes[0] == tables.memory_bytes[0]
-
-
-def test_half_the_bytes_on_the_links_and_a_codec_at_both_ends(random_tables: Any) -> None:
-    tables = random_tables(np.random.default_rng(1), 4, dims=(64,))
-    plan, topology = (
-        plan_of_placement([0, 1, 2, 3], tables),
-        hardware_profile("a100-dgx").topology(4, devices_per_host=2),
-    )
-    full, half = (AnalyticalShardingModel(t).estimate_plan(plan, tables, topology) for t in ("fp32", "fp16"))
-    assert half.phases_ms[:, 1].max() < 0.7 * full.phases_ms[:, 1].max()
-    assert np.array_equal(half.phases_ms[:, [0, 3]], full.phases_ms[:, [0, 3]])
-    bf16 = AnalyticalShardingModel("bf16")
-    assert bf16.estimate_plan(plan, tables, topology).total_ms == half.total_ms
-    assert len({AnalyticalShardingModel(t).fingerprint for t in ("fp32", "fp16", "bf16")}) == 3
-    assert AnalyticalShardingModel().fingerprint == ANALYTICAL.fingerprint
-    with pytest.raises(UnknownNameError, match=r"'fp8'.*bf16, fp16, fp32"):
-        AnalyticalShardingModel("fp8")
+    kinds = list(zip(variants.sharding_types, variants.parts.tolist(), strict=True))
+    for pair in itertools.product(*(list(itertools.compress(kinds, legal)) for legal in variants.legal)):
+        for _ in range(3):
+            shardings = [sharding_of(rng, tables, table, *each, topology) for table, each in enumerate(pair)]
+            cost_ms = model.estimate_plan(ShardingPlan(tuple(shardings)), tables, topology).total_ms
+            assert low * (1 - 1e-9) <= cost_ms <= high * (1 + 1e-9)
 
 
 def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, random_plan: Any) -> None:
@@ -194,18 +119,6 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
         assert np.array_equal(phases[number], alone.phases_ms)
 
 
-def test_wrong_sharding_types_are_named(random_tables: Any) -> None:
-    tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
-    with pytest.raises(UnknownNameError, match=r"'rowwise'\. Did you mean 'row_wise'"):
-        variants_of(tables, topology, ("table_wise", "rowwise"))
-    with pytest.raises(InvalidOptionError, match="must contain 'table_wise'"):
-        variants_of(tables, topology, ("row_wise",))
-    with pytest.raises(InvalidOptionError, match="list of sharding types"):
-        variants_of(tables, topology, 7)
-    with pytest.raises(InvalidOptionError, match="max_halvings"):
-        variants_of(tables, topology, max_halvings=-1)
-
-
 def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert make_sharding_cost_model("analytical").fingerprint == ANALYTICAL.fingerprint
     constants = FITTED._replace(cycles_per_row=1.0)
@@ -214,5 +127,23 @@ def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert made.constants == constants
     half = AnalyticalShardingModel("fp16")
     assert make_sharding_cost_model(half) is half
+    assert len({AnalyticalShardingModel(t).fingerprint for t in ("fp32", "fp16", "bf16")}) == 3
+    with pytest.raises(UnknownNameError, match=r"'fp8'.*bf16, fp16, fp32"):
+        AnalyticalShardingModel("fp8")
     with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
         make_sharding_cost_model("measured")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"sharding_types": ("table_wise", "rowwise")}, UnknownNameError, r"'rowwise'\. Did you mean 'row_wise'"),
+        ({"sharding_types": ("row_wise",)}, InvalidOptionError, "must contain 'table_wise'"),
+        ({"sharding_types": 7}, InvalidOptionError, "list of sharding types"),
+        ({"max_halvings": -1}, InvalidOptionError, "max_halvings"),
+    ],
+)
+def test_wrong_variants_are_named(random_tables: Any, options: Any, error: type[Exception], says: str) -> None:
+    tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
+    with pytest.raises(error, match=says):
+        variants_of(tables, topology, **options)

@@ -41,12 +41,6 @@ def grid() -> LoadGrid:
     return grid_of(0.0 * SAME, HIGHEST * SAME)
 
 
-def test_tables_that_do_not_drift_stay_as_they_are() -> None:
-    same = drifted_tables(TABLES, POPULARITY, np.ones(len(TABLES)))
-    assert loads_of(same) == pytest.approx(loads_of(TABLES), rel=1e-3)
-    assert same.memory_bytes.tolist() == TABLES.memory_bytes.tolist()
-
-
 @pytest.mark.parametrize("node", [0, 1, 20, len(NODES) - 1])
 def test_at_a_node_the_loads_are_those_of_the_tables(grid: LoadGrid, node: int) -> None:
     drifted = drifted_tables(TABLES, POPULARITY, np.full(len(TABLES), NODES[node]))
@@ -63,7 +57,7 @@ def test_the_grid_has_the_rows_and_exponents_of_a_day() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> None:
     """What passes the L2 cache has steps between the nodes; all else is nearly linear."""
     rng = np.random.default_rng(seed)
@@ -81,32 +75,41 @@ def test_between_nodes_loads_and_costs_are_close(grid: LoadGrid, seed: int) -> N
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_a_grid_of_few_nodes_says_the_same(grid: LoadGrid, seed: int) -> None:
     rng = np.random.default_rng(seed)
     some = np.sort(np.exp(rng.uniform(np.log(LOWEST), np.log(HIGHEST), (3, len(TABLES)))), axis=0)
     some[:, rng.integers(len(TABLES))] = 0.0  # a feature that has not arrived
     few = grid_of(some[0], some[-1])
-    assert few.at(some) == pytest.approx(grid.at(some), rel=1e-12)
+    np.testing.assert_allclose(few.at(some), grid.at(some), rtol=1e-12)
+    assert np.array_equal(grid.at(some)[1], grid.at(some[1]))
     assert few.loads.shape[1] < grid.loads.shape[1]
 
 
-ENDS = [
-    (0.0, 0.0, [0, 1]),
-    (0.0, LOWEST / 2, [0, 1]),
-    (LOWEST / 3, LOWEST / 2, [0, 1]),
-    (NODES[20], NODES[20], [19, 20, 21]),
-    (NODES[20], NODES[23], [19, 20, 21, 22, 23, 24]),
-    ((NODES[20] + NODES[21]) / 2, (NODES[20] + NODES[21]) / 2, [20, 21]),
-    (NODES[20] * (1 + 2 * ROUNDING), NODES[21] * (1 - 2 * ROUNDING), [20, 21]),
-    (NODES[20] * (1 + ROUNDING / 2), NODES[21] * (1 - ROUNDING / 2), [19, 20, 21, 22]),
-    (LOWEST, LOWEST, [0, 1, 2]),
-    (HIGHEST, HIGHEST, [48, 49]),
-    (NODES[48] * 1.001, HIGHEST, [48, 49]),
-]
+def test_more_rows_and_another_exponent_change_distinct_rows_as_the_law_says() -> None:
+    count = len(TABLES)
+    same = drifted_tables(TABLES, POPULARITY, np.ones(count))  # nothing drifts
+    assert loads_of(same) == pytest.approx(loads_of(TABLES), rel=1e-3)
+    assert same.memory_bytes.tolist() == TABLES.memory_bytes.tolist()
+    grown = drifted_tables(TABLES, POPULARITY, np.ones(count), rows=np.full(count, 2.0))
+    assert (grown.num_embeddings == 2 * TABLES.num_embeddings).all()
+    assert (grown.distinct_rows >= TABLES.distinct_rows * 0.999).all()
+    steeper = drifted_tables(TABLES, POPULARITY, np.ones(count), exponent=np.full(count, 1.3))
+    assert steeper.distinct_rows.sum() < TABLES.distinct_rows.sum()
 
 
-@pytest.mark.parametrize(("lowest", "highest", "nodes"), ENDS)
+@pytest.mark.parametrize(
+    ("lowest", "highest", "nodes"),
+    [
+        (0.0, LOWEST / 2, [0, 1]),
+        (NODES[20], NODES[20], [19, 20, 21]),
+        (NODES[20], NODES[23], [19, 20, 21, 22, 23, 24]),
+        (NODES[20] * (1 + 2 * ROUNDING), NODES[21] * (1 - 2 * ROUNDING), [20, 21]),
+        (NODES[20] * (1 + ROUNDING / 2), NODES[21] * (1 - ROUNDING / 2), [19, 20, 21, 22]),
+        (LOWEST, LOWEST, [0, 1, 2]),
+        (HIGHEST, HIGHEST, [48, 49]),
+    ],
+)
 def test_only_the_nodes_around_the_lookups_are_computed(lowest: float, highest: float, nodes: list[int]) -> None:
     tables = TableGrid.of(TABLES, POPULARITY, lowest * SAME, highest * SAME, SAME, SAME)
     assert {tuple(np.flatnonzero(row).tolist()) for row in tables.needed} == {tuple(nodes)}
@@ -115,30 +118,7 @@ def test_only_the_nodes_around_the_lookups_are_computed(lowest: float, highest: 
     for lookups in (lowest * (1 - ROUNDING / 2), highest * (1 + ROUNDING / 2)):  # as means may be
         exact = loads_of(drifted_tables(TABLES, POPULARITY, np.full(len(TABLES), lookups)))
         assert loads.at(np.full(len(TABLES), lookups)) == pytest.approx(exact, rel=0.03, abs=2e-3)
-
-
-def test_leading_axes_and_the_ends(grid: LoadGrid) -> None:
-    lookups = np.stack([np.zeros(len(TABLES)), np.full(len(TABLES), HIGHEST)])
-    both = grid.at(lookups)
-    assert both.shape == (2, len(TABLES), MODEL.num_loads)
-    assert np.array_equal(both[0], grid.at(lookups[0]))
-    assert both[1] == pytest.approx(loads_of(drifted_tables(TABLES, POPULARITY, lookups[1])), rel=1e-12)
-
-
-def test_a_selection_repeats_the_nodes_of_its_tables() -> None:
-    rng = np.random.default_rng(0)
-    lowest = np.exp(rng.uniform(np.log(LOWEST), 0.0, len(TABLES)))
-    tables = TableGrid.of(TABLES, POPULARITY, lowest, 2 * lowest, SAME, SAME)
-    chosen = np.array([3, 0, 0, 5])
+    chosen = np.array([3, 0, 0, 5])  # a selection repeats the nodes of its tables
     some = tables.select(chosen)
-    whole, part = (each.with_loads(loads_of(each.tables)) for each in (tables, some))
-    assert np.array_equal(part.at(1.5 * lowest[chosen]), whole.at(1.5 * lowest)[chosen])
-
-
-def test_more_rows_and_another_exponent_change_distinct_rows_as_the_law_says() -> None:
-    count = len(TABLES)
-    grown = drifted_tables(TABLES, POPULARITY, np.ones(count), rows=np.full(count, 2.0))
-    assert (grown.num_embeddings == 2 * TABLES.num_embeddings).all()
-    assert (grown.distinct_rows >= TABLES.distinct_rows * 0.999).all()
-    steeper = drifted_tables(TABLES, POPULARITY, np.ones(count), exponent=np.full(count, 1.3))
-    assert steeper.distinct_rows.sum() < TABLES.distinct_rows.sum()
+    part = some.with_loads(loads_of(some.tables))
+    assert np.array_equal(part.at(highest * np.ones(4)), loads.at(highest * SAME)[chosen])

@@ -22,19 +22,14 @@ MakeDriftTask = Callable[..., DriftTask]
     ("wrong", "message"),
     [
         ({"daily": -0.1}, "daily of a DriftLevel must be a number of at least 0, not -0.1"),
-        ({"daily": (0.1, 0.2)}, "daily of a DriftLevel must be a number"),
         ({"shift": "x"}, "shift of a DriftLevel must be a number of at least 0, not 'x'"),
-        ({"walk": float("inf")}, "walk of a DriftLevel must be"),
-        ({"departures": True}, "departures of a DriftLevel must be"),
         ({"age_days": (0.0, float("nan"))}, "age_days of a DriftLevel must be a number"),
         ({"age_days": (0.0, 1.0)}, "age_days of a DriftLevel must be above 0"),
         ({"age_days": (60.0, 10.0)}, r"age_days of a DriftLevel must be a tuple of the least and the most, not \(60"),
         ({"away_hours": (1.0, 2.0, 3.0)}, "away_hours of a DriftLevel must be a tuple of the least and the most"),
         ({"leaving": (1.0, 2.5)}, r"leaving of a DriftLevel must be two integers, not \(1.0, 2.5\)"),
-        ({"leaving": (3, 1)}, "leaving of a DriftLevel must be a tuple of the least and the most"),
-        ({"away_hours": 3.0}, "away_hours of a DriftLevel must be a tuple"),
-        ({"pruned": 1.1}, "pruned of a DriftLevel must be a share, at most 1, not 1.1"),
         ({"arrivals": 2}, "arrivals of a DriftLevel must be a share"),
+        ({"pruned": 1.1}, "pruned of a DriftLevel must be a share, at most 1, not 1.1"),
     ],
 )
 def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -49,7 +44,10 @@ def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> N
         ({"popularity": RowPopularity.zipf([1.0] * 5)}, InvalidTaskError, "6 tables, but row popularities of 5"),
         ({"seed": -1}, InvalidOptionError, "A seed is an integer of at least 0, not -1"),
         ({"pause_s": 0.0}, InvalidOptionError, "pause_s must be a positive number, not 0"),
-        ({"pause_s": "1"}, InvalidOptionError, "pause_s must be a positive number"),
+        *(
+            ({field: "medium"}, InvalidTaskError, f"{field} of task 'drift 0' must be a {kind}, not 'medium'")
+            for field, kind in (("task", "Task"), ("popularity", "RowPopularity"), ("level", "DriftLevel"))
+        ),
     ],
 )
 def test_impossible_tasks_are_refused(
@@ -87,11 +85,3 @@ def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode
     assert noise.std(axis=1) == pytest.approx(np.full(8, NOISE), rel=0.1)
     assert abs(noise.mean()) < 5 * NOISE / np.sqrt(noise.size)
     assert np.abs(np.corrcoef(noise) - np.eye(8)).max() < 0.15
-
-
-@pytest.mark.parametrize(
-    ("field", "kind"), [("task", "Task"), ("popularity", "RowPopularity"), ("level", "DriftLevel")]
-)
-def test_values_of_other_classes_are_refused(drift_task: Callable[..., DriftTask], field: str, kind: str) -> None:
-    with pytest.raises(InvalidTaskError, match=f"{field} of task 'drift 0' must be a {kind}, not 'medium'"):
-        replace(drift_task(3, 2, 0), **{field: "medium"})

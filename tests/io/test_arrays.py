@@ -73,18 +73,12 @@ def signed(arrays: dict[str, np.ndarray]) -> bytes:
 WHOLE = signed(ARRAYS)
 REFUSED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "damaged, or no safetensors file"),
-    "text": (b"not a file of weights at all", "damaged, or no safetensors file"),
     "a header of 2**60 bytes": ((2**60).to_bytes(8, "little") + WHOLE[8:], "damaged, or no safetensors file"),
-    "cut in the header": (WHOLE[:20], "damaged, or no safetensors file"),
     "cut in the arrays": (WHOLE[:-1], "damaged, or no safetensors file"),
-    "more behind": (WHOLE + b"\0", "damaged, or no safetensors file"),
     "foreign, no header": (save(ARRAYS), "not written by ShardGym"),
-    "foreign, another header": (save(ARRAYS, {"format": "pt"}), "not written by ShardGym"),
     "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
-    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
-    "another schema": (save(ARRAYS, header(schema="weights/2")), "must have the schema 'shard-gym-weights/2'"),
     "a newer schema": (save(ARRAYS, header(schema="shard-gym-weights/3")), "update shard-gym"),
-    "an older schema": (save(ARRAYS, header(schema="shard-gym-weights/1")), "must have the schema"),
+    "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
     "about is a list": (save(ARRAYS, header(about=[])), "about of .* must be dict"),
     "an unknown key": (save(ARRAYS, header(more=1)), "has the unknown key 'more'"),
     "no checksum": (save(ARRAYS, {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}})}), "lacks"),
@@ -92,8 +86,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "another weight": (WHOLE.replace(np.float32(5).tobytes(), np.float32(4).tobytes()), "not what its SHA-256 says"),
     "another dtype": (WHOLE.replace(b'"F32"', b'"I32"'), "not what its SHA-256 says"),
     "another kind": (WHOLE, "holds 'agent', not 'training'"),
-    "NaN": (signed({"w": np.array([1.0, np.nan])}), "'w' in .* holds NaN or infinity. Train it again."),
     "infinity": (signed({"w": np.array([np.inf], np.float16)}), "'w' in .* holds NaN or infinity"),
+    "NaN": (signed({"w": np.array([1.0, np.nan])}), "'w' in .* holds NaN or infinity. Train it again."),
 }
 
 
@@ -108,8 +102,7 @@ def test_what_is_no_file_of_ours_is_refused_by_its_path(path: Path, what: str) -
 
 
 def test_no_flipped_bit_passes(path: Path) -> None:
-    """Without a checksum, every flip of a bit of a weight passed."""
-    save_arrays(path, "agent", ARRAYS, ABOUT)
+    save_arrays(path, "agent", ARRAYS, {**ABOUT, "by_number": {10: "a"}, "tuple": (1,)})
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     for _ in range(200):
         content = bytearray(whole)
@@ -119,31 +112,24 @@ def test_no_flipped_bit_passes(path: Path) -> None:
             arrays, about = load_arrays(path, "agent")
         except InvalidCheckpointError:
             continue
-        assert about == ABOUT  # a blank of the header became another blank
+        # A blank of the header became another blank. Keys and tuples are signed as they are read back.
+        assert about == {**ABOUT, "by_number": {"10": "a"}, "tuple": [1]}
         assert all(same_bits(arrays[name], ARRAYS[name]) for name in ARRAYS)
 
 
-def test_a_folder_that_may_not_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_file_that_may_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(self))
 
+    for missing in (path, Path("/")):
+        with pytest.raises(InvalidCheckpointError, match=f"There is no file {missing};"):
+            load_arrays(missing, "agent")
     monkeypatch.setattr(Path, "is_file", denied)
     with pytest.raises(InvalidCheckpointError, match=rf"{path}.*Permission denied"):
         load_arrays(path, "agent")
 
 
-def test_keys_and_tuples_are_signed_as_they_are_read_back(path: Path) -> None:
-    save_arrays(path, "agent", ARRAYS, {"sizes": (1, 2), "by_number": {10: "a", 9: "b"}})
-    assert load_arrays(path, "agent")[1] == {"sizes": [1, 2], "by_number": {"10": "a", "9": "b"}}
-
-
-def test_a_missing_file_and_a_folder_are_refused(path: Path) -> None:
-    for missing in (path, Path("/")):
-        with pytest.raises(InvalidCheckpointError, match=f"There is no file {missing};"):
-            load_arrays(missing, "agent")
-
-
-@pytest.mark.parametrize("form", ["pickle", "zip", "torch.save", "old torch.save"])
+@pytest.mark.parametrize("form", ["pickle", "zip", "torch.save"])
 def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
     path, trap = tmp_path / "agent.pt", tmp_path / "trap"
     if form == "pickle":
@@ -152,7 +138,7 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("data.pkl", pickle.dumps(Bomb(trap)))
     else:
-        torch.save(Bomb(trap), path, _use_new_zipfile_serialization=form == "torch.save")
+        torch.save(Bomb(trap), path)
     with pytest.raises(InvalidCheckpointError, match=r"Pickle files \(.pt, .pkl, .zip\) are not read"):
         load_arrays(path, "agent")
     assert not trap.exists()
@@ -164,7 +150,6 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
         ({"a": None}, "The file lacks the array 'a'."),
         ({"z": np.zeros(1)}, "The file holds an array 'z' that does not belong there."),
         ({"a": np.zeros((3, 2), np.float32)}, r"has shape \(3, 2\), but \(2, 3\) is needed"),
-        ({"b.c": np.zeros(1)}, r"has shape \(1,\), but \(\) is needed"),
         ({"b.c": np.array(3)}, r"'b.c' in The file holds int64, but float64 is needed"),
     ],
 )

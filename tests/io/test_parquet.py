@@ -34,12 +34,6 @@ def test_what_is_written_is_read() -> None:
     assert lists_of(empty["ms"]) == []
 
 
-def test_other_columns_are_refused() -> None:
-    old = pa.schema([SCHEMA.field("name"), SCHEMA.field("ms")])
-    with pytest.raises(DamagedFileError, match="x has other columns than name, ms, late"):
-        read_table(write_table({"name": ["a"], "ms": [[1.0]]}, old), SCHEMA, "x")
-
-
 def test_few_bytes_that_stand_for_many_values_are_refused() -> None:
     bomb = file(["a"], [np.zeros(MAX_VALUES + 1)])
     assert len(bomb) < 100_000
@@ -61,7 +55,7 @@ def test_a_long_text_of_many_rows_is_refused_before_it_is_repeated() -> None:
         read_table(bomb, SCHEMA, "x")
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 nothing PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1"])
+@pytest.mark.parametrize("content", [b"", b"PAR1" + b"\xff" * 100 + b"PAR1"])
 def test_what_is_no_parquet_is_refused(content: bytes) -> None:
     with pytest.raises(DamagedFileError, match="x is damaged, or no Parquet file"):
         read_table(content, SCHEMA, "x")

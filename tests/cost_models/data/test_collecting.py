@@ -23,7 +23,7 @@ from shard_gym.cost_models.data.collecting import (
     MeasurementId,
     measurement_schedule,
 )
-from shard_gym.cost_models.data.folder import INDEX, read_index
+from shard_gym.cost_models.data.folder import read_index
 from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.data.sampling import PlacementSampler, split_of
 from shard_gym.cost_models.data.splits import SPLITS
@@ -35,7 +35,6 @@ from shard_gym.errors import (
     RunsFailedError,
     UnwritablePathError,
 )
-from shard_gym.io.files import read_json
 from shard_gym.workload import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
@@ -109,15 +108,8 @@ def test_every_placement_is_measured_once_and_every_kth_twice(count: int, every:
     # The very last placement is not repeated: nothing is measured between.
     assert repeats == [n for n in range(count - 1) if every and n % every == every - 1]
     for number in repeats:
-        assert order.index(MeasurementId(number, 1)) - order.index(MeasurementId(number, 0)) > 1
-
-
-def test_a_repeat_comes_much_later() -> None:
-    order = list(itertools.islice(measurement_schedule(None, 5), 500))
-    position = {id: place for place, id in enumerate(order)}
-    repeats = [id for id in order if id.repeat]
-    assert len(repeats) > 70
-    assert all(position[id] - position[MeasurementId(id.number, 0)] > REPEAT_DELAY for id in repeats)
+        delay = order.index(MeasurementId(number, 1)) - order.index(MeasurementId(number, 0))
+        assert delay > (REPEAT_DELAY if number + REPEAT_DELAY + 1 < count else 1)
 
 
 # What is written
@@ -140,15 +132,6 @@ def test_what_is_measured_is_what_is_sampled(tmp_path: Path) -> None:
         assert [data.tables.names[table] for table in taken.members] == list(sampled.tables.names)
         assert taken.devices.tolist() == sampled.placement.tolist()
         assert SPLITS[found.costs.placement_split[row]] == split_of(id.number)
-
-
-def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
-    collect(tmp_path, AnalyticalCostModel, count=3)
-    found = load_measurements(tmp_path)
-    assert np.isnan(found.info.spread).all()
-    assert np.isnan(found.info.clock_ghz).all()
-    assert not found.info.late.any()
-    assert found.index.hardware == "analytical"
 
 
 def test_two_programs_never_add_to_one_folder(tmp_path: Path) -> None:
@@ -179,14 +162,6 @@ def test_what_a_full_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: py
     assert said[-1].failed == len(read_index(tmp_path).failed) == 1
 
 
-def test_nothing_is_added_to_what_cannot_be_read(tmp_path: Path) -> None:
-    collect(tmp_path, count=3)
-    (tmp_path / "tables-0000.parquet").unlink()
-    with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
-        collect(tmp_path, count=6)
-    assert len(read_json(tmp_path / INDEX)["parts"]) == 1
-
-
 def test_one_model_measures_first_and_again(tmp_path: Path) -> None:
     made, again = [], []
 
@@ -202,7 +177,6 @@ def test_one_model_measures_first_and_again(tmp_path: Path) -> None:
     collect(tmp_path, Caching, count=10, repeat_every=3)
     (model,) = made
     assert (next(model.count), len(again), model.closed) == (10, 3, True)
-    assert [id.number for id in measured_ids(tmp_path) if id.repeat] == [2, 5, 8]
 
 
 # Continuing
@@ -218,7 +192,7 @@ def test_a_further_run_continues(tmp_path: Path) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("measured", [0, 1, 24, 40])
+@pytest.mark.parametrize("measured", [0, 24])
 def test_ctrl_c_writes_all_measurements(tmp_path: Path, measured: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         collect(tmp_path, fake(interrupted_at=measured), count=60, repeat_every=None)
@@ -261,6 +235,14 @@ def test_no_measurement_begins_after_the_budget(tmp_path: Path) -> None:
     assert collect(tmp_path, budget_s=10, clock=ticking_clock()).new == 9
 
 
+def test_a_model_without_spread_gives_none(tmp_path: Path) -> None:
+    collect(tmp_path, AnalyticalCostModel, count=3)
+    found = load_measurements(tmp_path)
+    assert np.isnan([*found.info.spread, *found.info.clock_ghz]).all()
+    assert not found.info.late.any()
+    assert found.index.hardware == "analytical"
+
+
 # Failures
 
 
@@ -276,20 +258,15 @@ def test_failures_are_noted_and_not_tried_again(tmp_path: Path) -> None:
     assert again.failed == 10
 
 
-def test_a_folder_may_hold_failures_only(tmp_path: Path) -> None:
-    collect(tmp_path, fake(fails=lambda _: True), count=5, repeat_every=None)
-    assert [each.number for each in read_index(tmp_path).failed] == [0, 1, 2, 3, 4]
+def test_placements_are_kept_for_a_machine_that_works(tmp_path: Path) -> None:
+    """A folder may hold failures only; many at the end are none of the placements'."""
+    collect(tmp_path, fake(fails=lambda _: True), count=2, repeat_every=None)
     with pytest.raises(InvalidOptionError, match="holds no measurement yet"):
         load_measurements(tmp_path)
-    collect(tmp_path, count=8, repeat_every=None)
-    assert [id.number for id in measured_ids(tmp_path)] == [5, 6, 7]
-
-
-def test_a_machine_that_fails_does_not_use_up_the_placements(tmp_path: Path) -> None:
     with pytest.raises(RunsFailedError, match="too little memory"):
         collect(tmp_path, fake(fails=lambda number: number == 1 or number >= 10), count=100, repeat_every=None)
-    assert [each.number for each in read_index(tmp_path).failed] == [1]
-    assert collect(tmp_path, count=10 + MAX_FAILURES, repeat_every=None).new == MAX_FAILURES
+    assert [each.number for each in read_index(tmp_path).failed] == [0, 1, 3]
+    assert collect(tmp_path, count=12 + MAX_FAILURES, repeat_every=None).new == MAX_FAILURES
 
 
 # Refusals
@@ -299,7 +276,6 @@ def test_a_machine_that_fails_does_not_use_up_the_placements(tmp_path: Path) -> 
     ("make_model", "sampler", "message"),
     [
         (Fake, replace(SAMPLER, seed=1), "seed is 0, not 1"),
-        (Fake, replace(SAMPLER, max_bytes=2**31), "max_bytes"),
         (Fake, replace(SAMPLER, workload=Workload(1024)), "batch_size"),
         (fake(version=99), SAMPLER, "source .*A source identifies layout"),
         (fake(hardware="other-device"), SAMPLER, "hardware is 'fake-device', not 'other-device'"),
@@ -312,6 +288,9 @@ def test_other_measurements_go_into_another_folder(
     with pytest.raises(InvalidOptionError, match=f"{message}.*Name another folder"):
         collect(tmp_path, make_model, sampler, count=5)
     assert len(measured_ids(tmp_path)) == 3
+    (tmp_path / "tables-0000.parquet").unlink()
+    with pytest.raises(DamagedFileError, match=r"Part 0 .* is damaged: .* Restore its two files"):
+        collect(tmp_path, count=6)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +298,7 @@ def test_other_measurements_go_into_another_folder(
     [
         ({}, "needs an end"),
         ({"budget_s": 0}, "budget_s"),
-        ({"budget_s": float("nan")}, "budget_s"),
         ({"count": 0}, "count"),
-        ({"count": 2.0}, "count"),
         ({"count": 5, "repeat_every": 0}, "repeat_every"),
         ({"count": 5, "part_size": 0}, "part_size"),
     ],

@@ -16,6 +16,7 @@ from shard_gym.cost_models.data.dataset import (
     CostDataset,
     CostRecorder,
 )
+from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 
 MODEL = AnalyticalCostModel()
@@ -45,21 +46,18 @@ def test_what_is_recorded_is_there(recorder: CostRecorder, drawn: Any) -> None:
         assert np.array_equal(data.phases_ms[placement, : topology.num_devices], estimate.phases_ms)
         assert not data.phases_ms[placement, topology.num_devices :].any()
         assert data.cost_ms[placement] == estimate.total_ms
-
-
-def test_equal_tables_and_topologies_are_kept_once(recorder: CostRecorder, drawn: Any) -> None:
-    data = recorder.dataset()
+    # Equal tables and topologies are kept once.
     assert len(data.tables) == sum(len(drawn(seed).tables) for seed in (1, 2, 3))
-    assert len(data.topologies) <= 3
     assert data.topology[1] == data.topology[3]
 
 
-def test_a_data_set_can_be_recorded_again(recorder: CostRecorder, same_data: SameData) -> None:
+def test_a_data_set_is_the_same_recorded_again_and_as_arrays(recorder: CostRecorder, same_data: SameData) -> None:
     data, twin = recorder.dataset(), CostRecorder(MODEL.fingerprint)
     twin.extend(data)
     assert same_data(twin.dataset(), data)
     twin.extend(data)
     assert (len(twin), len(twin.dataset().tables)) == (8, len(data.tables))
+    assert same_data(CostDataset.from_arrays(data.to_arrays()), data)
 
 
 def test_some_placements_can_be_taken(recorder: CostRecorder) -> None:
@@ -71,26 +69,20 @@ def test_some_placements_can_be_taken(recorder: CostRecorder) -> None:
     assert len(data.take([])) == 0
 
 
-def test_arrays_hold_everything(recorder: CostRecorder, same_data: SameData) -> None:
-    data = recorder.dataset()
-    assert same_data(CostDataset.from_arrays(data.to_arrays()), data)
-
-
-@pytest.mark.parametrize("change", ["missing", "shape", "text", "members", "json"])
-def test_damaged_arrays_are_refused(recorder: CostRecorder, change: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tables.num_embeddings", None),
+        ("start", lambda array: array[:-1]),
+        ("about", lambda _: np.frombuffer(b'{"workload": 3}', np.uint8)),
+        ("about", lambda array: array[:-1]),
+    ],
+)
+def test_damaged_arrays_are_refused(recorder: CostRecorder, name: str, change: Any) -> None:
     arrays = recorder.dataset().to_arrays()
-    if change == "missing":
-        del arrays["tables.num_embeddings"]
-    elif change == "shape":
-        arrays["start"] = arrays["start"][:-1]
-    elif change == "text":
-        arrays["about"] = np.frombuffer(b'{"workload": 3}', np.uint8)
-    elif change == "members":
-        arrays["members"] = arrays["members"] + len(arrays["tables.num_embeddings"])
-    else:
-        arrays["about"] = arrays["about"][:-1]
+    array = arrays.pop(name)
     with pytest.raises(DamagedFileError, match="measured costs are damaged"):
-        CostDataset.from_arrays(arrays)
+        CostDataset.from_arrays(arrays if change is None else {**arrays, name: change(array)})
 
 
 def changed(array: np.ndarray, where: Any, value: float) -> np.ndarray:
@@ -109,7 +101,6 @@ def changed(array: np.ndarray, where: Any, value: float) -> np.ndarray:
         ("topology", lambda data: data.topology + len(data.topologies), "number the topologies"),
         ("members", lambda data: data.members - 1, "number the tables"),
         ("devices", lambda data: changed(data.devices, 0, data.num_devices[0]), "devices of each placement"),
-        ("cost_ms", lambda data: changed(data.cost_ms, 1, 0), "positive number"),
         ("cost_ms", lambda data: changed(data.cost_ms, 1, np.inf), "positive number"),
         ("phases_ms", lambda data: changed(data.phases_ms, (0, 0, 0), -1), "negative or infinite"),
         (
@@ -125,13 +116,51 @@ def test_what_is_impossible_is_refused(recorder: CostRecorder, field: str, chang
         replace(data, **{field: change(data)})
 
 
-def test_nothing_recorded_is_no_data_set() -> None:
+def test_a_data_set_needs_a_placement_and_one_workload(recorder: CostRecorder, drawn: Any) -> None:
     with pytest.raises(InvalidOptionError, match="Nothing was measured"):
         CostRecorder("x").dataset()
-
-
-def test_one_data_set_has_one_workload(recorder: CostRecorder, drawn: Any) -> None:
     tables, topology, placement = drawn(5)
     estimate = CostEstimate(np.ones((topology.num_devices, 4)), 4.0)
     with pytest.raises(InvalidOptionError, match="one workload"):
         recorder.add(tables.with_training(optimizer="rowwise_adagrad"), topology, placement, estimate)
+
+
+# Shards
+
+
+@pytest.fixture
+def shards(random_task: Any) -> ShardRecorder:
+    made, topology = ShardRecorder(), random_task(np.random.default_rng(0), 1, 2).topology
+    for count in (3, 2):
+        inputs, devices = np.full((count, 5), count, np.float32), np.arange(count) % 2
+        made.add(inputs, devices, topology, CostEstimate(np.full((2, 4), float(count)), 1.0))
+    return made
+
+
+def test_restoring_replaces_the_recorded_shards(shards: ShardRecorder, same: Callable[[Any, Any], bool]) -> None:
+    arrays = shards.to_arrays()
+    shards.restore(arrays)
+    assert same(shards.to_arrays(), arrays)
+    shards.restore({})
+    assert len(shards) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cost_ms", lambda array: array[:1]),
+        ("inputs", lambda array: array[:-1]),
+        ("inputs", lambda array: array.astype(np.float64)),
+        ("devices", lambda array: array + 1),
+        ("phases_ms", lambda array: array[..., :3]),
+        ("start", lambda array: array + 1),
+        ("topology", lambda array: array + 1),
+        ("topologies", lambda array: array[:-1]),
+    ],
+)
+def test_damaged_arrays_of_shards_are_refused(
+    shards: ShardRecorder, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    arrays = shards.to_arrays()
+    with pytest.raises(DamagedFileError, match="The measured costs are damaged"):
+        shards.restore({**arrays, name: change(arrays[name])})

@@ -176,9 +176,7 @@ def test_files_of_another_form_are_refused_even_if_signed(folder: Path, name: st
         ("tables", "split", lambda values: ["somewhere", *values[1:]]),
         ("tables", "split", lambda values: ["validation", *values[1:]]),
         ("tables", "embedding_dim", lambda values: [3, *values[1:]]),
-        ("placements", "tables", lambda values: [[10**6] * len(values[0]), *values[1:]]),
         ("placements", "devices", lambda values: [values[0][1:], *values[1:]]),
-        ("placements", "devices", lambda values: [[9] * len(values[0]), *values[1:]]),
         ("placements", "phases_ms", lambda values: [values[0] * 2, *values[1:]]),
         ("placements", "cost_ms", lambda values: [-1.0, *values[1:]]),
         ("placements", "num_devices", lambda values: [values[0] + 1, *values[1:]]),
@@ -192,34 +190,19 @@ def test_impossible_content_is_refused_even_if_signed(folder: Path, name: str, c
         load_measurements(folder)
 
 
-def without(key: str) -> Any:
-    return lambda index: {name: value for name, value in index.items() if name != key}
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        lambda index: {**index, "schema": "shard-gym-costs/0"},
         lambda index: {**index, "schema": "shard-gym-costs/1"},
-        lambda index: {**index, "schema": "shard-gym-costs/3"},
         lambda index: {**index, "surprise": 1},
         lambda index: {**index, "workload": {**index["workload"], "epochs": 3}},
-        lambda index: {**index, "workload": {**index["workload"], "batch_size": 2048.0}},
         lambda index: {**index, "skipped": [{"number": 3, "repeat": 0, "reason": None}]},
         lambda index: {**index, "parts": [{**index["parts"][0], "more": 1}]},
-        *map(without, ("source", "hardware", "drawn", "skipped")),
+        lambda index: {key: value for key, value in index.items() if key != "drawn"},
         lambda index: {**index, "hardware": "../../evil"},
-        lambda index: {**index, "hardware": 3},
-        lambda index: {**index, "drawn": 3},
-        lambda index: {**index, "skipped": [{"number": 3}]},
-        lambda index: {**index, "parts": 3},
         lambda index: {**index, "parts": [3]},
-        lambda index: {**index, "parts": [{**index["parts"][0], "topologies": []}]},
         lambda index: {**index, "parts": [{**index["parts"][0], "topologies": [{}]}]},
-        lambda index: {**index, "parts": [{**index["parts"][0], "sha256": []}]},
         lambda index: {**index, "parts": [{**index["parts"][0], "sha256": {}}]},
-        lambda index: {**index, "workload": {"batch_size": 0}},
-        lambda index: {**index, "workload": "fast"},
         lambda index: [index],
     ],
 )
@@ -233,11 +216,10 @@ def test_a_foreign_or_damaged_index_is_refused(folder: Path, change: Any) -> Non
 
 def test_an_index_that_was_edited_is_refused(folder: Path) -> None:
     text = (folder / INDEX).read_text()
-    for old, new in (('"fake-device"', '"real-device"'), ('"seed": 0', '"seed": 1'), ('"sha256": "', '"sha256": "0')):
-        assert old in text
-        (folder / INDEX).write_text(text[::-1].replace(old[::-1], new[::-1], 1)[::-1])
-        with pytest.raises(DamagedFileError, match=r"index.json is damaged: its content is not what its SHA-256 says"):
-            load_measurements(folder)
+    assert '"seed": 0' in text
+    (folder / INDEX).write_text(text.replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(DamagedFileError, match=r"index.json is damaged: its content is not what its SHA-256 says"):
+        load_measurements(folder)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path, costs: SplitCosts) -> None:

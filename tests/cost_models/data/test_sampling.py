@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, SampledPlacement, split_of
-from shard_gym.cost_models.data.splits import SPLITS, table_kinds
+from shard_gym.cost_models.data.splits import SPLITS
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
 from shard_gym.workload import Workload
@@ -85,39 +84,18 @@ def test_test_tables_are_placed_several_times() -> None:
         assert len({each.placement.tobytes() for each in group}) == 8
 
 
-def test_row_statistics_follow_the_batch_size() -> None:
-    pool = load_pool("dlrm-2021")
-    own = replace(SAMPLER, workload=Workload(65_536), pools=("dlrm-2021",)).tables
-    # Zipf's law is not stored to the last digit, so neither are its sums.
-    assert own.distinct_rows == pytest.approx(pool.tables.distinct_rows, rel=1e-3, abs=1e-3)
-    assert np.abs(own.reuse_histogram - pool.tables.reuse_histogram).max() < 1e-3
-    small = replace(SAMPLER, workload=Workload(512, "fp32", "rowwise_adagrad"), pools=("dlrm-2021",)).tables
-    assert (small.distinct_rows <= own.distinct_rows).all()
-    assert small.distinct_rows.sum() < own.distinct_rows.sum() / 10
-    assert small.pooling_factor.tolist() == own.pooling_factor.tolist()
-    assert small.workload == Workload(512, "fp32", "rowwise_adagrad")
-
-
-def test_tables_that_differ_in_width_alone_are_in_one_group() -> None:
-    kinds = table_kinds(SAMPLER.tables)
-    groups = [set(kinds[SAMPLER.groups[split]].tolist()) for split in SPLITS]
-    assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
-    assert sum(map(len, SAMPLER.groups.values())) == len(SAMPLER.tables)
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"profile": "h300"}, "There is no hardware profile named 'h300'"),
         ({"num_devices": 0}, "num_devices"),
-        ({"num_devices": True}, "num_devices"),
         ({"max_bytes": 1.5}, "max_bytes"),
         ({"seed": -1}, "seed"),
         ({"tables_per_device": 0}, "tables_per_device"),
         ({"max_bytes": 1}, "allow more memory"),
         ({"pools": ("dlrm-2020",)}, "There is no .*'dlrm-2020'"),
-        ({"pools": ()}, "pools"),
         ({"pools": ("dlrm-2021", "dlrm-2021")}, "pools"),
+        ({"pools": ()}, "pools"),
     ],
 )
 def test_impossible_settings_are_refused(change: dict[str, object], words: str) -> None:
@@ -125,12 +103,10 @@ def test_impossible_settings_are_refused(change: dict[str, object], words: str) 
         replace(SAMPLER, **change).sample(0)
 
 
-def test_the_settings_are_json() -> None:
-    assert SAMPLER.to_json() == {
-        "profile": hardware_profile("h200-dgx").name,
-        "num_devices": 4,
-        "max_bytes": 4 * GIB,
-        "seed": 0,
-        "tables_per_device": 40,
-        "pools": ("dlrm-2021", "dlrm-2022"),
-    }
+def test_tables_have_the_statistics_of_the_workload() -> None:
+    workload = Workload(512, "fp32", "rowwise_adagrad")
+    small, pool = replace(SAMPLER, workload=workload, pools=("dlrm-2021",)).tables, load_pool("dlrm-2021")
+    assert small.workload == workload
+    assert small.pooling_factor.tolist() == pool.tables.pooling_factor.tolist()
+    expected = pool.tables.at_batch_size(512).distinct_rows
+    assert small.distinct_rows == pytest.approx(expected, rel=0.02, abs=1e-3)

@@ -96,11 +96,9 @@ def _check_iteration(
 
 @pytest.fixture(scope="session")
 def small_tables() -> Callable[..., Tables]:
-    """See `_small_tables`."""
     return _small_tables
 
 
 @pytest.fixture(scope="session")
 def check_iteration() -> Callable[..., None]:
-    """See `_check_iteration`."""
     return _check_iteration

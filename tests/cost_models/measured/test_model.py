@@ -35,7 +35,6 @@ from shard_gym.errors import (
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
-from shard_gym.system import usable_cpus
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
@@ -66,12 +65,6 @@ def measured() -> Iterator[MeasuredCostModel]:
         yield model
 
 
-@pytest.fixture(scope="module")
-def sequential() -> Iterator[MeasuredCostModel]:
-    with MeasuredCostModel("cpu", **{**QUICK, "batch_size": 4096, "layout": "sequential"}) as model:
-        yield model
-
-
 def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
     found = measured.estimate(np.arange(20) % 2, tables, TOPOLOGY)
     assert found.phases_ms.shape == (2, 4)
@@ -80,18 +73,12 @@ def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: Measured
     assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
     assert 0 <= found.spread < 100
     assert found.seconds > 0
-
-
-def test_an_empty_device_computes_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
-    found = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)
-    assert found.phases_ms[0, COMPUTE].tolist() == [0, 0]
-    assert (found.phases_ms[1] > 0).all()
-
-
-def test_one_device_exchanges_nothing(measured: MeasuredCostModel, tables: Tables) -> None:
-    found = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
-    assert found.phases_ms[0, COMMUNICATION].tolist() == [0, 0]
-    assert (found.phases_ms[0, COMPUTE] > 0).all()
+    empty = measured.estimate(np.ones(20, np.int64), tables, TOPOLOGY)  # nothing on the first device
+    assert empty.phases_ms[0, COMPUTE].tolist() == [0, 0]
+    assert (empty.phases_ms[1] > 0).all()
+    alone = measured.estimate(np.zeros(20, np.int64), tables, hardware_profile("cpu").topology(1))
+    assert alone.phases_ms[0, COMMUNICATION].tolist() == [0, 0]
+    assert (alone.phases_ms[0, COMPUTE] > 0).all()
 
 
 def test_times_are_cached_by_the_tables_on_a_device(quick_workers: None, tables: Tables, tmp_path: Path) -> None:
@@ -168,32 +155,23 @@ def test_a_cost_beyond_the_penalty_is_returned_and_warned_of_once(tables: Tables
     assert scored.failures == 0
 
 
-def test_without_a_layout_there_is_a_process_for_each_device_if_there_are_as_many_cpus() -> None:
-    model = MeasuredCostModel("cpu")
-    assert (model.layout_of(1), model.layout_of(usable_cpus() + 1)) == ("parallel", "sequential")
-
-
-def test_sequential_devices_share_one_worker_and_model_the_exchange(
-    sequential: MeasuredCostModel, tables: Tables
-) -> None:
+def test_sequential_devices_share_one_worker_and_model_the_exchange(quick_workers: None, tables: Tables) -> None:
     placement = np.arange(20) % 2
-    found = sequential.estimate(placement, tables, TOPOLOGY)
-    assert sequential._session is not None
-    assert len(sequential._session.pids) == 1
-    moved = placement.copy()
-    moved[0], moved[1] = 1, 0
-    sequential.estimate(moved, tables, TOPOLOGY)
+    with MeasuredCostModel("cpu", **{**QUICK, "layout": "sequential"}) as sequential:
+        found = sequential.estimate(placement, tables, TOPOLOGY)
+        assert sequential._session is not None
+        assert len(sequential._session.pids) == 1
     widths = np.array([tables.select(np.flatnonzero(placement == d)).embedding_dim.sum() for d in (0, 1)])
-    expected = all_to_all_ms(widths * 4.0 * 4096, TOPOLOGY.cluster())
+    expected = all_to_all_ms(widths * 4.0 * 64, TOPOLOGY.cluster())
     assert found.phases_ms[:, 1].tolist() == found.phases_ms[:, 2].tolist() == expected.tolist()
     assert (found.phases_ms[:, COMPUTE] > 0).all()
 
 
 def test_a_cpu_trains_in_fp32_with_rowwise_adagrad_unless_told(tables: Tables) -> None:
-    workload = MeasuredCostModel("cpu").as_measured(tables).workload
-    assert (workload.weight_dtype, workload.optimizer) == ("fp32", "rowwise_adagrad")
-    told = MeasuredCostModel("cpu", weight_dtype="fp16", optimizer="sgd").as_measured(tables).workload
-    assert (told.weight_dtype, told.optimizer) == ("fp16", "sgd")
+    for told in ({}, {"weight_dtype": "fp16", "optimizer": "sgd"}):
+        workload = MeasuredCostModel("cpu", **told).as_measured(tables).workload
+        expected = {"weight_dtype": "fp32", "optimizer": "rowwise_adagrad", **told}
+        assert {name: getattr(workload, name) for name in expected} == expected
 
 
 def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
@@ -229,13 +207,11 @@ def test_memory_that_others_use_is_told_from_memory_that_is_not_there(
         ({"weight_dtype": "bf16"}, UnknownNameError, "bf16"),
         ({"optimizer": "adam"}, UnknownNameError, "adam"),
         ({"iterations": 0}, InvalidOptionError, "iterations"),
-        ({"iterations": 2.5}, InvalidOptionError, "iterations"),
         ({"batch_size": True}, InvalidOptionError, "batch_size"),
         ({"warmup": -1}, InvalidOptionError, "warmup"),
         ({"batches": 0}, InvalidOptionError, "batches"),
         ({"threads": 0}, InvalidOptionError, "threads"),
         ({"timeout_s": 0}, InvalidOptionError, "timeout_s"),
-        ({"timeout_s": float("nan")}, InvalidOptionError, "timeout_s"),
         ({"seed": -1}, InvalidOptionError, "seed"),
     ],
 )
@@ -244,22 +220,17 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], error: type[Except
         MeasuredCostModel(**arguments)
 
 
-def test_fingerprints_differ_by_the_settings() -> None:
-    prints = {
-        MeasuredCostModel("cpu", **options).fingerprint
-        for options in ({}, {"iterations": 11}, {"batch_size": 8}, {"layout": "sequential"}, {"seed": 1})
-    }
-    assert len(prints) == 5
-    assert MeasuredCostModel("cpu", layout="parallel").fingerprint.startswith("measured-v2-parallel-")
-
-
 def test_the_fingerprint_of_a_machine_and_its_settings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a data set can be continued later; a change of what is measured raises the version."""
     there = Machine("cpu", "AMD EPYC", 2, 24 * 2**30, "2.13.0+cpu", "1.8.0", "", "")
     monkeypatch.setattr(model, "this_machine", lambda device: there)
-    here = MeasuredCostModel("cpu", layout="parallel", weight_dtype="fp32", optimizer="rowwise_adagrad")
+    fixed: dict[str, Any] = {"layout": "parallel", "weight_dtype": "fp32", "optimizer": "rowwise_adagrad"}
+    here = MeasuredCostModel("cpu", **fixed)
     assert here.hardware == "cpu-amd-epyc-2-threads"
     assert here.fingerprint == "measured-v2-parallel-85f4eabd7a78b1981989ee51"
+    others = ({"iterations": 11}, {"batch_size": 8}, {"layout": "sequential"}, {"seed": 1}, {"optimizer": "sgd"})
+    prints = {MeasuredCostModel("cpu", **{**fixed, **other}).fingerprint for other in others}
+    assert len(prints | {here.fingerprint}) == 6
 
 
 def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,15 +241,11 @@ def test_fingerprints_for_tasks_name_the_layout_that_they_get(monkeypatch: pytes
     assert auto.fingerprint_for([4]) == MeasuredCostModel("cpu", layout="sequential").fingerprint
     assert auto.fingerprint_for([4, 2]).startswith("measured-v2-parallel+sequential-")
     assert auto.settings["layout"] == "auto"  # caches have it in their keys, beside the layout
-
-
-def test_modelled_all_to_alls_put_the_analytical_version_into_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prints() -> list[str]:
-        return [MeasuredCostModel("cpu", layout=layout).fingerprint for layout in ("parallel", "sequential", "auto")]
-
-    before = prints()
+    # Modelled all-to-alls put the version of the analytical model into it.
+    before = [MeasuredCostModel("cpu", layout=layout).fingerprint for layout in ("parallel", "sequential", "auto")]
     monkeypatch.setattr(AnalyticalCostModel, "version", AnalyticalCostModel.version + 1)
-    assert [one == other for one, other in zip(before, prints(), strict=True)] == [True, False, False]
+    after = [MeasuredCostModel("cpu", layout=layout).fingerprint for layout in ("parallel", "sequential", "auto")]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
 
 
 def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
@@ -291,15 +258,10 @@ def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
         # As if the first workers held all of the memory.
         monkeypatch.setattr(memory, "available_memory", lambda: 0 if first.pids else 2**40)
         assert model.estimate(1 - np.arange(20) % 2, tables.select(range(19, -1, -1)), TOPOLOGY).seconds > 0
-
-
-def test_more_processes_than_fit_are_refused(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "WORKER_BYTES", 2**45)
-    with (
-        MeasuredCostModel("cpu", **QUICK) as model,
-        pytest.raises(DeviceMemoryError, match=r"for starting processes, .* let one process stand for all"),
-    ):
-        model.estimate(np.arange(20) % 2, tables, TOPOLOGY)
+        model.close()
+        monkeypatch.setattr(memory, "WORKER_BYTES", 2**45)
+        with pytest.raises(DeviceMemoryError, match=r"for starting processes, .* let one process stand for all"):
+            model.estimate(np.arange(20) % 2, tables.select(range(10)).select([*range(10)] * 2), TOPOLOGY)
 
 
 def test_recorded_lookups_take_the_place_of_drawn_ones(tmp_path: Path) -> None:

@@ -36,19 +36,14 @@ def test_processes_exchange_what_plain_torch_pools(
     check_iteration(session, [tables.select(rows) for rows in ([0, 3, 4], [1], [2, 5])], 10, rtol, exchange=True)
 
 
-def test_an_empty_device_receives_outputs_and_sends_none(
-    session: Session, small_tables: Any, check_iteration: Any
+@pytest.mark.parametrize(
+    ("parts", "exchange"),
+    [([[0, 1], None, [2]], True), ([[0, 2], [1, 3]], True), ([[0, 1, 2]], False)],
+    ids=["an empty device", "fewer devices than workers", "a device alone"],
+)
+def test_other_groups_of_devices_compute_the_same(
+    session: Session, parts: list[list[int] | None], exchange: bool, small_tables: Any, check_iteration: Any
 ) -> None:
-    tables = small_tables(3, weight_dtype="fp32", optimizer="rowwise_adagrad")
-    check_iteration(session, [tables.select([0, 1]), None, tables.select([2])], 8, 1e-5, exchange=True)
-
-
-def test_a_group_of_fewer_devices_than_workers(session: Session, small_tables: Any, check_iteration: Any) -> None:
-    tables = small_tables(4, weight_dtype="fp32", optimizer="sgd")
-    check_iteration(session, [tables.select([0, 2]), tables.select([1, 3])], 7, 1e-5, exchange=True)
-
-
-def test_a_device_alone_computes_the_same(session: Session, small_tables: Any, check_iteration: Any) -> None:
-    tables = small_tables(5, weight_dtype="fp32", optimizer="rowwise_adagrad")
-    for rows in ([0, 1, 2], [3, 4]):
-        check_iteration(session, [tables.select(rows)], 9, 1e-5, exchange=False)
+    tables = small_tables(4, weight_dtype="fp32", optimizer="rowwise_adagrad")
+    given = [None if rows is None else tables.select(rows) for rows in parts]
+    check_iteration(session, given, 7, 1e-5, exchange=exchange)

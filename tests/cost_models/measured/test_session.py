@@ -145,7 +145,9 @@ def test_a_worker_that_reads_no_commands_is_noticed(session: Session) -> None:
         session.ask([("measure", {"more_than_a_socket_buffers": "x" * 10_000_000})], SUBJECTS)
 
 
-def test_every_worker_gets_cpus_of_its_own(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_worker_gets_cpus_of_its_own_and_others_start_after_close(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CPUs that no machine has; what is asked of the system is noted instead."""
     given: dict[int, list[int]] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {100_001, 100_002, 100_003, 100_004})
@@ -153,10 +155,15 @@ def test_every_worker_gets_cpus_of_its_own(session: Session, monkeypatch: pytest
     session._threads = 2
     assert works(session)
     assert given == {session.pids[0]: [100_001, 100_002], session.pids[1]: [100_003, 100_004]}
-    session.close()
+    before = session.pids
+    for _ in range(2):  # closing again does nothing
+        session.close()
+    assert not any(map(runs, before))
+    assert not list(tmp_path.iterdir())
     session._threads = 3  # too many
     given.clear()
     assert works(session)
+    assert not set(session.pids) & set(before)
     assert not given
 
 
@@ -192,17 +199,6 @@ def test_reported_errors_are_raised_and_the_next_measurement_works(session: Sess
     with pytest.raises(MeasurementError, match=r"Measuring device 0 failed: AttributeError: .*'dance'"):
         session.ask([("dance", {})], ["device 0"])
     assert works(session)
-
-
-def test_close_ends_the_workers_and_the_next_ask_starts_others(session: Session, tmp_path: Path) -> None:
-    assert works(session)
-    before = session.pids
-    session.close()
-    assert not any(map(runs, before))
-    assert not list(tmp_path.iterdir())
-    session.close()  # again: nothing happens
-    assert works(session)
-    assert not set(session.pids) & set(before)
 
 
 def test_a_session_without_references_is_closed(own_tempdir: None, quick_workers: None, tmp_path: Path) -> None:
@@ -247,19 +243,9 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(sent: signal.Signals, tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            PARENT,
-            str(tmp_path),
-            str(Path(__file__).parent),
-            str(Path(__file__).parents[2] / "workers"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    folders = [tmp_path, Path(__file__).parent, Path(__file__).parents[2] / "workers"]
+    command = [sys.executable, "-c", PARENT, *map(str, folders)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2

@@ -42,8 +42,12 @@ def test_placing_table_by_table_costs_what_the_estimate_says(
         devices[placement[table]] = model.add(devices[placement[table]], loads[table])
     phases = model.device_phases(devices)
     model.fill_communication(phases, devices[:, model.shared_loads], cluster)
+    once = phases.copy()
+    model.fill_communication(phases, devices[:, model.shared_loads], cluster)
+    assert np.array_equal(once, phases)  # filling again overwrites
     cost = model.iteration_cost(phases, devices[:, model.shared_loads], cluster)
-    estimate = model.estimate(placement, tables, topology)
+    order = np.random.default_rng(seed).permutation(len(tables))  # that of the tables does not matter
+    estimate = model.estimate(placement[order], tables.select(order), topology)
     scale = max(1.0, np.abs(estimate.phases_ms).max())
     np.testing.assert_allclose(phases, estimate.phases_ms, rtol=TOLERANCE, atol=TOLERANCE * scale)
     np.testing.assert_allclose(cost, estimate.total_ms, rtol=TOLERANCE, atol=TOLERANCE * scale)
@@ -72,16 +76,6 @@ def test_loads_times_and_costs_are_within_their_bounds(
 
 
 @every_network
-def test_nothing_placed_costs_nothing(architecture: str, untrained: Untrained) -> None:
-    topology = hardware_profile("a100-dgx").topology(3)
-    for seed in range(5):
-        model = untrained(architecture, seed)
-        phases, cost = model.costs(np.zeros((2, 3, model.num_loads)), topology.cluster())
-        assert not phases.any()
-        assert not cost.any()
-
-
-@every_network
 def test_the_bounds_are_reached_where_a_network_is_wrong(architecture: str, untrained: Untrained, drawn: Any) -> None:
     """Otherwise clipping is not tested."""
     clipped = 0
@@ -90,21 +84,6 @@ def test_the_bounds_are_reached_where_a_network_is_wrong(architecture: str, untr
         bounds = model.cost_bounds(model.table_loads(tables, topology), topology)
         clipped += model.estimate(placement, tables, topology).total_ms in [pytest.approx(b, rel=1e-6) for b in bounds]
     assert 0 < clipped < 40
-
-
-@every_network
-@some
-@given(seeds)
-def test_the_order_of_the_tables_does_not_matter(
-    architecture: str, untrained: Untrained, drawn: Any, seed: int
-) -> None:
-    model, (tables, topology, placement) = untrained(architecture, seed), drawn(seed)
-    order = np.random.default_rng(seed).permutation(len(tables))
-    estimate = model.estimate(placement, tables, topology)
-    shuffled = model.estimate(placement[order], tables.select(order), topology)
-    scale = max(1.0, np.abs(estimate.phases_ms).max())
-    np.testing.assert_allclose(shuffled.phases_ms, estimate.phases_ms, rtol=TOLERANCE, atol=TOLERANCE * scale)
-    assert shuffled.total_ms == pytest.approx(estimate.total_ms, rel=TOLERANCE, abs=TOLERANCE * scale)
 
 
 @every_network
@@ -122,17 +101,8 @@ def test_padding_and_batches_change_nothing(architecture: str, untrained: Untrai
         np.testing.assert_allclose(phases[row, :size], estimate.phases_ms, rtol=TOLERANCE, atol=TOLERANCE * scale)
         assert not phases[row, size:].any()
         assert cost[row] == pytest.approx(estimate.total_ms, rel=TOLERANCE, abs=TOLERANCE * scale)
-    assert not phases[[0, 3]].any()
-
-
-@every_network
-def test_filling_communication_again_overwrites(architecture: str, untrained: Untrained, drawn: Any) -> None:
-    model, (tables, topology, placement) = untrained(architecture), drawn(7)
-    loads = model.reduce(model.table_loads(tables, topology), placement, topology.num_devices)
-    once = model.device_costs(loads, topology.cluster())
-    twice = once.copy()
-    model.fill_communication(twice, loads[:, model.shared_loads], topology.cluster())
-    assert np.array_equal(once, twice)
+    assert not phases[[0, 3]].any()  # nothing placed costs nothing
+    assert not cost[[0, 3]].any()
 
 
 @pytest.mark.parametrize("architecture", ["neuroshard", "pooled"])

@@ -23,26 +23,6 @@ def test_phases_that_are_linear_are_found(costs: SplitCosts) -> None:
     assert max(error.mape for error in found.phases.values()) < 1e-6
 
 
-def test_no_other_coefficients_fit_better(costs: SplitCosts) -> None:
-    data = costs.part("train")
-    model, rng = fit_linear(data), np.random.default_rng(0)
-
-    def squares(coefficients: np.ndarray) -> float:
-        total = 0.0
-        for p in range(len(data)):
-            rows, size = slice(data.start[p], data.start[p + 1]), int(data.num_devices[p])
-            loads = model.table_loads(data.tables, data.topologies[0])[data.members[rows]]
-            summed = model.reduce(loads, data.devices[rows], size)
-            inputs = np.concatenate([summed, np.ones((size, 1))], axis=1)[summed[:, -1] > 0]
-            measured = data.phases_ms[p, :size][summed[:, -1] > 0]
-            total += float(((inputs @ coefficients - measured) ** 2).sum())
-        return total
-
-    best = squares(model.coefficients)
-    for _ in range(3):
-        assert squares(model.coefficients * rng.normal(1, 0.05, model.coefficients.shape)) > best
-
-
 def test_costs_lie_within_the_bounds(costs: SplitCosts) -> None:
     model, data = fit_linear(costs.part("train")), costs.part("test")
     for p in range(len(data)):

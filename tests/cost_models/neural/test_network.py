@@ -53,7 +53,7 @@ def test_heads_are_networks_side_by_side() -> None:
         np.testing.assert_allclose(net.heads(WEIGHTS, "heads", INPUTS)[..., head], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_float64_inputs_are_computed_in_the_weights_precision() -> None:
+def test_float64_inputs_are_computed_in_the_precision_of_the_weights() -> None:
     assert net.mlp(WEIGHTS, "mlp", INPUTS.astype(np.float64)).dtype == np.float32
 
 

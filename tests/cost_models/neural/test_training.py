@@ -15,7 +15,6 @@ from shard_gym.cost_models.neural.pooled_sharding import COLLECTIVES
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
-    assign_arrays,
     estimates,
     new_optimizer,
     paper_loss,
@@ -33,19 +32,6 @@ every_network = pytest.mark.parametrize("architecture", NETWORKS)
 def _one_thread() -> Any:
     with one_thread():
         yield
-
-
-@every_network
-def test_tensors_give_the_loads_of_arrays(architecture: str, untrained: Any, costs: SplitCosts) -> None:
-    model, data = untrained(architecture), costs.part("test")
-    samples = Samples(data, type(model))
-    which = np.array([5, 0, 17, 5])
-    found = samples.loads(samples.latents(trainable(model.weights)), which).detach().numpy()
-    for row, placement in enumerate(which):
-        rows = slice(data.start[placement], data.start[placement + 1])
-        loads = model.latents(model.weights, model.describe(data.tables.select(data.members[rows])))
-        expected = model.reduce(loads.astype(np.float64), data.devices[rows], data.phases_ms.shape[1])
-        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
 
 
 @every_network
@@ -79,7 +65,7 @@ def test_every_trained_weight_gets_a_gradient(architecture: str, loss: Any, untr
             assert tensor.grad.abs().max() > 0, name
 
 
-@every_network
+@pytest.mark.parametrize("architecture", ["dreamshard", "pooled"])
 def test_training_gives_the_same_weights_from_the_same_seed(
     architecture: str, untrained: Any, costs: SplitCosts
 ) -> None:
@@ -110,14 +96,6 @@ def test_the_learning_rate_falls_to_its_end(untrained: Any, costs: SplitCosts) -
         weights, optimizer, samples, np.random.default_rng(0), steps=4, learning_rate=0.4, final_learning_rate=0.2
     )
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25] * 2)
-
-
-def test_weights_are_assigned_in_place(untrained: Any) -> None:
-    weights = trainable(untrained("pooled", 0).weights)
-    tensors, other = dict(weights), untrained("pooled", 1).weights
-    assign_arrays(weights, other)
-    assert all(weights[name] is tensors[name] for name in weights)
-    assert all(np.array_equal(array, other[name]) for name, array in as_arrays(weights).items())
 
 
 def test_only_matrices_decay(untrained: Any) -> None:

@@ -1,13 +1,15 @@
+"""The shipped pools: what their generators write, and what is published of them."""
+
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.io.files import read_json
-from shard_gym.pools import load_pool, merlin, pool
+from shard_gym.pools import Pool, dlrm, load_pool, merlin, pool, pool_names
+from shard_gym.row_popularity import reuse_statistics
 
 FACTS = read_json(pool.DATA / "facts" / "merlin_synthetic_models.json")["models"]
-NAMES = [*(f"merlin-{model}" for model in merlin.MERLIN_MODELS), "mlperf-dlrm-dcnv2"]
 
 
 def fp32_gib(name: str) -> float:
@@ -27,13 +29,6 @@ def test_a_table_read_by_two_features_has_both_their_lookups() -> None:
     assert tables.num_features[:4].tolist() == [2, 2, 2, 1]
     assert tables.pooling_factor[:4].tolist() == [11, 11, 11, 1]
     assert tables.pooling_factor.sum() == 85
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_generator_writes_the_shipped_file(name: str) -> None:
-    model = name.removeprefix("merlin-")
-    made = merlin.make_mlperf_pool() if name.startswith("mlperf") else merlin.make_merlin_pool(model)
-    assert pool.to_bytes(made) == (pool.DATA / f"{name}.json").read_bytes()
 
 
 @pytest.mark.parametrize("rows", [10, 1000])
@@ -57,3 +52,29 @@ def test_mlperf_tables_are_the_published_ones_with_uniform_indices() -> None:
     assert not popularity.s.any()
     rows, lookups = tables.num_embeddings.astype(float), tables.lookups_per_batch
     np.testing.assert_allclose(tables.distinct_rows, rows * -np.expm1(-lookups / rows), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dlrm-2021", "dlrm-2022"])
+def test_the_tables_add_up_to_the_published_totals(name: str) -> None:
+    """From the stored rows, pooling factors and popularities, not from the stored statistics."""
+    goal, loaded = dlrm.published_totals(name), load_pool(name)
+    lookups, popularity = loaded.tables.lookups_per_batch, loaded.popularity
+    assert popularity is not None
+    stats = reuse_statistics(loaded.tables.num_embeddings, lookups, popularity.q, popularity.s)
+    distinct, unique_hist, access_hist = dlrm.totals_of(stats, lookups)
+    assert len(lookups) == goal.num_tables
+    assert lookups.sum() == goal.lookups
+    assert distinct == pytest.approx(goal.distinct_rows, rel=0.003)
+    np.testing.assert_allclose(unique_hist, goal.unique_hist, atol=0.009)
+    np.testing.assert_allclose(access_hist, goal.access_hist, atol=0.009)
+
+
+def made(name: str) -> Pool:
+    if name.startswith("merlin-"):
+        return merlin.make_merlin_pool(name.removeprefix("merlin-"))
+    return merlin.make_mlperf_pool() if name.startswith("mlperf") else dlrm.make_pool(name)
+
+
+@pytest.mark.parametrize("name", pool_names())
+def test_the_generator_writes_the_shipped_file(name: str) -> None:
+    assert pool.to_bytes(made(name)) == (pool.DATA / f"{name}.json").read_bytes()
