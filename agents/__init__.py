@@ -46,6 +46,8 @@ def make_agent(
     """
     if not isinstance(name, (str, Path)):
         raise wrong_kind("name", name, "the name of an agent or a path")
+    if suite is not None and not isinstance(suite, str):
+        raise wrong_kind("suite", suite, "the name of a suite, such as its `name`, or None")
     if name not in AGENTS and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in AGENTS:

@@ -60,14 +60,15 @@ class AgentEntry:
         """
         maker = self.load()
         given = {"cost_model": cost_model, "seed": seed, "suite": suite}
-        known = parameters(maker, name)
+        known = {key: each for key, each in parameters(maker, name).items() if each.kind is not each.VAR_POSITIONAL}
         takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
         fixed = {key: value for key, value in given.items() if key in known}
         own = [key for key, each in known.items() if key not in fixed and each.kind is not each.VAR_KEYWORD]
         needed = {key for key in own if known[key].default is Parameter.empty}
         if not needed <= set(options) or not (takes_all or set(options) <= set(own)):
             has = f"Its options are {', '.join(own)}" if own else "It has no options"
-            raise InvalidOptionError(f"Agent {name!r} cannot be made with the options {short_repr(options)}. {has}.")
+            what = f"with the options {short_repr(options)}" if options else "without options"
+            raise InvalidOptionError(f"Agent {name!r} cannot be made {what}. {has}.")
         agent: Agent = maker(**fixed, **options)
         return agent
 

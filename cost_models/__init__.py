@@ -42,6 +42,10 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
         MissingExtraError: safetensors is not installed.
     """
     if isinstance(model, CostModel):
+        try:
+            hash(model)
+        except TypeError as error:
+            raise wrong_kind("cost_model", model, "hashable; a dataclass needs eq=False or frozen=True") from error
         return model
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(SUFFIX)):
         from shard_gym.cost_models.neural.storage import load_cost_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -25,11 +25,11 @@ from shard_gym.errors import (
 )
 from shard_gym.io.html import card
 from shard_gym.placement import Placement
-from shard_gym.problems import Attempt, problem_of
+from shard_gym.problems import PROBLEMS, Attempt, problem_of
 from shard_gym.problems.base import FAILURES
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite, Task
-from shard_gym.text import counted, format_ms, format_seconds
+from shard_gym.text import counted, format_seconds
 
 BOOTSTRAP_SAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -76,6 +76,7 @@ class Evaluation:
         interval_ms: 95% bootstrap interval of that mean, over tasks.
         failures: tasks without a valid placement, or whose placement could not be measured.
         tasks: the outcomes in the suite's order.
+        problem: name of the problem of the tasks; "sharding" if the tables of some may be split.
     """
 
     suite: str
@@ -87,6 +88,7 @@ class Evaluation:
     interval_ms: tuple[float, float]
     failures: int
     tasks: tuple[TaskResult, ...]
+    problem: str = "placement"
 
     @property
     def costs_ms(self) -> np.ndarray:
@@ -97,8 +99,9 @@ class Evaluation:
         return "\n".join([self._headline, *(f"  {name}: {fact}" for name, fact in self._facts.items())])
 
     def _repr_html_(self) -> str:
-        rows = [[each.task, format_ms(each.cost_ms), format_seconds(each.seconds), each.failure] for each in self.tasks]
-        return card(self._headline, self._facts, ("task", "ms", "time to place", "failure"), rows)
+        cost, unit = PROBLEMS[self.problem].format_cost, PROBLEMS[self.problem].unit
+        rows = [[each.task, cost(each.cost_ms), format_seconds(each.seconds), each.failure] for each in self.tasks]
+        return card(self._headline, self._facts, ("task", unit, "agent's time", "failure"), rows)
 
     @property
     def _headline(self) -> str:
@@ -106,13 +109,14 @@ class Evaluation:
 
     @property
     def _facts(self) -> dict[str, str]:
-        low, high = map(format_ms, self.interval_ms)
+        cost, unit = PROBLEMS[self.problem].format_cost, PROBLEMS[self.problem].unit
+        low, high = map(cost, self.interval_ms)
         ordered = sorted(self.tasks, key=lambda each: each.cost_ms)
         facts = {
-            "mean cost": f"{format_ms(self.mean_cost_ms)} ms (95% interval {low} to {high})",
-            "tasks": f"{format_ms(ordered[0].cost_ms)} ms ({ordered[0].task}) to {format_ms(ordered[-1].cost_ms)} ms "
+            "mean cost": f"{cost(self.mean_cost_ms)} {unit} (95% interval {low} to {high})",
+            "tasks": f"{cost(ordered[0].cost_ms)} {unit} ({ordered[0].task}) to {cost(ordered[-1].cost_ms)} {unit} "
             f"({ordered[-1].task})",
-            "time to place": f"{format_seconds(float(np.median([each.seconds for each in self.tasks])))} (median)",
+            "agent's time": f"{format_seconds(float(np.median([each.seconds for each in self.tasks])))} (median)",
             "cost model": self.cost_model,
         }
         failed = [each for each in self.tasks if not each.valid]
@@ -147,21 +151,25 @@ def evaluate(
     split: str = "test",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Let `agent` place every task of `suite` once, and score what it returns.
+    """Let `agent` answer every task of `suite` once, and score what it returns.
 
-    Memory and cost are recomputed from the task and the placement; nothing that the agent says of them is used. A task
-    without a valid placement counts as a failure and is charged its penalty, above the cost of every valid one: see
-    `penalty_ms` of the cost model. So is a task whose placement cannot be measured, twice. If the tables of the tasks
-    may be split, all this holds for sharding plans.
+    Memory and cost are recomputed from the task and the answer; nothing that the agent says of them is used. A task
+    without a valid answer counts as a failure and is charged its penalty, above the cost of every valid one: see
+    `penalty_ms` of the cost model. So is a task whose placement cannot be measured, twice.
+
+    An answer is a placement; a sharding plan if the tables of the task may be split; of replanning the actions of an
+    episode, whose cost is the time of the whole episode.
 
     Args:
         agent: an object with `place(task)`, or a function of a task; either returns a placement. Where tables may be
-            split, its `plan(task)` is called if it has one. Where it has them, its `name` and its count of cost-model
-            evaluations, `true_cost_queries(fingerprint)`, are used.
+            split, its `plan(task)` is called if it has one. Of replanning, an object with `act(observations)`, or a
+            function of observations, that returns an action for each of N episodes played side by side; its `begin(N)`
+            is called before if it has one. Where it has them, its `name` and its count of cost-model evaluations,
+            `true_cost_queries(fingerprint)`, are used.
         suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are converted to the measured
             device (`as_measured`), for the agent and for the penalty.
         cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
-        split: which split of a named suite; ignored when `suite` is a TaskSuite.
+        split: which split of a named suite; ignored when `suite` is no name.
         progress: called after every task.
 
     Raises:
@@ -172,10 +180,11 @@ def evaluate(
     """
     tasks: Suite[Any] = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if not isinstance(tasks, Suite):
-        hint = "Put custom tasks into one: TaskSuite('mine', [task])."
-        raise wrong_kind("suite", tasks, "the name of a suite or a TaskSuite", hint)
+        hint = "Put custom tasks into one: TaskSuite('mine', [task]), or DriftSuite of drifting tasks."
+        raise wrong_kind("suite", tasks, "the name of a suite, a TaskSuite or a DriftSuite", hint)
     problem = problem_of(next((task for task in tasks if task.problem != "placement"), tasks[0]))
-    problem.require_agent(agent)
+    for each in dict.fromkeys([problem, *map(problem_of, tasks)]):
+        each.require_agent(agent)
     model = problem.model(cost_model)
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
@@ -183,9 +192,9 @@ def evaluate(
         tasks = as_measured(tasks, model)
     results: list[TaskResult] = []
     failures = FailuresInARow(len(tasks))
-    for problem, some in groupby(tasks, problem_of):
-        of_problem = list(some)
-        for task, attempt in zip(of_problem, problem.attempts(agent, of_problem, model), strict=True):
+    for asked, some in groupby(tasks, problem_of):
+        part = replace(tasks, tasks=tuple(some))
+        for task, attempt in zip(part, asked.attempts(agent, part, model), strict=True):
             results.append(_result(agent, task, attempt, model, failures))
             if progress:
                 progress(len(results), len(tasks))
@@ -200,6 +209,7 @@ def evaluate(
         interval_ms=bootstrap_interval(costs),
         failures=sum(not result.valid for result in results),
         tasks=tuple(results),
+        problem=problem.name,
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.errors import wrong_kind
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
 from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
@@ -118,6 +119,8 @@ def explain(
         InvalidPlacementError: the answer is not valid (see `check_placement` and `check_plan`).
         InvalidOptionError, UnknownNameError: there is no such cost model, or it does not estimate sharded tables.
     """
+    if not isinstance(task, Task):
+        raise wrong_kind("task", task, "a Task of placement or sharding")
     if isinstance(answer, ShardingPlan):
         return _explain_plan(task, answer, make_sharding_cost_model(model), best_known_ms, lower_bound_ms)
     model, tables, topology = make_cost_model(model), task.tables, task.topology

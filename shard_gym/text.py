@@ -19,7 +19,9 @@ def format_ms(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """A duration with its unit: <0.1 ms, 0.3 ms, 12 ms, 1.2 s, 310 s."""
+    """A duration with its unit: 0 s, <0.1 ms, 0.3 ms, 12 ms, 1.2 s, 310 s."""
+    if value == 0:
+        return "0 s"
     if value < 1.0:
         short = "<0.1 ms" if value < 1e-4 else f"{value * 1e3:.2g} ms"
         return short if value < 0.01 else f"{value * 1e3:.0f} ms"

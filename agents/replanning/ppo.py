@@ -100,10 +100,12 @@ class PolicyReplanner(ReplanningAgent):
         """(N,) legal actions; InvalidOptionError if there are other kinds of plans than where it was trained."""
         if view.legal.shape[1] != 1 + self.kinds:
             raise InvalidOptionError(
-                f"The policy knows {self.kinds} kinds of plans, and here there are {view.legal.shape[1] - 1}. Train it "
-                "on a suite of the same kind, or set headroom of the environment."
+                f"The policy knows {self.kinds} kinds of plans, and here there are {view.legal.shape[1] - 1}: "
+                "only plans of suites with growing tables leave headroom. Train it on this suite."
             )
-        more: dict[str, Any] = {"action_masks": view.legal} if self.name == "maskable-ppo" else {}
+        more: dict[str, Any] = (
+            {"action_masks": view.legal} if isinstance(self.policy, MaskableActorCriticPolicy) else {}
+        )
         with one_thread():
             actions, self._state = self.policy.predict(
                 self._inputs.of(view), state=self._state, episode_start=self._starts, deterministic=True, **more

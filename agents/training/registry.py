@@ -15,7 +15,7 @@ from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name
+from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name, wrong_kind
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite
@@ -102,6 +102,8 @@ def make_learner(
     if name not in LEARNERS:
         raise unknown_name("learned agent", name, LEARNERS)
     tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
+    if not isinstance(tasks, Suite):
+        raise wrong_kind("suite", tasks, "the name of a suite, or a suite")
     problem = tasks[0].problem
     if problem not in LEARNERS[name].all_problems:
         others = [each for each, entry in LEARNERS.items() if problem in entry.all_problems]

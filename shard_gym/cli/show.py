@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from shard_gym.cli.console import heading, new_table, output, print_table, sente
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.envs.replanning.history import NO_PLAN, History
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.problems import problem_of
@@ -143,7 +145,13 @@ def _show_episode(asked: Asked) -> None:
     }
     for agent in agents.values():
         problem.require_agent(agent)
-    histories = {name: play(player_of(agent), [task], model)[0].history for name, agent in agents.items()}
+    suite, histories = dataclasses.replace(asked.suite, tasks=(task,)), {}
+    assert isinstance(suite, DriftSuite)
+    for name, agent in agents.items():
+        [played] = play(player_of(agent), suite, model)
+        if played.failure:
+            raise NoPlacementFoundError(f"Agent {name!r} fails at task {task.name!r}: {played.failure}")
+        histories[name] = played.history
     best = best_sequence(PlanTable.of(episode_data(task, model)), task.topology, task.pause_s)
     histories[ORACLE] = history_of(task, best.actions, model)
     heading(
@@ -167,7 +175,7 @@ def _print_histories(histories: Mapping[str, History]) -> None:
     least = float(histories[ORACLE].seconds.sum())
     for name, history in histories.items():
         total = float(history.seconds.sum())
-        spent = [format_seconds(spent) if spent else "0 s" for spent in history.seconds.sum(axis=0).tolist()]
+        spent = [format_seconds(spent) for spent in history.seconds.sum(axis=0).tolist()]
         made = int(np.sum(history.kinds != NO_PLAN))
         over = "" if name == ORACLE else format_change(total / least - 1.0)
         table.add_row(name, format_seconds(total), over, *spent, str(made), str(int(history.repairs.sum())))

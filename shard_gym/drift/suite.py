@@ -64,6 +64,7 @@ class DriftSuite(Suite[DriftTask]):
                 f"Tables of suite {self.name!r} grow, and its memory caps have room for the growth of its own seeds "
                 "only. Make DriftTasks with other seeds and with caps that fit."
             )
+        most_tables = checked_count("most_tables", most_tables)
         some = [task for task in self.tasks if task.num_tables <= most_tables]
         if not some:
             raise InvalidOptionError(

@@ -6,6 +6,7 @@ entries of the track "replanning" were replayed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     findings = []
     for position, seed in enumerate(entry.seeds[: len(numbers)]):
         own = numbers[position :: len(entry.seeds)]
-        some = [scorer.suite[number] for number in own]
+        some = dataclasses.replace(scorer.suite, tasks=tuple(scorer.suite[number] for number in own))
         try:
             agent = _make_agent(verified, seed)
             declared = entry.planning.search_budget
@@ -77,7 +78,8 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
                 reason = f"planning.search_budget is {declared}, but the agent's is {agent.search_budget}."
                 return None, [Finding(folder.file(ENTRY), reason)]  # what is declared has a limit
             if position == 0:
-                list(scorer.problem.attempts(agent, some[:1], scorer.model))  # imports modules and loads weights
+                first = dataclasses.replace(some, tasks=some.tasks[:1])
+                list(scorer.problem.attempts(agent, first, scorer.model))  # imports modules and loads weights
             own_attempts = list(scorer.problem.attempts(agent, some, scorer.model))
         except MissingExtraError:
             raise

@@ -18,7 +18,7 @@ from shard_gym.errors import (
     wrong_kind,
 )
 from shard_gym.tables import Tables
-from shard_gym.tasks import SuiteTask
+from shard_gym.tasks import Suite, SuiteTask
 from shard_gym.text import format_ms
 
 Answer = Any  # a checked answer to a task; each problem says what it is
@@ -125,18 +125,19 @@ class Problem(ABC, Generic[TaskT]):
 
     def require_agent(self, agent: Any) -> None:
         """Raise InvalidOptionError unless `agent` is one of this problem."""
-        plays = getattr(agent, "problems", (self.name,))
-        if not isinstance(agent, type) and self.name not in plays:
+        own = getattr(agent, "problems", None) or (self.name,)
+        answers = (own,) if isinstance(own, str) else tuple(own)
+        if not isinstance(agent, type) and self.name not in answers:
             raise InvalidOptionError(
-                f"Agent {getattr(agent, 'name', '')!r} plays {' and '.join(plays)}, not {self.name}. The agents of "
+                f"Agent {getattr(agent, 'name', '')!r} answers {' and '.join(answers)}, not {self.name}. The agents of "
                 f"{self.name} are listed by: shard-gym agents."
             )
         if isinstance(agent, type) or not callable(self.asker(agent)):
             named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
             raise wrong_kind("agent", agent, self.takes, f"The agents with a name come from shard_gym.agents.{named}.")
 
-    def attempts(self, agent: Any, tasks: Sequence[TaskT], model: CostModel) -> Iterator[Attempt]:
-        """What an agent returns for each task, in order, as it comes."""
+    def attempts(self, agent: Any, tasks: Suite[TaskT], model: CostModel) -> Iterator[Attempt]:
+        """What an agent returns for each task of a suite, all of this problem, in order, as it comes."""
         ask = self.asker(agent)
         for task in tasks:
             before, started = queries_of(agent, model), time.perf_counter()

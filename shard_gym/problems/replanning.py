@@ -12,16 +12,18 @@ from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
 from shard_gym.envs.replanning.history import SECONDS, History
-from shard_gym.envs.replanning.play import history_of, play, player_of
+from shard_gym.envs.replanning.play import checked_actions, history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr
-from shard_gym.problems.base import Attempt, Problem
+from shard_gym.problems.base import FAILURES, Attempt, Problem
 from shard_gym.problems.placement import cost_in_turn
 from shard_gym.tables import Tables
+from shard_gym.tasks import Suite
 
 Sequences = NDArray[np.int64]
 
@@ -55,29 +57,29 @@ class ReplanningProblem(Problem[DriftTask]):
         return act
 
     @override
-    def attempts(self, agent: Any, tasks: Sequence[DriftTask], model: CostModel) -> Iterator[Attempt]:
-        """The episodes of all tasks, played side by side; each takes the same share of the agent's time."""
+    def attempts(self, agent: Any, tasks: Suite[DriftTask], model: CostModel) -> Iterator[Attempt]:
+        """The episodes of all tasks, played side by side; each takes the same share of the agent's time.
+
+        An error of the agent fails them all.
+        """
         assert isinstance(model, AdditiveCostModel)
-        for each in play(player_of(agent), tasks, model):
+        assert isinstance(tasks, DriftSuite)
+        try:
+            played = play(player_of(agent), tasks, model)
+        except FAILURES as failure:
+            yield from [Attempt(None, 0.0, 0, failure)] * len(tasks)
+            return
+        for each in played:
             error = NoPlacementFoundError(each.failure) if each.failure else None
             yield Attempt(None if error else each.actions, each.planning_s, 0, error)
 
     @override
     def checked(self, returned: Any, task: DriftTask) -> Sequences:
-        given = np.asarray(returned)
-        if given.shape != (DECISIONS,) or not np.issubdtype(given.dtype, np.integer):
-            raise InvalidPlacementError(
-                f"A sequence for task {task.name!r} must be {DECISIONS} integers, an action for each decision, not "
-                f"{short_repr(returned)}."
-            )
-        outside = (given < 0) | (given > len(KINDS))
-        if outside.any():
-            decision = int(outside.argmax())
-            raise InvalidPlacementError(
-                f"Action {given[decision]} at decision {decision} of task {task.name!r} is none; actions are 0 to "
-                f"{len(KINDS)}."
-            )
-        return given.astype(np.int64)
+        wanted = f"A sequence for task {task.name!r} must be {DECISIONS} integers, an action for each decision"
+        given = checked_actions(returned, 1 + len(KINDS), wanted)
+        if given.shape != (DECISIONS,):
+            raise InvalidPlacementError(f"{wanted}, not an array of shape {given.shape}.")
+        return given
 
     @override
     def to_json(self, answer: Sequences) -> str:

@@ -14,7 +14,7 @@ from shard_gym.drift.levels import GROWING, STRONG
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.problems import PROBLEMS, problem_of
@@ -103,7 +103,7 @@ def test_agents_are_asked_what_they_play_alone(name: str, drift_task: Callable[.
         if name in problems:
             PROBLEMS[name].require_agent(make_agent(agent))
         else:
-            with pytest.raises(InvalidOptionError, match=f"Agent '{agent}' plays .*, not {name}"):
+            with pytest.raises(InvalidOptionError, match=f"Agent '{agent}' answers .*, not {name}"):
                 PROBLEMS[name].require_agent(make_agent(agent))
     for wrong in (3, "random", type(make_agent("random"))):
         with pytest.raises(InvalidOptionError, match="agent must be"):
@@ -147,6 +147,16 @@ def test_an_illegal_sequence_fails_and_is_charged(
     assert [result.valid for result in broken.tasks[:2]] == [False, False]
     assert broken.costs_ms[:2].tolist() == [SEQUENCES.penalty_ms(task, MODEL) for task in drifting]
     assert "no plan of the kind of the action" in broken.tasks[0].failure
+
+
+def test_an_error_of_a_replanning_agent_fails_its_tasks(drifting: list[DriftTask]) -> None:
+    def gives_up(seen: dict[str, np.ndarray]) -> np.ndarray:
+        raise NoPlacementFoundError("nothing found")
+
+    found = evaluate(gives_up, DriftSuite("two", tuple(drifting)))
+    assert [result.failure for result in found.tasks] == ["nothing found"] * 2
+    assert "mean cost: " in repr(found)
+    assert f" {SEQUENCES.format_cost(found.mean_cost_ms)} s (95%" in repr(found)
 
 
 class BadReplanner:

@@ -17,8 +17,8 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
 from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
 from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
-from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, short_repr
+from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_HOUR
+from shard_gym.errors import InvalidPlacementError, short_repr
 
 OnDecision = Callable[[int], None]  # called with the number of decisions made
 
@@ -58,16 +58,30 @@ class _Function:
 
 def player_of(agent: Any) -> Player:
     """An agent as a player: an object with `begin` and `act`, or a function of observations."""
-    return agent if hasattr(agent, "begin") else _Function(getattr(agent, "act", agent))
+    return agent if hasattr(agent, "begin") and hasattr(agent, "act") else _Function(getattr(agent, "act", agent))
 
 
 def play(
-    player: Player, tasks: Sequence[DriftTask], cost_model: str | AdditiveCostModel, progress: OnDecision | None = None
+    player: Player,
+    tasks: DriftSuite | Sequence[DriftTask],
+    cost_model: str | AdditiveCostModel,
+    progress: OnDecision | None = None,
 ) -> list[PlayedEpisode]:
-    """The episodes of all tasks; an illegal action ends its episode, and an action outside the space is an error."""
-    every = np.arange(len(tasks))
-    config = ReplanningConfig(DriftSuite("episodes", tuple(tasks)), cost_model=cost_model)
-    episodes = ReplanningEpisodes(len(tasks), config)
+    """The episodes of all tasks; an illegal action ends its episode.
+
+    Args:
+        player: decides.
+        tasks: a suite, whose padding and kinds of plans the observations have; or tasks, for observations as small as
+            they can be.
+        cost_model: an additive cost model of sharding plans, or its name.
+        progress: called after every decision.
+
+    Raises:
+        InvalidPlacementError: the player returned something other than an action of the space for each task.
+    """
+    suite = tasks if isinstance(tasks, DriftSuite) else DriftSuite("episodes", tuple(tasks))
+    tasks, every = suite.tasks, np.arange(len(suite.tasks))
+    episodes = ReplanningEpisodes(len(tasks), ReplanningConfig(suite, cost_model=cost_model))
     episodes.begin(every, tasks)
     player.begin(len(tasks))
     actions: list[NDArray[np.int64]] = []
@@ -93,18 +107,44 @@ def play(
 
 
 def _actions(given: Any, count: int, num_actions: int) -> NDArray[np.int64]:
-    chosen = np.asarray(given)
-    if chosen.shape != (count,) or not np.issubdtype(chosen.dtype, np.integer):
-        raise InvalidOptionError(
-            f"A player must return {count} integers, an action for each task, not {short_repr(given)}."
+    wanted = f"An agent of replanning must return an array of shape ({count},) of integers, an action for each task"
+    chosen = checked_actions(given, num_actions, wanted)
+    if chosen.shape != (count,):
+        raise InvalidPlacementError(f"{wanted}, not one of shape {chosen.shape}.")
+    return chosen
+
+
+def checked_actions(given: Any, num_actions: int, wanted: str) -> NDArray[np.int64]:
+    """`given` as an int64 array of actions of the space.
+
+    Raises:
+        InvalidPlacementError: it is none; the message begins with what is `wanted`.
+    """
+    try:
+        chosen = np.asarray(given)
+    except (ValueError, OverflowError) as error:
+        raise InvalidPlacementError(f"{wanted}, not {short_repr(given)}.") from error
+    if not np.issubdtype(chosen.dtype, np.integer):
+        raise InvalidPlacementError(f"{wanted}, not {short_repr(given)} of {chosen.dtype}.")
+    outside = (chosen < 0) | (chosen >= num_actions)
+    if outside.any():
+        place = int(outside.ravel().argmax())
+        raise InvalidPlacementError(
+            f"{wanted}, and actions are 0 to {num_actions - 1}; number {place} is {chosen.flat[place]}."
         )
-    if ((chosen < 0) | (chosen >= num_actions)).any():
-        raise InvalidOptionError(f"Actions are 0 to {num_actions - 1}, but the player returned {short_repr(given)}.")
     return chosen.astype(np.int64)
 
 
 def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: AdditiveCostModel) -> History:
-    """What follows from (decisions,) legal actions, as in the environment; no other plans than theirs are computed."""
+    """What follows from (h,) legal actions, as in the environment; no other plans than theirs are computed.
+
+    Raises:
+        InvalidPlacementError: they are no actions, more than an episode has, or one of them is illegal.
+    """
+    wanted = f"A sequence for task {task.name!r} must be at most {DECISIONS} integers"
+    actions = checked_actions(actions, 1 + len(KINDS), wanted)
+    if actions.ndim != 1 or len(actions) > DECISIONS:
+        raise InvalidPlacementError(f"{wanted}, not an array of shape {actions.shape}.")
     data, count = episode_data(task, model), len(actions)
     hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
     kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)

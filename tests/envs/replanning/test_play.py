@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.play import history_of, play, player_of
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError
+from shard_gym.errors import InvalidPlacementError
 
 MODEL = make_sharding_cost_model("analytical")
 
@@ -82,7 +83,7 @@ def test_an_illegal_action_ends_its_episode_alone(kinds_of_tasks: Tasks) -> None
     with pytest.raises(InvalidPlacementError, match=r"Action 5 at decision 0 of task '\w+' is illegal"):
         history_of(kinds_of_tasks["plain"], np.full(DECISIONS, 5), MODEL)
     for action in (9, -1):
-        with pytest.raises(InvalidOptionError, match="Actions are 0 to 8"):
+        with pytest.raises(InvalidPlacementError, match=f"actions are 0 to 8; number 0 is {action}"):
             play(Always(action), tasks, MODEL)
 
 
@@ -93,7 +94,29 @@ def test_a_function_of_observations_is_a_player(kinds_of_tasks: Tasks) -> None:
     assert played.seconds == other.seconds
 
 
-@pytest.mark.parametrize("given", [[0.7], [0, 0], None])
+def test_observations_of_a_suite_have_its_padding(kinds_of_tasks: Tasks) -> None:
+    """An agent trained on a suite answers each of its tasks, in whatever company."""
+    seen: set[tuple[int, ...]] = set()
+
+    def keep(observations: ObservationDict) -> np.ndarray:
+        seen.add(tuple(each.shape[1] for each in observations.values() if each.ndim > 1))
+        return np.zeros(len(observations["must_plan"]), np.int64)
+
+    suite = DriftSuite("padded", (kinds_of_tasks["plain"],), padding=(11, 5))
+    play(player_of(keep), suite, MODEL)
+    play(player_of(keep), replace(suite, tasks=(kinds_of_tasks["spot"], kinds_of_tasks["plain"])), MODEL)
+    assert len(seen) == 1
+    play(player_of(keep), list(suite), MODEL)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("given", [np.zeros(DECISIONS + 1, np.int64), [[0]], [0.5], [9], [[0], [0, 1]]])
+def test_what_is_no_sequence_has_no_history(kinds_of_tasks: Tasks, given: Any) -> None:
+    with pytest.raises(InvalidPlacementError, match="A sequence for task 'plain' must be at most 336 integers"):
+        history_of(kinds_of_tasks["plain"], given, MODEL)
+
+
+@pytest.mark.parametrize("given", [[0.7], [0, 0], [[0], [0, 0]], None])
 def test_what_is_no_action_for_each_task_is_rejected(kinds_of_tasks: dict[str, DriftTask], given: Any) -> None:
     class Odd:
         def begin(self, count: int) -> None:
@@ -102,5 +125,5 @@ def test_what_is_no_action_for_each_task_is_rejected(kinds_of_tasks: dict[str, D
         def act(self, observations: Any) -> Any:
             return given
 
-    with pytest.raises(InvalidOptionError, match="must return 1 integers, an action for each task"):
+    with pytest.raises(InvalidPlacementError, match=r"must return an array of shape \(1,\) of integers"):
         play(Odd(), [kinds_of_tasks["plain"]], MODEL)
