@@ -6,6 +6,7 @@ import ast
 import fnmatch
 import importlib.util
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -254,6 +255,37 @@ def test_the_files_that_the_documentation_names_exist() -> None:
         for name in named.findall((REPO / page).read_text())
         if not (REPO / name).exists()
     ]
+    assert missing == []
+
+
+def named_in_python(page: str) -> set[str]:
+    """The dotted names of the package on a page, and what its programs import from there."""
+    names = set(re.findall(r"(?<![\w/.-])(shard_gym(?:\.[A-Za-z_]\w*)+)(?![\w/*])", page))
+    for module, imported in re.findall(r"^ *from (shard_gym[\w.]*) import ([\w, ]+)$", page, re.MULTILINE):
+        names |= {f"{module}.{each.split()[0]}" for each in imported.split(",")}
+    return names
+
+
+def test_the_dotted_names_of_a_page_are_found() -> None:
+    text = "`shard_gym.a.b` at shard_gym.c. ../shard_gym.css\n"
+    page = text + "  from shard_gym.d import e, F as g\nfrom shard_gym import h\n"
+    assert named_in_python(page) == {f"shard_gym.{name}" for name in ("a.b", "c", "d", "d.e", "d.F", "h")}
+
+
+def test_what_the_documentation_names_of_the_package_can_be_imported() -> None:
+    """All but modules whose extra is not installed."""
+    pages = [path for path in project_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
+    named = {name: page for page in pages for name in named_in_python((REPO / page).read_text(encoding="utf-8"))}
+    assert len(named) > 80
+    missing = []
+    for name, page in named.items():
+        try:
+            pkgutil.resolve_name(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("shard_gym"):
+                missing.append(f"{page}: {name}")
+        except AttributeError:
+            missing.append(f"{page}: {name}")
     assert missing == []
 
 

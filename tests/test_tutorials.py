@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import runpy
+import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shard_gym import Task, load_pool, load_suite
+from shard_gym import Task, evaluate, load_pool, load_suite
 from shard_gym.agents import PolicyAgent
 from shard_gym.cli import main
+from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware import PROFILES
 from shard_gym.leaderboard.leagues import league_of
@@ -61,7 +64,40 @@ def test_an_agent_of_replanning_is_trained_and_scored(
     lines = capsys.readouterr().out.splitlines()
     found = [re.fullmatch(r"drift-strong-120/test/(\d): (\d+\.\d)% over the oracle", line) for line in lines]
     assert [each and each[1] for each in found] == ["0"]
-    assert (tmp_path / "runs" / "ppo" / "agent.safetensors").exists()
+    assert (tmp_path / "runs" / "two-tasks" / "agent.safetensors").exists()
+
+
+def test_the_oracle_of_a_training_task_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPO / "docs" / "tutorials" / "replanning.md").read_text(encoding="utf-8")
+    (indented,) = re.findall(r"^  ```python\n(.*?)^  ```$", page, re.DOTALL | re.MULTILINE)
+    exec(compile(textwrap.dedent(indented), "replanning.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0
+
+
+def test_the_agent_of_replanning_plays_as_it_is_named_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (REPO / "docs" / "tutorials" / "own-agent.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(program(page, "class Mine:"), encoding="utf-8")
+    assert "--agent mine.py:Mine\n" in page
+    suite = load_suite("drift-strong-30")
+    smallest = min(suite, key=lambda task: task.num_tables)
+    (played,) = evaluate(agent_named("mine.py:Mine"), replace(suite, tasks=(smallest,))).tasks
+    assert (played.valid, played.failure) == (True, "")
+    assert played.sequence is not None
+    assert set(played.sequence) == {"0", "2"}
+
+
+def test_no_two_pages_train_into_the_same_folder() -> None:
+    """Who follows several of them in one folder would be told that it already holds a run."""
+    found = list[str]()
+    for page in ("README.md", "docs/tutorials/train-ppo.md", "docs/tutorials/replanning.md", "docs/solvers.md"):
+        text = (REPO / page).read_text(encoding="utf-8").replace("\\\n", " ")
+        found += re.findall(r"^ *shard-gym train .*--out (\S+)", text, re.MULTILINE)
+        found += re.findall(r"TrainingRun\(learner, Path\(\"(.*?)\"\)", text)
+    assert len(found) > 5
+    assert sorted(found) == sorted(set(found))
 
 
 def test_the_first_policy_is_trained_and_scored(capsys: pytest.CaptureFixture[str]) -> None:
