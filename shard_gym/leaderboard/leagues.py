@@ -86,3 +86,8 @@ def _asks(agent: AgentPart, problem: str) -> str | None:
         return None
     blind = agent.options.get("observation") == "features"
     return "nothing" if blind else LEARNERS[agent.name].of_problem(problem).asks
+
+
+def place_of(league: str | None) -> int:
+    """The place of a league among all; that of entries without a league is the first."""
+    return LEAGUES.index(league) if league else 0

@@ -11,11 +11,10 @@ import numpy as np
 
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
+from shard_gym.leaderboard.competitors import Competitor, competitors
 from shard_gym.leaderboard.ranking import (
-    Competitor,
     Leaderboard,
     RankedEntry,
-    competitors,
     load_leaderboards,
 )
 from shard_gym.leaderboard.schema import LEAGUES

@@ -1,4 +1,4 @@
-"""Leaderboards: the entries of a suite by rank, best known placements that entries improve, competitors across suites.
+"""Leaderboards: the entries of a suite by rank, and best known placements that entries improve.
 
 A leaderboard holds entries that may be compared: those of a suite, and in the measured track those of one race.
 """
@@ -15,12 +15,14 @@ import numpy as np
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
+from shard_gym.leaderboard.leagues import place_of
 from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
+from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.tracks import TRACKS, Track
-from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry, verify_all
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
 from shard_gym.problems import Answer
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import (
@@ -33,7 +35,6 @@ from shard_gym.suites.best_known import (
     write_best_known,
 )
 from shard_gym.suites.bounds import lower_bounds_effort
-from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import ProvenGap, proven_gap
 from shard_gym.suites.info import MEASURED
 from shard_gym.text import counted
@@ -236,7 +237,7 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
     def place(entry: VerifiedEntry) -> tuple[bool, int, float, str]:
         ratios = entry.costs_ms / best.costs_ms if by_gap and best is not None else entry.costs_ms
         unseen = rules.looks_ahead and entry.folder.id not in replays
-        return unseen, _place(entry.league), float(ratios.mean()), entry.folder.slug
+        return unseen, place_of(entry.league), float(ratios.mean()), entry.folder.slug
 
     ordered = sorted(entries, key=place)
     ranked = []
@@ -266,11 +267,6 @@ def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | N
     if best is None or not answered.any():
         return None
     return float((entry.costs_ms / best.costs_ms)[answered].mean() - 1.0)
-
-
-def _place(league: str | None) -> int:
-    """The place of a league among all; that of entries without a league is the first."""
-    return LEAGUES.index(league) if league else 0
 
 
 def _best_answers(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestAnswers | None:
@@ -353,83 +349,3 @@ def update_best_known(suite: str, better: Improvements) -> Path:
     names = {*(improved_by(suite) if known else ()), *(each.entry for each in better.values())}
     others = [each for each in clauses if each and not each.startswith(IMPROVED_BY)]
     return write_best_known(splits, answers, model, "; ".join([*others, IMPROVED_BY + ", ".join(sorted(names))]))
-
-
-@dataclass(frozen=True, eq=False)
-class Competitor:
-    """The entries with one folder name, agent and authors on several suites of the simulated track.
-
-    Attributes:
-        slug: name of the folders.
-        name: of the entry on the first of the suites.
-        tasks: number of tasks of all suites.
-        iqm: interquartile mean over tasks and seeds of cost / best known cost.
-        interval: 95% interval of it.
-        ratios: (M,) cost / best known cost of every task and seed.
-        gaps: on each of the suites: mean over tasks and seeds of cost / best known cost, less 1.
-        training_queries: cost-model evaluations in training, on the suite with the most.
-        planning_queries: cost-model evaluations while planning a task, mean over the tasks.
-        league: that of its entries; if they differ, the one that allows most.
-    """
-
-    slug: str
-    name: str
-    tasks: int
-    iqm: float
-    interval: tuple[float, float]
-    ratios: FloatArray
-    gaps: tuple[float, ...]
-    training_queries: int
-    planning_queries: float
-    league: str
-
-    def share_within(self, ratio: float) -> float:
-        """Share of its placements that cost at most `ratio` times the best known."""
-        return float(statistics.performance_profile(self.ratios, np.array([ratio]))[0])
-
-
-def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], list[Competitor]]:
-    """The core suites with simulated entries, and the competitors with an entry on every one.
-
-    They come by league, in each the best IQM first.
-
-    Ranking requires all of them, to prevent cherry-picking.
-    """
-    compared = [each for each in leaderboards if each.suite in CORE_SUITES and each.best is not None]
-    found: dict[tuple[str, ...], list[tuple[Leaderboard, RankedEntry]]] = {}
-    for leaderboard in compared:
-        for ranked in leaderboard.entries:
-            entry = ranked.verified.entry
-            # The folder name alone does not identify a competitor: others may use it on another suite.
-            key = (ranked.verified.folder.slug, entry.agent.name, *sorted(entry.authors))
-            found.setdefault(key, []).append((leaderboard, ranked))
-    complete = [_competitor(key[0], rows) for key, rows in found.items() if len(rows) == len(compared)]
-    suites = tuple(leaderboard.suite for leaderboard in compared)
-    return suites, sorted(complete, key=lambda each: (_place(each.league), each.iqm, each.slug))
-
-
-def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> Competitor:
-    ratios = [
-        ranked.verified.costs_ms / leaderboard.best.costs_ms
-        for leaderboard, ranked in rows
-        if leaderboard.best is not None
-    ]
-    pooled = np.concatenate([each.ravel() for each in ratios])
-    entries = [ranked.verified.entry for _, ranked in rows]
-    return Competitor(
-        slug=slug,
-        name=entries[0].name,
-        tasks=sum(each.shape[1] for each in ratios),
-        iqm=float(statistics.interquartile_mean(pooled[None])[0]),
-        interval=statistics.interquartile_mean_interval(ratios),
-        ratios=pooled,
-        gaps=tuple(float(each.mean()) - 1.0 for each in ratios),
-        training_queries=max(entry.training.queries for entry in entries),
-        planning_queries=float(
-            np.average(
-                [entry.planning.queries for entry in entries],
-                weights=[len(leaderboard.scorer.suite) for leaderboard, _ in rows],
-            )
-        ),
-        league=LEAGUES[max(_place(ranked.verified.league) for _, ranked in rows)],
-    )

@@ -18,11 +18,12 @@ from shard_gym.agents.options import placing_options
 from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
+from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.leaderboard.verify import TOLERANCE, VerifiedEntry
+from shard_gym.leaderboard.verify import VerifiedEntry
 from shard_gym.problems import Attempt
 from shard_gym.system import cpu_model
 from shard_gym.tasks import SuiteTask

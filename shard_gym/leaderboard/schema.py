@@ -1,11 +1,10 @@
-"""The schema of the files of an entry and of the replay times: models, parsing and writing.
+"""The schema of the files of an entry and of the replay times: models and parsing.
 
 Unknown keys, other types, NaN and duplicate keys are refused. Needs pydantic (extra `leaderboard`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from typing_extensions import override
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra, short_repr
+from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding
@@ -369,38 +368,3 @@ def _finding(error: Any, record: Any, file: str) -> Finding:
         if location:
             reason = f"{key} is refused: {message[0].lower()}{message[1:]}; it is {short_repr(error['input'])}."
     return Finding(file, reason, task, seed)
-
-
-def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A file of rows as JSON, one row on each line, so that a change of a row changes one line."""
-    lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
-    return f'{{"schema":{SCHEMA},"rows":[\n{lines}\n]}}\n'.encode()
-
-
-def format_toml(record: Mapping[str, Any]) -> bytes:
-    """`record` as TOML: plain values first, then a section for each mapping; a mapping inside becomes an inline table.
-
-    Raises:
-        InvalidOptionError: a text is no valid Unicode.
-    """
-    plain = [f"{key} = {_toml(value)}" for key, value in record.items() if not isinstance(value, Mapping)]
-    sections = [
-        "\n".join(["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in section.items())])
-        for key, section in record.items()
-        if isinstance(section, Mapping)
-    ]
-    try:
-        return ("\n".join([*plain, *sections]) + "\n").encode()
-    except UnicodeEncodeError as error:
-        raise InvalidOptionError(
-            f"The declaration holds {short_repr(error.object[error.start])}, which is no text."
-        ) from error
-
-
-def _toml(value: Any) -> str:
-    """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, float):
-        return repr(value)  # also nan and inf, which the schema then refuses by their key
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

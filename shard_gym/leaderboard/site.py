@@ -19,8 +19,9 @@ from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import MS_PER_HOUR
-from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, competitors
+from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -19,11 +20,12 @@ from shard_gym.evaluation import TaskResult
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
-from shard_gym.leaderboard.schema import SCHEMA, format_rows, format_toml
+from shard_gym.leaderboard.rows import claims_of
+from shard_gym.leaderboard.schema import SCHEMA
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
 from shard_gym.leaderboard.tracks import TRACKS
-from shard_gym.leaderboard.verify import check_entries_differ, claims_of, verify_entry
+from shard_gym.leaderboard.verify import check_entries_differ, verify_entry
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.text import counted
 
@@ -191,3 +193,38 @@ def current_commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A file of rows as JSON, one row on each line, so that a change of a row changes one line."""
+    lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
+    return f'{{"schema":{SCHEMA},"rows":[\n{lines}\n]}}\n'.encode()
+
+
+def format_toml(record: Mapping[str, Any]) -> bytes:
+    """`record` as TOML: plain values first, then a section for each mapping; a mapping inside becomes an inline table.
+
+    Raises:
+        InvalidOptionError: a text is no valid Unicode.
+    """
+    plain = [f"{key} = {_toml(value)}" for key, value in record.items() if not isinstance(value, Mapping)]
+    sections = [
+        "\n".join(["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in section.items())])
+        for key, section in record.items()
+        if isinstance(section, Mapping)
+    ]
+    try:
+        return ("\n".join([*plain, *sections]) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOptionError(
+            f"The declaration holds {short_repr(error.object[error.start])}, which is no text."
+        ) from error
+
+
+def _toml(value: Any) -> str:
+    """A mapping as an inline table; all else is written as in JSON, where only DEL need not be escaped."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float):
+        return repr(value)  # also nan and inf, which the schema then refuses by their key
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isclose
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
+from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, entered_league
 from shard_gym.leaderboard.names import skeleton
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, Row, parse
+from shard_gym.leaderboard.rows import MANY_TASKS, TOLERANCE, AnswerGrid, CheckedRows, canonical, repeated
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
-from shard_gym.problems import Answer
 from shard_gym.suites.best_known import best_known, improved_by
-from shard_gym.tasks import Suite
-
-TOLERANCE = 1e-9
-"""Relative difference of two costs that differ by rounding only."""
-
-MANY_TASKS = 10
-"""On suites with at least so many tasks, two equal sets of answers are copies and not a coincidence."""
 
 COPY = 0.9
 """Share of an entry's answers that another entry has, too, from which on it is a copy."""
-
-AnswerGrid = list[list[Answer | None]]
-"""Answers by seed and task: S lists of N; None where the agent found none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +94,7 @@ def verify_entry(folder: EntryFolder, recompute: bool = True) -> tuple[VerifiedE
     if table is None:
         return None, truncated(findings)
     stochastic = entry.agent.stochastic if entry is not None else any(row.seed for row in table.rows)
-    checked = _CheckedRows(table.rows, folder, scorer, SEEDS if stochastic else ONE_SEED, recompute)
+    checked = CheckedRows(table.rows, folder, scorer, SEEDS if stochastic else ONE_SEED, recompute)
     findings += checked.findings
     if entry is not None and not findings:
         findings += _check_scores(entry, checked.answers, checked.costs_ms, scorer.problem.noun, folder.file(ENTRY))
@@ -164,147 +150,6 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
 def is_stochastic(agent: str) -> bool:
     """Whether the answers of an agent depend on the seed; of one that is none of ShardGym's, True."""
     return AGENTS[agent].stochastic if agent in AGENTS else True
-
-
-def _arrange(
-    rows: Sequence[Row], suite: Suite[Any], seeds: Sequence[int], file: str
-) -> tuple[dict[tuple[int, int], Row], list[Finding]]:
-    """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
-    tasks = {task.name: number for number, task in enumerate(suite)}
-    positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[tuple[int, int], Row] = {}
-    findings = []
-    for row in rows:
-        if row.task not in tasks:
-            findings.append(Finding(file, f"Suite {suite.name!r} has no such test task.", row.task, row.seed))
-        elif row.seed not in positions:
-            findings.append(Finding(file, f"The seed is none of {list(seeds)}.", row.task, row.seed))
-        elif (cell := (positions[row.seed], tasks[row.task])) in cells:
-            findings.append(Finding(file, "The task occurs twice for this seed.", row.task, row.seed))
-        else:
-            cells[cell] = row
-    findings += [
-        Finding(file, "The task is missing for this seed; a task without an answer is null.", task, seed)
-        for task, number in tasks.items()
-        for seed, position in positions.items()
-        if (position, number) not in cells
-    ]
-    return cells, findings
-
-
-class _CheckedRows:
-    """The rows of a file of answers, each checked: its memory is recomputed from the tables.
-
-    Attributes:
-        answers: by seed and task.
-        costs_ms: (S, N) ms of them, penalties included.
-        facts: see `VerifiedEntry`.
-        findings: everything that is wrong.
-    """
-
-    def __init__(
-        self, rows: Sequence[Row], folder: EntryFolder, scorer: Scorer, seeds: Sequence[int], recompute: bool
-    ) -> None:
-        suite, file = scorer.suite, folder.file(folder.answers)
-        cells, self.findings = _arrange(rows, suite, seeds, file)
-        self.answers: AnswerGrid = [[None] * len(suite) for _ in seeds]
-        recompute = recompute or not folder.rules.claims
-        for (position, number), row in cells.items():
-            if row.answer is None:
-                continue
-            try:
-                answer = scorer.problem.from_json(row.answer, suite[number])
-                if folder.rules.claims and (reason := _wrong_claim(row, answer, number, scorer, recompute)):
-                    self.findings.append(Finding(file, reason, row.task, row.seed))
-                else:
-                    self.answers[position][number] = answer
-            except InvalidPlacementError as error:
-                self.findings.append(Finding(file, str(error), row.task, row.seed))
-        self.facts = {heading: np.full((len(seeds), len(suite)), np.nan) for heading in scorer.problem.headings}
-        for cell, row in cells.items():
-            for heading in self.facts.keys() & row.claimed_facts.keys():
-                self.facts[heading][cell] = row.claimed_facts[heading]
-        if not recompute:
-            self.costs_ms = self._claimed_costs(cells, scorer)
-            return
-        self.costs_ms = _costs(self.answers, scorer)
-        if len(suite) >= MANY_TASKS:
-            by_seed = map(tuple, canonical(self.answers, scorer))
-            for first, seed in _repeated(zip(by_seed, seeds, strict=True)):
-                reason = (
-                    f"The {scorer.problem.noun}s of seed {seed} are those of seed {first} on every task. Run each seed "
-                    "separately; an agent that another seed does not change declares agent.stochastic = false, "
-                    "and has one."
-                )
-                self.findings.append(Finding(file, reason, seed=seed))
-
-    def _claimed_costs(self, cells: Mapping[tuple[int, int], Row], scorer: Scorer) -> FloatArray:
-        costs = np.zeros((len(self.answers), len(scorer.suite)))
-        for (position, number), row in cells.items():
-            known = self.answers[position][number] is not None and row.claimed_ms is not None
-            costs[position, number] = row.claimed_ms if known else scorer.penalty_ms(number)
-        return costs
-
-
-def _wrong_claim(row: Row, answer: Answer, number: int, scorer: Scorer, recompute: bool) -> str:
-    """How the claims of a row differ from what is computed, or nothing.
-
-    Raises:
-        InvalidPlacementError: the answer cannot be played.
-    """
-    said, noun, again = row.claimed_facts, scorer.problem.noun, "Submit the entry again."
-    true = claims_of(answer, number, scorer) if recompute else {}
-    if row.claimed_ms is None or said.keys() != set(scorer.problem.headings):
-        return f"It must claim cost_ms, and facts with {list(scorer.problem.headings)}. {again}"
-    if not recompute:
-        return ""
-    cost, facts = true.values()
-    if not isclose(row.claimed_ms, cost, rel_tol=TOLERANCE):
-        return f"cost_ms is {row.claimed_ms}, but the {noun} costs {cost}. {again}"
-    if not all(isclose(said[key], facts[key], rel_tol=TOLERANCE) for key in facts):
-        return f"facts are {short_repr(dict(said))}, but the {noun} gives {facts}. {again}"
-    return ""
-
-
-def claims_of(answer: Answer, number: int, scorer: Scorer) -> dict[str, Any]:
-    """What the row of an answer to the task at index `number` claims: "cost_ms" and "facts"."""
-    facts = scorer.problem.facts(answer, scorer.suite[number], scorer.model)
-    return {"cost_ms": float(scorer.costs(number, [answer])[0]), "facts": facts}
-
-
-Item = TypeVar("Item")
-
-
-def _repeated(items: Iterable[tuple[Hashable, Item]]) -> Iterator[tuple[Item, Item]]:
-    """From keys and items: each item whose key occurred before, after the first item with that key."""
-    seen: dict[Hashable, Item] = {}
-    for key, item in items:
-        first = seen.setdefault(key, item)
-        if first != item:
-            yield first, item
-
-
-def canonical(answers: AnswerGrid, scorer: Scorer) -> list[list[bytes | None]]:
-    """The answers by seed and task, equal for those that do the same; None where there is none, or it says nothing."""
-    return [
-        [
-            None if answer is None else scorer.problem.canonical(answer, task)
-            for answer, task in zip(row, scorer.suite, strict=True)
-        ]
-        for row in answers
-    ]
-
-
-def _costs(answers: AnswerGrid, scorer: Scorer) -> FloatArray:
-    """(S, N) ms by the cost model, the penalty where there is no answer."""
-    costs = np.zeros((len(answers), len(scorer.suite)))
-    for number in range(costs.shape[1]):
-        valid = {seed: each for seed, row in enumerate(answers) if (each := row[number]) is not None}
-        if len(valid) < len(answers):
-            costs[:, number] = scorer.penalty_ms(number)
-        if valid:
-            costs[list(valid), number] = scorer.costs(number, list(valid.values()))
-    return costs
 
 
 def _failures(answers: AnswerGrid) -> int:
@@ -396,7 +241,7 @@ def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = Tru
     not. Nor may an entry outside the league `search` have the best known answers, unless they came from it.
     """
     names = [((each.folder.board, skeleton(each.entry.name)), each) for each in entries]
-    findings = [_name_taken(each, first) for first, each in _repeated(names)]
+    findings = [_name_taken(each, first) for first, each in repeated(names)]
     suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
         if len(each.answers[0]) >= MANY_TASKS and (recompute or not each.folder.rules.claims):

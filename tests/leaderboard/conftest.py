@@ -13,9 +13,9 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, format_rows
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
 from shard_gym.leaderboard.store import EntryFolder, Finding
-from shard_gym.leaderboard.submit import EntryInfo, submit
+from shard_gym.leaderboard.submit import EntryInfo, format_rows, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 
 SUITE = "dlrm-20x4"

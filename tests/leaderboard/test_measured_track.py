@@ -21,10 +21,11 @@ from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.io.markdown import END, begin
+from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races
 from shard_gym.leaderboard.race_files import load_race
-from shard_gym.leaderboard.ranking import competitors, load_leaderboards
+from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.replay import can_replay
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.verify import verify_all

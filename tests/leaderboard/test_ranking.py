@@ -9,7 +9,8 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.leaderboard import ranking, statistics
-from shard_gym.leaderboard.ranking import IMPROVED_BY, competitors, improvements, load_leaderboards, update_best_known
+from shard_gym.leaderboard.competitors import competitors
+from shard_gym.leaderboard.ranking import IMPROVED_BY, improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import best_known as best_known_module

@@ -27,12 +27,13 @@ from shard_gym.io.files import write_json
 from shard_gym.leaderboard import verify
 from shard_gym.leaderboard.markdown import README
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.schema import format_rows
+from shard_gym.leaderboard.rows import claims_of
 from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import ENTRY, LIMITS, EntryFolder
+from shard_gym.leaderboard.submit import format_rows
 from shard_gym.leaderboard.training_data import _tables, _tables_of_split
-from shard_gym.leaderboard.verify import claims_of, verify_all, verify_entry
+from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.problems import PROBLEMS
 from shard_gym.suites import load, records
 from shard_gym.suites.bounds import write_lower_bounds

@@ -17,8 +17,9 @@ from shard_gym.leaderboard.evaluations import (
     read_evaluation,
     read_evaluations,
 )
-from shard_gym.leaderboard.schema import format_toml, parse
+from shard_gym.leaderboard.schema import parse
 from shard_gym.leaderboard.store import EntryFolder, entry_folder
+from shard_gym.leaderboard.submit import format_toml
 from shard_gym.leaderboard.training_data import Training
 from shard_gym.leaderboard.verify import verify_entry
 

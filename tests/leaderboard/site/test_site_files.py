@@ -13,7 +13,7 @@ import pytest
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.explain import explain
-from shard_gym.leaderboard.ranking import competitors
+from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.site import STATIC, site_files, write_site
 from shard_gym.leaderboard.store import MIB
 from shard_gym.suites.bounds import lower_bounds
