@@ -61,7 +61,8 @@ def dataset(
     """
     names = list(dict.fromkeys(chain.from_iterable(agent)))
     if not names:
-        raise InvalidOptionError(f"Name agents with --agent NAME. Known: {', '.join(sorted(AGENTS))}.")
+        known = [name for name, entry in AGENTS.items() if "placement" in entry.problems]
+        raise InvalidOptionError(f"Name agents with --agent NAME. Known: {', '.join(sorted(known))}.")
     if episodes is not None:
         checked_count("--episodes", episodes)
     checked_seed(seed)

@@ -188,7 +188,7 @@ def test_tuned_agents_learn_from_training_tasks(root: Path, tmp_path: Path, monk
     text = (folder(root, "tuned").path / ENTRY).read_text()
     assert f'data = ["{SUITE}/train"]' in text
     assert main(["leaderboard", "verify", "--all", "--replay", "1"]) == 0
-    assert "1 task replayed" in capsys.readouterr().out
+    assert "2 tasks replayed" in capsys.readouterr().out
     change_text(root, "tuned", f'data = ["{SUITE}/train"]', "data = []")
     change_text(root, "tuned", "learns = true", "learns = false")
     assert "agent.learns is false, but must be true for ShardGym's agent 'threshold'" in findings(root, "tuned")[0]
