@@ -21,7 +21,8 @@ from shard_gym.agents.options import (
 )
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
-from shard_gym.errors import MissingExtraError, unknown_name
+from shard_gym.cli.named_agents import ORACLE
+from shard_gym.errors import InvalidOptionError, MissingExtraError, unknown_name
 from shard_gym.problems import PROBLEMS
 from shard_gym.sharding import SHARDING_TYPES
 
@@ -38,6 +39,8 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
     """
     known = {**AGENTS, **LEARNERS}
     for each in name:
+        if each == "oracle":
+            raise InvalidOptionError(ORACLE)
         if each not in known:
             raise unknown_name("agent", each, known)
     chosen = set(name or known)
