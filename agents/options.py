@@ -18,7 +18,7 @@ from shard_gym.agents.registry import AGENTS, REPLANNING
 from shard_gym.agents.training.registry import imported, learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
-TUNED = "tuned"  # in place of the default of an option that is tuned for each suite
+TUNED, REQUIRED = "tuned", "(required)"  # in place of a default: it is tuned for each suite, or for none
 
 
 class AgentOption(NamedTuple):
@@ -35,8 +35,11 @@ def placing_options(name: str) -> list[AgentOption]:
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
     maker = _maker(name)
     if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import tuned_suites
+
         said = _described(maker.func if isinstance(maker, partial) else maker)
-        return [AgentOption(each, TUNED, said.get(each, "")) for each in inspect.signature(maker).parameters]
+        default = TUNED if tuned_suites(name) else REQUIRED
+        return [AgentOption(each, default, said.get(each, "")) for each in inspect.signature(maker).parameters]
     return _of_parameters(maker)
 
 
@@ -89,10 +92,14 @@ _TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def about_agent(name: str) -> str:
-    """What an agent of `AGENTS` is: the first sentence about its class."""
+    """What an agent of `AGENTS` is: the first sentence about its class, and what tells it from others of the class."""
     maker = _maker(name)
     kind, score = maker.func if isinstance(maker, partial) else maker, PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
+    if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import TUNABLE
+
+        ending = f"; {_first_sentence(TUNABLE[name].about)}" if TUNABLE[name].about else ""
     return _first_sentence(_doc(kind)) + ending
 
 

@@ -31,6 +31,15 @@ def test_it_lists_the_agents_that_are_named(run) -> None:
     assert "There is no agent named 'local-serch'. Did you mean 'local-search'?" in " ".join(err.split())
 
 
+def test_agents_of_replanning_say_what_they_are_tuned_on_and_what_tells_them_apart(run) -> None:
+    out = " ".join(run("agents", "ski-last-day", "adwin", columns=200).out.split())
+    assert "plans are for the last day factor=tuned" in out
+    assert "value=(required)" in out
+    code, _, err = run("agents", "oracle")
+    assert code == 2
+    assert "only shard-gym show takes it" in " ".join(err.split())
+
+
 def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.LEARNERS, "ppo", registry.LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3"))
     code, out, _ = run("agents", "ppo", columns=200)
