@@ -52,9 +52,12 @@ def _maker(name: str) -> Any:
     return AGENTS[name].load()
 
 
-def training_options(name: str) -> dict[str, list[AgentOption]]:
-    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under ""."""
-    learner = learner_class(name)
+def training_options(name: str, problem: str = "") -> dict[str, list[AgentOption]]:
+    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under "".
+
+    On a problem; if none is given, on the first that it learns.
+    """
+    learner = learner_class(name, problem)
     changed = learner.option_defaults(name)
     own = [
         option._replace(default=changed.get(option.name, option.default))
@@ -103,9 +106,9 @@ def about_agent(name: str) -> str:
     return _first_sentence(_doc(kind)) + ending
 
 
-def about_learner(name: str, preset: str = "") -> str:
-    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it."""
-    learner = learner_class(name)
+def about_learner(name: str, preset: str = "", problem: str = "") -> str:
+    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it on a problem."""
+    learner = learner_class(name, problem)
     return _first_sentence(_doc(learner.presets[preset] if preset else learner))
 
 

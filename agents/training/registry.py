@@ -71,9 +71,15 @@ LEARNERS: dict[str, LearnerEntry] = {
         "shard_gym.agents.attention.learner:AttentionLearner", "shard_gym.agents.attention.agent:load_attention"
     ),
     "autoshard": LearnerEntry(
-        "shard_gym.agents.autoshard.learner:AutoShardLearner", "shard_gym.agents.autoshard.agent:load_autoshard"
+        "shard_gym.agents.autoshard.learner:AutoShardLearner",
+        "shard_gym.agents.autoshard.agent:load_autoshard",
+        problems=("placement",),
     ),
-    "surco": LearnerEntry("shard_gym.agents.surco.learner:SurCoLearner", "shard_gym.agents.surco.agent:load_surco"),
+    "surco": LearnerEntry(
+        "shard_gym.agents.surco.learner:SurCoLearner",
+        "shard_gym.agents.surco.agent:load_surco",
+        problems=("placement",),
+    ),
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),

@@ -62,14 +62,17 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
 
 
 def _print_learner(console: Console, name: str) -> None:
-    try:
-        by_preset = training_options(name)
-    except MissingExtraError as error:
-        _print_agent(console, name, str(error), ())
-        return
-    for number, (preset, options) in enumerate(by_preset.items()):
-        which = f", preset={preset}{' (default)' if number == 0 else ''}" if preset else ""
-        _print_agent(console, f"{name}{which}", about_learner(name, preset), options)
+    for entry in (LEARNERS[name], *LEARNERS[name].others):
+        problem = entry.problems[0]
+        try:
+            by_preset = training_options(name, problem)
+        except MissingExtraError as error:
+            _print_agent(console, name, str(error), ())
+            return
+        for number, (preset, options) in enumerate(by_preset.items()):
+            which = f", preset={preset}{' (default)' if number == 0 else ''}" if preset else ""
+            about = f"{about_learner(name, preset, problem)}; learns {' and '.join(entry.problems)}"
+            _print_agent(console, f"{name}{which}", about, options)
 
 
 def _print_trained(console: Console, names: Sequence[str]) -> None:

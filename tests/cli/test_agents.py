@@ -15,6 +15,8 @@ def test_it_lists_every_agent_with_its_options(run) -> None:
     assert "max_queries=50000 " in out
     assert "cost_features=true" in out
     assert "iterations=120 " in out  # dqn's own default
+    assert "iterations=93 " in out.partition("\nppo: ")[2].partition("\na2c: ")[0]  # that of ppo on replanning
+    assert "learns replanning" in out
 
 
 def test_it_lists_the_agents_that_are_named(run) -> None:
