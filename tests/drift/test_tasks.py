@@ -95,3 +95,7 @@ def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode
 def test_values_of_other_classes_are_refused(drift_task: Callable[..., DriftTask], field: str, kind: str) -> None:
     with pytest.raises(InvalidTaskError, match=f"{field} of task 'drift 0' must be a {kind}, not 'medium'"):
         replace(drift_task(3, 2, 0), **{field: "medium"})
+
+
+def test_it_is_written_in_one_short_line(drift_task: MakeDriftTask) -> None:
+    assert repr(drift_task(3, 2, 0)).startswith("DriftTask('drift 0', 3 tables, 2 devices, ")
