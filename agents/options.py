@@ -18,7 +18,7 @@ from shard_gym.agents.registry import AGENTS, REPLANNING
 from shard_gym.agents.training.registry import imported, learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
-TUNED = "tuned"  # in place of the default of an option that is tuned for each suite
+TUNED, REQUIRED = "tuned", "(required)"  # in place of a default: it is tuned for each suite, or for none
 
 
 class AgentOption(NamedTuple):
@@ -35,8 +35,11 @@ def placing_options(name: str) -> list[AgentOption]:
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
     maker = _maker(name)
     if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import tuned_suites
+
         said = _described(maker.func if isinstance(maker, partial) else maker)
-        return [AgentOption(each, TUNED, said.get(each, "")) for each in inspect.signature(maker).parameters]
+        default = TUNED if tuned_suites(name) else REQUIRED
+        return [AgentOption(each, default, said.get(each, "")) for each in inspect.signature(maker).parameters]
     return _of_parameters(maker)
 
 
@@ -49,9 +52,12 @@ def _maker(name: str) -> Any:
     return AGENTS[name].load()
 
 
-def training_options(name: str) -> dict[str, list[AgentOption]]:
-    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under ""."""
-    learner = learner_class(name)
+def training_options(name: str, problem: str = "") -> dict[str, list[AgentOption]]:
+    """The options of an agent of `LEARNERS` by preset, the default one first; without presets, all of them under "".
+
+    On a problem; if none is given, on the first that it learns.
+    """
+    learner = learner_class(name, problem)
     changed = learner.option_defaults(name)
     own = [
         option._replace(default=changed.get(option.name, option.default))
@@ -89,16 +95,20 @@ _TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def about_agent(name: str) -> str:
-    """What an agent of `AGENTS` is: the first sentence about its class."""
+    """What an agent of `AGENTS` is: the first sentence about its class, and what tells it from others of the class."""
     maker = _maker(name)
     kind, score = maker.func if isinstance(maker, partial) else maker, PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
+    if AGENTS[name].problems == REPLANNING:
+        from shard_gym.agents.replanning.tuning import TUNABLE
+
+        ending = f"; {_first_sentence(TUNABLE[name].about)}" if TUNABLE[name].about else ""
     return _first_sentence(_doc(kind)) + ending
 
 
-def about_learner(name: str, preset: str = "") -> str:
-    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it."""
-    learner = learner_class(name)
+def about_learner(name: str, preset: str = "", problem: str = "") -> str:
+    """What an agent of `LEARNERS` is: the first sentence about its preset, or the class that trains it on a problem."""
+    learner = learner_class(name, problem)
     return _first_sentence(_doc(learner.presets[preset] if preset else learner))
 
 

@@ -17,7 +17,7 @@ from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
 from shard_gym.agents.autoshard.vtrace import vtrace
-from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost, require_whole_tables
+from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost
 from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.cost_models import CostModel, additive_estimate
@@ -67,7 +67,6 @@ class AutoShardLearner(PresetLearner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed, name, preset, changes)
-        require_whole_tables(suite, name)
         self.planned_queries = self.iterations * self.options.episodes
         self._tables = concatenate_tables([task.tables for task in suite])
         self._first = np.cumsum([0, *(task.num_tables for task in suite)])

@@ -118,7 +118,8 @@ class OneKind(ReplanningAgent):
     """An agent that makes plans of one kind.
 
     Args:
-        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
+        kind: of the plans: 0 last hour, 1 last day, 2 last three days, 3 next half day; 4 to 7 are these with room for
+            growth.
     """
 
     def __init__(self, kind: int = LAST_HOUR) -> None:

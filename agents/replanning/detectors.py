@@ -43,8 +43,7 @@ class ChangeDetector(OneKind):
 
     Args:
         make: makes the detector.
-        value: sensitivity, the argument of `make`.
-        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
+        value: sensitivity; of page-hinkley a threshold, of adwin and kswin a probability.
     """
 
     def __init__(self, make: Callable[[float], Any], value: float, kind: int) -> None:

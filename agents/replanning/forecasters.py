@@ -31,7 +31,7 @@ class Forecaster(ReplanningAgent):
 
     Args:
         days: how far the forecast goes, at most to the end of the episode.
-        kinds: those that it chooses from, indices in `shard_gym.envs.replanning.windows.KINDS`.
+        kinds: those of the plans that it chooses from, a list; they have the same numbers as `kind` of other agents.
         weights: (2, W), of the windows, for the next 12 hours and for later.
     """
 

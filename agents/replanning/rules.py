@@ -25,7 +25,6 @@ class EveryHours(OneKind):
 
     Args:
         hours: between two plans.
-        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
     """
 
     def __init__(self, hours: int, kind: int) -> None:
@@ -42,7 +41,6 @@ class RegretThreshold(OneKind):
 
     Args:
         share: of the new plan's cost.
-        kind: of the plans, an index in `shard_gym.envs.replanning.windows.KINDS`.
     """
 
     def __init__(self, share: float, kind: int) -> None:

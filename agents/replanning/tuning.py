@@ -56,6 +56,7 @@ class Tunable:
     make: Callable[..., ReplanningAgent]  #: makes the agent from settings
     plans: Grid  #: the kinds of plans that are tried
     values: Mapping[str, Sequence[float]]  #: the numbers that are tried for its other setting, under its name; or empty
+    about: str = ""  #: what tells it from agents of the same class
 
     def grid(self, grows: bool, fitted: Settings) -> Iterator[Settings]:
         """The settings that are tried; `grows`: plans may leave headroom; `fitted`: settings that are not tuned."""
@@ -77,15 +78,17 @@ TUNABLE: dict[str, Tunable] = {
     "every": Tunable(EveryHours, _each_kind, {"hours": (1, 6, 12, 24, 48, 72, 96, 168)}),
     "threshold": Tunable(RegretThreshold, _each_kind, {"share": (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)}),
     **{
-        f"ski-{window}": Tunable(partial(SkiRental, number), _each_headroom, _FACTORS)
-        for number, window in enumerate(("last-hour", "last-day", "three-days", "next-half-day"))
+        f"ski-{name}": Tunable(partial(SkiRental, number), _each_headroom, _FACTORS, f"plans are for the {window.name}")
+        for number, (name, window) in enumerate(
+            zip(("last-hour", "last-day", "three-days", "next-half-day"), WINDOWS, strict=True)
+        )
     },
     **{
-        name: Tunable(partial(ChangeDetector, make), _each_kind, {"value": _SENSITIVITIES[name]})
+        name: Tunable(partial(ChangeDetector, make), _each_kind, {"value": _SENSITIVITIES[name]}, f"by {make.__doc__}")
         for name, make in DETECTORS.items()
     },
-    "seasonal": Tunable(Forecaster, _each_set, _HORIZONS),
-    "ridge": Tunable(Forecaster, _each_set, _HORIZONS),
+    "seasonal": Tunable(Forecaster, _each_set, _HORIZONS, "soon is as yesterday, later as the last three days"),
+    "ridge": Tunable(Forecaster, _each_set, _HORIZONS, "the weights are fitted to training episodes"),
 }
 """By name of the agent."""
 
@@ -102,6 +105,7 @@ def _are_weights(value: Any) -> bool:
 
 
 _POSITIVE = is_positive, "a positive number"
+_SHARE = lambda value: is_positive(value) and value <= 1, "a probability: a number above 0, and at most 1"
 
 _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (_is_kind, f"an integer from 0 to {len(KINDS) - 1}"),
@@ -142,17 +146,25 @@ def replanner(name: str, suite: str | None = None, **settings: Any) -> Replannin
             f"Agent {name!r} has the settings {', '.join(known) or 'none'}, but got {', '.join(settings)}."
         )
     if not set(needed) <= set(settings):
-        raise InvalidOptionError(
-            f"Agent {name!r} is not tuned on {short_repr(suite)}, so it needs the settings {', '.join(needed)}. Give "
-            f"them, or take a suite on which it is tuned: {', '.join(tuned_suites(name)) or 'there is none'}."
-        )
+        raise InvalidOptionError(_needs(name, suite, needed))
     for key, value in settings.items():
-        is_valid, kind = _VALID[key]
+        is_valid, kind = _SHARE if key == "value" and name in ("adwin", "kswin") else _VALID[key]
         if not is_valid(value):
             raise InvalidOptionError(f"{key} of agent {name!r} must be {kind}, not {short_repr(value)}.")
     agent = make(**settings)
     agent.name = name
     return agent
+
+
+def _needs(name: str, suite: str | None, needed: Sequence[str]) -> str:
+    """What is said of an agent without all of its settings."""
+    wanted, suites = f"needs the settings {' and '.join(needed)}", tuned_suites(name)
+    if not suites:
+        example = ", ".join(f"{key}={value}" for key, value in next(TUNABLE[name].grid(False, {})).items())
+        return f"Agent {name!r} is tuned on no suite, so it {wanted}, for example {example}."
+    if suite is None:
+        return f"Agent {name!r} {wanted}, or the suite that it will answer: make_agent({name!r}, suite={suites[0]!r})."
+    return f"Agent {name!r} is not tuned on {suite!r}, so it {wanted}. It is tuned on {', '.join(suites)}."
 
 
 def tuned_suites(name: str) -> list[str]:

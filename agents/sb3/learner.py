@@ -38,6 +38,7 @@ from shard_gym.tasks import TaskSuite
 REPLAY = "replay."  # prefix of the arrays of the replay buffer in a state
 WEIGHTS, ROLLOUT = range(2)  # purposes of random generators
 MINIBATCHES = 4  # minibatches of each epoch of PPO
+MAX_ENVS, MAX_REPLAY = 2**16, 2**31
 
 EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""
@@ -146,7 +147,7 @@ class Sb3Learner(Learner):
                 "of placements."
             )
         self.observation = observation
-        count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2)
+        count = checked_count("num_envs", defaults.num_envs if num_envs is None else num_envs, least=2, most=MAX_ENVS)
         rate = checked_learning_rate(defaults.learning_rate if learning_rate is None else learning_rate)
         self._env = _new_env(count, suite, additive_estimate(self.cost_model), observation)
         if not isinstance(self.cost_model, AdditiveCostModel):
@@ -164,7 +165,7 @@ class Sb3Learner(Learner):
                 seed=self._seed(WEIGHTS),
                 device="cpu",
                 **defaults.arguments,
-                **self._sizes(checked_count("replay", replay)),
+                **self._sizes(checked_count("replay", replay, most=MAX_REPLAY)),
             )
         self._model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
         self._prepare_tasks()

@@ -9,7 +9,6 @@ from typing_extensions import override
 from shard_gym.agents.surco.agent import SurCoAgent
 from shard_gym.agents.surco.options import PRESETS, ZeroOptions
 from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkTraining, PlacementCostLearner
-from shard_gym.agents.training.learner import require_whole_tables
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.data.dataset import CostRecorder
 from shard_gym.tasks import TaskSuite
@@ -49,7 +48,6 @@ class SurCoLearner(PlacementCostLearner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed, name, preset, changes)
-        require_whole_tables(suite, name)
         recorder = CostRecorder(self.cost_model.fingerprint)
         self._network = CostNetworkTraining(self.options.architecture, recorder, self.rng(WEIGHTS), WEIGHT_DECAY)
 

@@ -16,7 +16,7 @@ from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementError
+from shard_gym.errors import InvalidCostError, MeasurementError
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -220,16 +220,3 @@ class PresetLearner(Learner):
     @override
     def about(self) -> dict[str, Any]:
         return {"preset": self.preset, "options": asdict(self.options)}
-
-
-def require_whole_tables(suite: TaskSuite, name: str) -> None:
-    """Refuse a suite whose tables may be split, for a learner that places whole tables.
-
-    Raises:
-        InvalidOptionError: it is one; the message calls the agent `name`.
-    """
-    if any(task.splittable for task in suite):
-        raise InvalidOptionError(
-            f"The tables of {suite.name!r} may be split, and {name} places whole tables. Train it on a suite of "
-            "placements, or train neuroshard or attention."
-        )

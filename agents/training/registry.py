@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,14 @@ from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.checks import require_arguments
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, missing_extra, unknown_name, wrong_kind
+from shard_gym.errors import (
+    InvalidCheckpointError,
+    InvalidOptionError,
+    missing_extra,
+    short_repr,
+    unknown_name,
+    wrong_kind,
+)
 from shard_gym.io.arrays import load_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite
@@ -71,9 +78,15 @@ LEARNERS: dict[str, LearnerEntry] = {
         "shard_gym.agents.attention.learner:AttentionLearner", "shard_gym.agents.attention.agent:load_attention"
     ),
     "autoshard": LearnerEntry(
-        "shard_gym.agents.autoshard.learner:AutoShardLearner", "shard_gym.agents.autoshard.agent:load_autoshard"
+        "shard_gym.agents.autoshard.learner:AutoShardLearner",
+        "shard_gym.agents.autoshard.agent:load_autoshard",
+        problems=("placement",),
     ),
-    "surco": LearnerEntry("shard_gym.agents.surco.learner:SurCoLearner", "shard_gym.agents.surco.agent:load_surco"),
+    "surco": LearnerEntry(
+        "shard_gym.agents.surco.learner:SurCoLearner",
+        "shard_gym.agents.surco.agent:load_surco",
+        problems=("placement",),
+    ),
     "neuroshard": LearnerEntry(
         "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
     ),
@@ -113,11 +126,18 @@ def make_learner(
         )
     learner = learner_class(name, problem)
     known = _option_names(learner)
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise unknown_name(f"option of agent {name!r}", option, known)
+        if not isinstance(value, Hashable):
+            raise wrong_kind(option, value, "a single value")
     make: Any = learner
-    made: Learner = make(tasks, make_cost_model(cost_model), seed, name=name, **options)
+    try:
+        made: Learner = make(tasks, make_cost_model(cost_model), seed, name=name, **options)
+    except (MemoryError, OverflowError) as error:
+        raise InvalidOptionError(
+            f"Agent {name!r} needs more memory than there is with the options {short_repr(options)}. Make them smaller."
+        ) from error
     return made
 
 

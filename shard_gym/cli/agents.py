@@ -21,7 +21,8 @@ from shard_gym.agents.options import (
 )
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
-from shard_gym.errors import MissingExtraError, unknown_name
+from shard_gym.cli.named_agents import ORACLE
+from shard_gym.errors import InvalidOptionError, MissingExtraError, unknown_name
 from shard_gym.problems import PROBLEMS
 from shard_gym.sharding import SHARDING_TYPES
 
@@ -38,6 +39,8 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
     """
     known = {**AGENTS, **LEARNERS}
     for each in name:
+        if each == "oracle":
+            raise InvalidOptionError(ORACLE)
         if each not in known:
             raise unknown_name("agent", each, known)
     chosen = set(name or known)
@@ -59,14 +62,17 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
 
 
 def _print_learner(console: Console, name: str) -> None:
-    try:
-        by_preset = training_options(name)
-    except MissingExtraError as error:
-        _print_agent(console, name, str(error), ())
-        return
-    for number, (preset, options) in enumerate(by_preset.items()):
-        which = f", preset={preset}{' (default)' if number == 0 else ''}" if preset else ""
-        _print_agent(console, f"{name}{which}", about_learner(name, preset), options)
+    for entry in (LEARNERS[name], *LEARNERS[name].others):
+        problem = entry.problems[0]
+        try:
+            by_preset = training_options(name, problem)
+        except MissingExtraError as error:
+            _print_agent(console, name, str(error), ())
+            return
+        for number, (preset, options) in enumerate(by_preset.items()):
+            which = f", preset={preset}{' (default)' if number == 0 else ''}" if preset else ""
+            about = f"{about_learner(name, preset, problem)}; learns {' and '.join(entry.problems)}"
+            _print_agent(console, f"{name}{which}", about, options)
 
 
 def _print_trained(console: Console, names: Sequence[str]) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from shard_gym.agents import AGENTS
+from shard_gym.agents import agent_names
 from shard_gym.checks import checked_count, checked_seed
 from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.evaluate import evaluate_all
-from shard_gym.cli.named_agents import agent_named
+from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.errors import InvalidOptionError
@@ -61,8 +61,9 @@ def dataset(
     """
     names = list(dict.fromkeys(chain.from_iterable(agent)))
     if not names:
-        known = [name for name, entry in AGENTS.items() if "placement" in entry.problems]
-        raise InvalidOptionError(f"Name agents with --agent NAME. Known: {', '.join(sorted(known))}.")
+        raise InvalidOptionError(f"Name agents with --agent NAME. Known: {', '.join(agent_names('placement'))}.")
+    for name in names:
+        require_problem(name, "placement")
     if episodes is not None:
         checked_count("--episodes", episodes)
     checked_seed(seed)

@@ -14,6 +14,7 @@ from rich.text import Text
 from shard_gym.agents import AGENTS, Agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
@@ -69,6 +70,8 @@ def evaluate(
     if not agent:
         known = sorted(name for name, entry in AGENTS.items() if problem.name in entry.problems)
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(known)}.")
+    for name in agent:
+        require_problem(name, problem.name)
     cache = cost.cache
     if out is not None:
         require_writable(out)
@@ -81,7 +84,8 @@ def evaluate(
     placed = as_measured(chosen, model)
     reference = problem.reference
     agents = {reference: placing_agent(reference, cost, model, seed, whole.name)}
-    agents |= {name: placing_agent(name, cost, model, seed, whole.name, **options) for name in agent}
+    labels = {name: " ".join([name, *option]) for name in agent}  # with options it may be another than the reference
+    agents |= {labels[name]: placing_agent(name, cost, model, seed, whole.name, **options) for name in agent}
     for each in agents.values():
         problem.require_agent(each)
     try:
@@ -93,7 +97,7 @@ def evaluate(
         if cache is not None:
             kept = f"All measurements are kept in {cache}; repeat the command to continue."
         raise type(error)(f"{error} {kept}".strip()) from error
-    shown = [evaluations[name] for name in dict.fromkeys(agent)]
+    shown = [evaluations[label] for label in labels.values()]
     console = output()
     print_evaluations(console, shown, evaluations[reference], best_known_costs(whole, model), problem)
     if out is not None:

@@ -8,17 +8,22 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from shard_gym.agents import Agent, AgentEntry, make_agent
+from shard_gym.agents import AGENTS, Agent, AgentEntry, agent_names, make_agent
 from shard_gym.agents.registry import parameters
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import Task
+
+OBSERVATIONS = ("observations", "observation")
+"""Names of the first parameter of a function that plays episodes of replanning."""
+
+ORACLE = "The oracle knows the future, so it is no agent: only shard-gym show takes it, on a suite of replanning."
 
 
 class CustomAgent(Agent):
@@ -55,9 +60,12 @@ def agent_named(
     """The agent that a command's --agent names; the other arguments are those of `make_agent`.
 
     Beyond what `make_agent` takes, `name` may be FILE.py:NAME or MODULE:NAME of a custom agent, where NAME is a class,
-    a function that makes an agent, a function of a task that returns its placement, or an agent. A class or maker gets
-    the arguments `cost_model`, `seed` and `suite` if it has parameters of these names.
+    a function that makes an agent, a function of a `task` that returns its placement, one of `observations` that
+    returns actions, or an agent. A class or maker gets the arguments `cost_model`, `seed` and `suite` if it has
+    parameters of these names.
     """
+    if name == "oracle" and not Path(name).exists():
+        raise InvalidOptionError(ORACLE)
     where, colon, what = name.rpartition(":")
     if not colon or Path(name).exists():
         return make_agent(name, cost_model=cost_model, seed=seed, suite=suite, **options)
@@ -65,7 +73,9 @@ def agent_named(
     if not hasattr(module, what):
         raise InvalidOptionError(f"There is nothing named {what!r} in {where}, as --agent {name} says.")
     found = getattr(module, what)
-    if isinstance(found, type) or (callable(found) and "task" not in parameters(found, name)):
+    known = [] if isinstance(found, type) or not callable(found) else list(parameters(found, name))
+    acts = known[:1] != [] and known[0] in OBSERVATIONS
+    if isinstance(found, type) or (callable(found) and not acts and "task" not in known):
         if inspect.isabstract(found):
             raise InvalidOptionError(f"{name} is no agent: it lacks {', '.join(sorted(found.__abstractmethods__))}.")
         found = AgentEntry(found).make(name, cost_model, seed, suite, options)
@@ -74,6 +84,8 @@ def agent_named(
             f"{name} takes no options, and {', '.join(options)} was given: only a class, or a function that makes an "
             "agent, takes some."
         )
+    if acts:
+        found = SimpleNamespace(act=found, name=what, problems=("replanning",))
     if isinstance(found, Agent) or callable(getattr(found, "act", None)):  # the latter plays episodes of replanning
         agent: Agent = found
         return agent
@@ -91,6 +103,14 @@ def agent_named(
         except (TypeError, ValueError) as error:
             raise InvalidOptionError(f"{name} is no agent: its function {kind} does not take a task alone.") from error
     return CustomAgent(str(getattr(found, "name", what)), place, plan)
+
+
+def require_problem(name: str, problem: str) -> None:
+    """Raise InvalidOptionError if `name` is an agent of the package that does not answer a problem."""
+    plays = AGENTS[name].problems if name in AGENTS else ()
+    if plays and ("replanning" in plays) != (problem == "replanning"):  # plans may be of whole tables
+        known = ", ".join(agent_names(problem))
+        raise InvalidOptionError(f"Agent {name!r} answers {plays[0]}, not {problem}. Those that do: {known}.")
 
 
 def _module(where: str) -> ModuleType:

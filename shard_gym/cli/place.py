@@ -10,6 +10,7 @@ from typing import Any, Literal
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.explained import print_explanation
+from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
     CostModelOptions,
@@ -73,12 +74,13 @@ def place(
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
         module: with torchrec, path of the EmbeddingBagCollection in the model that is wrapped.
-        out: write the plan to this JSON file, and print the cost of each device instead.
+        out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed.
     """
     if module and format != "torchrec":
         raise InvalidOptionError("--module is a path in the JSON of TorchRec; give --format torchrec, too.")
     if out is not None:
         require_writable(out)
+    require_problem(agent, "placement")
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     profile = hardware_profile(hardware)
     model = cost.make()

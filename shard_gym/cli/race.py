@@ -12,7 +12,7 @@ import tyro
 
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.named_agents import agent_named
+from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
@@ -103,6 +103,7 @@ def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | 
     """
     if source.endswith(".json"):
         return _from_file(Path(source), suite)
+    require_problem(source, "placement")
     agent = agent_named(source, seed=seed)
     placements: list[Placement | None] = []
     for task in suite:

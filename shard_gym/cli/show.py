@@ -14,6 +14,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, Option, parse_options
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.cli.explained import print_explanation
+from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.drift.suite import DriftSuite
@@ -97,6 +98,7 @@ def _show_answer(asked: Asked) -> None:
     if problem.noun != "placement" and asked.picture is not None:
         raise InvalidOptionError("--picture draws placements of whole tables, and this is a sharding plan.")
     model = problem.model(model)
+    require_problem(asked.agent, problem.name)
     agent = placing_agent(asked.agent, asked.cost, model, asked.seed, suite.name, **asked.options)
     problem.require_agent(agent)
     answer = problem.checked(problem.asker(agent)(task), task)
@@ -137,6 +139,8 @@ def _show_episode(asked: Asked) -> None:
     problem, console = problem_of(task), output()
     model = problem.model(asked.cost.make())
     assert isinstance(model, AdditiveCostModel)
+    if asked.agent != ORACLE:
+        require_problem(asked.agent, problem.name)
     names = {problem.reference: {}, asked.agent: asked.options}
     agents = {
         name: placing_agent(name, asked.cost, model, asked.seed, asked.suite.name, **options)

@@ -11,7 +11,10 @@ from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
 from shard_gym.suites.bounds import lower_bounds
+from shard_gym.suites.info import REPLANNING, SHARDING
 from shard_gym.text import format_range
+
+PROBLEMS = {SHARDING: "tables may be split", REPLANNING: "names end with the pause in s"}  # by track
 
 
 def suites(verbose: bool = False, verify: bool = False) -> int:
@@ -35,7 +38,14 @@ def _list(verbose: bool) -> int:
     table.add_column(
         "pool on hardware\ndescription" if verbose else "pool on hardware", min_width=27 if verbose else 31
     )
+    shown = set()
     for info in map(suite_info, suite_names()):
+        problem = info.track if info.track in PROBLEMS else "placement"
+        if problem not in shown:
+            table.add_row(
+                Text(problem, "bold cyan"), "", "", "", Text(PROBLEMS.get(problem, "of whole tables"), "cyan")
+            )
+            shown.add(problem)
         name, source = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
         if verbose:
             name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")
@@ -46,11 +56,7 @@ def _list(verbose: bool) -> int:
     print_table(console, table)
     if not verbose:
         console.print(
-            sentence(
-                "\nT tables on D devices; train/test tasks. drift, growth and spot are suites of replanning; at the "
-                "end of their names is the pause in seconds. More: shard-gym suites --verbose",
-                "dim",
-            )
+            sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"),
         )
     return 0
 

@@ -95,7 +95,9 @@ def train(
         command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
-    evaluating = command_line("evaluate", agent=out, suite=suite)
+    problem = problem_of(tasks[0])
+    rival = "lane-greedy" if problem.name == "placement" else problem.rivals[-1]
+    evaluating = command_line("evaluate", agent=[out, rival], suite=suite)
     if cost.measures:
         rivals = [str(out), REFERENCE, *PAPER_HEURISTICS]
         measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}
@@ -159,7 +161,8 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
 
 def _evaluations(learner: Learner) -> str:
     if not isinstance(learner.cost_model, CountedEstimates):
-        return counted(learner.true_cost_queries, "cost-model evaluation")
+        replans = problem_of(learner.suite[0]).name == "replanning"
+        return counted(learner.true_cost_queries, "decision" if replans else "cost-model evaluation")
     return f"{counted(learner.true_cost_queries, 'measurement')}, {counted(learner.failures, 'failure')}"
 
 

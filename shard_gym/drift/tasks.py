@@ -69,6 +69,10 @@ class DriftTask:
 
     problem: ClassVar[str] = "replanning"
 
+    def __repr__(self) -> str:
+        sizes = f"{self.num_tables} tables, {self.num_devices} devices"
+        return f"DriftTask({self.name!r}, {sizes}, {self.pause_s:g} s for a plan)"
+
     @property
     def num_tables(self) -> int:
         """T."""

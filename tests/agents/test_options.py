@@ -88,6 +88,20 @@ def test_every_option_of_a_learner_is_checked(name: str) -> None:
                     make_learner(name, suite_of(name), **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("surco", {"network": []}, r"network must be a single value, not \[\]"),
+        ("ppo", {"num_envs": 10**30}, "num_envs must be an integer from 2 to 65536"),
+        ("recurrent-ppo", {"num_envs": 10**30}, "needs more memory than there is with the options"),
+    ],
+)
+def test_what_no_option_can_be_is_refused(name: str, options: dict[str, object], says: str) -> None:
+    pytest.importorskip("sb3_contrib")
+    with pytest.raises(InvalidOptionError, match=says):
+        make_learner(name, suite_of(name), **options)
+
+
 def test_the_default_preset_comes_first() -> None:
     for name in ("dreamshard", "autoshard", "surco", "neuroshard"):
         first = next(iter(training_options(name)))

@@ -15,6 +15,8 @@ def test_it_lists_every_agent_with_its_options(run) -> None:
     assert "max_queries=50000 " in out
     assert "cost_features=true" in out
     assert "iterations=120 " in out  # dqn's own default
+    assert "iterations=93 " in out.partition("\nppo: ")[2].partition("\na2c: ")[0]  # that of ppo on replanning
+    assert "learns replanning" in out
 
 
 def test_it_lists_the_agents_that_are_named(run) -> None:
@@ -29,6 +31,15 @@ def test_it_lists_the_agents_that_are_named(run) -> None:
     code, _, err = run("agents", "local-serch")
     assert code == 2
     assert "There is no agent named 'local-serch'. Did you mean 'local-search'?" in " ".join(err.split())
+
+
+def test_agents_of_replanning_say_what_they_are_tuned_on_and_what_tells_them_apart(run) -> None:
+    out = " ".join(run("agents", "ski-last-day", "adwin", columns=200).out.split())
+    assert "plans are for the last day factor=tuned" in out
+    assert "value=(required)" in out
+    code, _, err = run("agents", "oracle")
+    assert code == 2
+    assert "only shard-gym show takes it" in " ".join(err.split())
 
 
 def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,4 +73,4 @@ def test_what_is_impossible_is_a_sentence(run, tmp_path: Path, change: dict[str,
 def test_without_an_agent_it_names_them(run) -> None:
     code, _, err = run("dataset", "--suite", "dlrm-20x4", "--out", "x-v0")
     assert code == 2
-    assert "Name agents with --agent NAME. Known: cost-greedy," in " ".join(err.split())
+    assert "Name agents with --agent NAME. Known: random, size-greedy," in " ".join(err.split())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, AgentEntry, GreedyAgent, make_agent
-from shard_gym.agents.heuristics import size_score
+from shard_gym.agents.heuristics import dim_score, size_score
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import evaluate, penalty_ms
@@ -18,6 +18,7 @@ from shard_gym.text import format_ms
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")
+SCORES = {"size": size_score, "dim": dim_score}
 KEYS = ["suite", "sha256", "split", "agent", "cost_model", "mean_cost_ms", "interval_ms", "failures", "tasks"]
 TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure", "plan", "sequence"]
 
@@ -82,6 +83,13 @@ def test_the_columns_are_what_their_heads_say(run, agent_rows, tmp_path: Path, m
     assert agent_rows(out)["cost-greedy"][-1] == f"{queries:,.0f}"
 
 
+def test_an_agent_with_options_is_another_than_the_reference(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AGENTS, "random", AgentEntry(lambda by="size": GreedyAgent(by, SCORES[by])))
+    out = run("evaluate", "--agent", "random", "--option", "by=dim", "--suite", "dlrm-20x4", columns=120).out
+    (row,) = [line for line in out.splitlines() if line.startswith("random by=dim")]
+    assert "+0.0%" not in row
+
+
 @pytest.mark.parametrize("columns", [40, 60])
 def test_in_a_narrow_window_numbers_stay_whole_and_long_names_are_folded(run, columns: int) -> None:
     _, out, _ = run("evaluate", "--agent", "size-lookup-greedy", "--suite", "dlrm-20x4", columns=columns)
@@ -142,6 +150,8 @@ def test_equal_seeds_give_equal_results_and_others_do_not(run, tmp_path: Path) -
         ({"agent": "cost-greed"}, "There is no agent named 'cost-greed'. Did you mean 'cost-greedy'?"),
         ({"cost-model": "analytic"}, "There is no cost model named 'analytic'. Did you mean 'analytical'?"),
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
+        ({"agent": "ridge"}, "Agent 'ridge' answers replanning, not placement. Those that do: random, size-greedy,"),
+        ({"agent": "oracle"}, "only shard-gym show takes it"),
         ({"agent": None}, "Name an agent with --agent NAME. Known: cost-greedy,"),
     ],
 )

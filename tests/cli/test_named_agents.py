@@ -35,6 +35,10 @@ def in_turn(task):
     return [table % task.num_devices for table in range(task.num_tables)]
 
 
+def keep(observations):
+    return np.zeros(len(observations["must_plan"]), int)
+
+
 packer = Packer(7)
 number = 3
 none = None
@@ -85,6 +89,12 @@ def test_a_module_is_imported_from_the_current_folder(mine: Path, monkeypatch: p
     monkeypatch.chdir(mine.parent)
     monkeypatch.syspath_prepend("")
     assert agent_named("mine:packer").place(load_suite("dlrm-20x4")[0]).shape == (20,)
+
+
+def test_a_function_of_observations_plays_episodes(mine: Path) -> None:
+    agent = agent_named(f"{mine}:keep")
+    assert agent.act({"must_plan": [[1]]}).tolist() == [0]
+    assert (agent.name, agent.problems) == ("keep", ("replanning",))
 
 
 @pytest.mark.parametrize(

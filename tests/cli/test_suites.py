@@ -24,6 +24,7 @@ def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[
         return
     assert max(map(len, lines)) <= columns
     rows = {line.split()[0]: line.split() for line in lines}
+    assert {"placement", "sharding", "replanning"} <= rows.keys()
     for name in suite_names():
         info = suite_info(name)
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks['test']}"

@@ -52,7 +52,8 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert agent_rows(text)["rnn"][0] == format_ms(evaluate(load_agent(out), SUITE).mean_cost_ms)
     assert agent_rows(text)["size-greedy"][0] == format_ms(evaluate(make_agent("size-greedy"), SUITE).mean_cost_ms)
     assert text.endswith(
-        f"\nNext: shard-gym evaluate --agent {out} --suite {SUITE}\n      tensorboard --logdir {out / 'log'}\n"
+        f"\nNext: shard-gym evaluate --agent {out} --agent lane-greedy --suite {SUITE}\n"
+        f"      tensorboard --logdir {out / 'log'}\n"
     )
     assert list((out / "log").iterdir()) != []
 

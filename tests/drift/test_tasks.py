@@ -51,21 +51,21 @@ def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> N
     ],
 )
 def test_impossible_tasks_are_refused(
-    drift_task: MakeDriftTask, changes: dict[str, Any], error: type[Exception], message: str
+    drift_task: Callable[..., DriftTask], changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     task = drift_task()
     with pytest.raises(error, match=message):
         replace(task, **changes)
 
 
-def test_devices_leave_only_where_all_are_on_one_host(drift_task: MakeDriftTask) -> None:
+def test_devices_leave_only_where_all_are_on_one_host(drift_task: Callable[..., DriftTask]) -> None:
     with pytest.raises(InvalidTaskError, match=r"4 devices are on hosts of 2\. Set the departures of its level to 0"):
         drift_task(devices=4, devices_per_host=2, level=SPOT)
     assert drift_task(devices=4, devices_per_host=4, level=SPOT).available.shape == (24 * DAYS, 4)
     assert drift_task(devices=4, devices_per_host=2, level=MEDIUM).available.all()
 
 
-def test_the_seed_says_all_and_the_pause_nothing(drift_task: MakeDriftTask) -> None:
+def test_the_seed_says_all_and_the_pause_nothing(drift_task: Callable[..., DriftTask]) -> None:
     one, same, other = (drift_task(level=replace(GROWING, departures=2.0)) for _ in range(3))
     same, other = replace(same, pause_s=9.0), replace(other, seed=1)
     for name in ("available", "noise"):
@@ -79,9 +79,15 @@ def test_the_seed_says_all_and_the_pause_nothing(drift_task: MakeDriftTask) -> N
     assert not drift_task(level=replace(SPOT, pruned=0.1)).grows
 
 
-def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode_on(drift_task: MakeDriftTask) -> None:
+def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode_on(
+    drift_task: Callable[..., DriftTask],
+) -> None:
     noise = np.stack([drift_task(seed=seed).noise for seed in range(8)])
     assert noise.shape == (8, (1 + DAYS) * INTERVALS_PER_DAY)
     assert noise.std(axis=1) == pytest.approx(np.full(8, NOISE), rel=0.1)
     assert abs(noise.mean()) < 5 * NOISE / np.sqrt(noise.size)
     assert np.abs(np.corrcoef(noise) - np.eye(8)).max() < 0.15
+
+
+def test_it_is_written_in_one_short_line(drift_task: Callable[..., DriftTask]) -> None:
+    assert repr(drift_task(3, 2, 0)).startswith("DriftTask('drift 0', 3 tables, 2 devices, ")

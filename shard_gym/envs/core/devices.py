@@ -1,4 +1,4 @@
-"""What the devices of N episodes hold and what it costs, and the functions that change it: `add` and `remove`."""
+"""What the devices of N episodes hold and what it costs, and the functions that change it."""
 
 from __future__ import annotations
 
@@ -75,25 +75,6 @@ def add(
     joined = model.add(flat(state.device_loads).take(rows, axis=0), loads)
     flat(state.device_loads)[rows] = joined
     flat(state.phases_ms)[rows] = model.device_phases(joined)
-
-
-def remove(
-    state: DeviceState,
-    rows: NDArray[np.integer[Any]],
-    memory: IntArray,
-    staying: FloatArray,
-    on: NDArray[np.integer[Any]],
-    model: AdditiveCostModel,
-) -> None:
-    """Take (M,) bytes off M different `rows` of `flat` arrays, in place; `staying` (R, K) loads stay at positions `on`.
-
-    A maximum cannot be subtracted, so the loads of a device are computed from what stays. In the order in which it
-    came, they are in every bit those of a device that never had the rest.
-    """
-    flat(state.memory_used)[rows] -= memory
-    kept = model.reduce(staying, on.astype(np.int64), len(rows))
-    flat(state.device_loads)[rows] = kept
-    flat(state.phases_ms)[rows] = model.device_phases(kept)
 
 
 def update_costs(state: DeviceState, cluster: Cluster, model: AdditiveCostModel) -> None:

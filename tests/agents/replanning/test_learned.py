@@ -123,7 +123,10 @@ def test_agents_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("every", {"hours": 3}, "is not tuned on None, so it needs the settings hours, kind"),
+        ("every", {"hours": 3}, "needs the settings hours and kind, or the suite that it will answer: make_agent"),
+        ("every", {"suite": "own", "hours": 3}, "is not tuned on 'own', so it needs the settings hours and kind"),
+        ("adwin", {"kind": 3}, "is tuned on no suite, so it needs .* for example value=0.1, kind=0"),
+        ("kswin", {"value": 1.5, "kind": 0}, "value of agent 'kswin' must be a probability"),
         ("ski-last-day", {"speed": 2.0}, "has the settings factor, headroom, but got speed"),
         ("every", {"hours": 0, "kind": 1}, "hours of agent 'every' must be a positive number, not 0"),
         ("every", {"hours": 3, "kind": 8}, "kind of agent 'every' must be an integer from 0 to 7, not 8"),

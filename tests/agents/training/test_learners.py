@@ -188,7 +188,7 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
         ("attention", {"hidden": 12}, "hidden must be a multiple of 8, not 12"),
         ("attention", {"rollouts": 1}, "rollouts must be an integer of at least 2"),
         ("attention", {"records": 769}, "records must be an integer from 1 to 768"),
-        ("dqn", {"num_envs": 1}, "num_envs must be an integer of at least 2"),
+        ("dqn", {"num_envs": 1}, "num_envs must be an integer from 2 to 65536"),
         ("dreamshard", {"preset": "paper", "episodes": 1}, "episodes"),
         ("dreamshard", {"preset": "paper", "cost_features": 1}, "cost_features must be True or False"),
         ("dreamshard", {"preset": "papper"}, "preset named 'papper'.*paper"),
