@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from shard_gym.leaderboard import rows as rows_of_answers
+from shard_gym.leaderboard import verify
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import verify_all
 
