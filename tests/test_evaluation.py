@@ -140,7 +140,9 @@ def test_what_is_no_agent_and_no_suite_is_refused_before_anything_is_placed(suit
             evaluate(agent, suite)
     wrong: Any
     for wrong in (None, suite[0], list(suite)):
-        with pytest.raises(InvalidOptionError, match=r"suite must be the name .* a TaskSuite or a DriftSuite.*TaskSuite\('mine'"):
+        with pytest.raises(
+            InvalidOptionError, match=r"suite must be the name .* a TaskSuite or a DriftSuite.*TaskSuite\('mine'"
+        ):
             evaluate(known, wrong)
 
 

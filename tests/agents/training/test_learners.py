@@ -208,7 +208,9 @@ def test_options_that_make_no_sense_are_refused(
 
 @pytest.mark.parametrize("name", ["autoshard", "surco", "maskable-ppo"])
 def test_what_places_whole_tables_is_not_trained_where_tables_may_be_split(name: str) -> None:
-    with pytest.raises(InvalidOptionError, match="may be split|learns placement, and .shard-4. is a suite of sharding"):
+    with pytest.raises(
+        InvalidOptionError, match=r"may be split|learns placement, and .shard-4. is a suite of sharding"
+    ):
         make_learner(name, "shard-4")
 
 
