@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import TableRows, prepare
-from shard_gym.envs.core.state import (
-    MAX_PLAIN_DEVICES,
-    advance,
-    initial_state,
-)
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidTaskError
 from shard_gym.tables import Tables
@@ -166,31 +161,3 @@ def test_many_environments_of_a_suite_take_little_memory() -> None:
     set_aside = sum(value.nbytes for value in vars(env.episodes.problem.tables).values())
     assert set_aside > 100e6
     assert resident() - before < set_aside / 2
-
-
-class Watched(AnalyticalCostModel):
-    """Counts the steps on plain numbers and those on arrays."""
-
-    def __init__(self) -> None:
-        self.plain = self.arrays = 0
-
-    def fill_communication(self, *arguments: Any) -> None:
-        self.arrays += 1
-        super().fill_communication(*arguments)
-
-    @property
-    def plain_costs(self) -> PlainCosts:
-        self.plain += 1
-        return super().plain_costs
-
-
-@pytest.mark.parametrize(("devices", "steps"), [(MAX_PLAIN_DEVICES, (1, 0)), (MAX_PLAIN_DEVICES + 1, (0, 1))])
-def test_one_environment_steps_on_plain_numbers_unless_it_has_many_devices(
-    random_task: Any, devices: int, steps: tuple[int, int]
-) -> None:
-    model = Watched()
-    problem = prepare(random_task(np.random.default_rng(0), 3, 2), model, 3, devices)
-    state = initial_state(problem, model)
-    model.arrays = 0
-    advance(problem, state, np.array([1]), model)
-    assert (model.plain, model.arrays) == steps
