@@ -101,7 +101,8 @@ def evaluate(
     console = output()
     print_evaluations(console, shown, evaluations[reference], best_known_costs(whole, model), problem)
     if out is not None:
-        write_json(out, shown[0].to_json() if len(shown) == 1 else [evaluation.to_json() for evaluation in shown])
+        written = [replace(evaluations[label], agent=name).to_json() for name, label in labels.items()]
+        write_json(out, written[0] if len(written) == 1 else written)
         console.print(sentence(f"\nWritten to {out}.", "dim"))
 
 
