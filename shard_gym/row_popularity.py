@@ -27,7 +27,7 @@ from shard_gym.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
 
 EXACT_ROWS = 512
 _CELLS = 256
-_CHUNK = 8  # tables computed at once, so that their arrays stay in the caches
+_KEPT = 2**15  # tables whose statistics are kept, about 20 MB
 
 _GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
 _GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall into the first or the last bin
@@ -88,28 +88,28 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
         q: (T,) shift, above -1.
         s: (T,) exponent, at least 0.
     """
-    rows, lookups, q, s = (np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in (num_embeddings, lookups, q, s))
-    chunks = [
-        _statistics_of_chunk(*(a[start : start + _CHUNK] for a in (rows, lookups, q, s)))
-        for start in range(0, len(rows), _CHUNK)
-    ]
-    return ReuseStatistics(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
+    given = (np.atleast_1d(np.asarray(each, dtype=np.float64)).tolist() for each in (num_embeddings, lookups, q, s))
+    found = [_statistics(*each) for each in zip(*given, strict=True)]
+    return ReuseStatistics(*(np.stack(arrays) for arrays in zip(*found, strict=True)))
 
 
-def _statistics_of_chunk(rows: Floats, lookups: Floats, q: Floats, s: Floats) -> ReuseStatistics:
+@lru_cache(maxsize=_KEPT)
+def _statistics(*table: float) -> ReuseStatistics:
+    """That of one table, whose arguments are those of `reuse_statistics`; drawn tasks share tables."""
+    rows, lookups, q, s = np.array(table)[:, None]
     node, multiplicity = _nodes(rows)
-    density = (node + q[:, None]) ** -s[:, None]
+    density = (node + q) ** np.full_like(node, -s)  # equal shapes: numpy inverts where a lone exponent is -1
     rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]
     in_bin, accessed_in_bin = _bin_shares(rate)
     read = -np.expm1(-rate) * multiplicity
     distinct = np.minimum(read.sum(axis=1), np.minimum(rows, lookups))
     reuse = np.einsum("tn,tnb->tb", read, in_bin)
     access = np.einsum("tn,tnb->tb", rate * multiplicity, accessed_in_bin)
-    is_read = np.where(lookups > 0, 1.0, 0.0)[:, None]
+    is_read = np.where(lookups > 0, 1.0, 0.0)
     return ReuseStatistics(
-        distinct,
-        is_read * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
-        is_read * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300),
+        distinct[0],
+        (is_read * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300))[0],
+        (is_read * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300))[0],
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask
 from shard_gym.envs.core.problem import IntArray
-from shard_gym.envs.replanning.fixed_devices import FixedDevices, PlansOfDay, RunOfDay
+from shard_gym.envs.replanning.fixed_devices import ALL_HOURS, FixedDevices, PlansOfDay, RunOfDay
 from shard_gym.envs.replanning.migration import migration_seconds
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.split import split_of
@@ -96,21 +96,21 @@ class EpisodeData:
 
     def plan(self, decision: int, kind: int) -> Plan:
         """The plan of a kind that can be made at a decision."""
-        there = np.flatnonzero(self.task.available[decision])
-        return Plan(self.on(len(there)).plan(*divmod(decision, HOURS), kind)[0], there)
+        return self.plan_if_possible(decision, kind)[0]
 
-    def is_possible(self, decision: int, kind: int) -> bool:
-        """Whether there is a plan of a kind at a decision."""
-        devices = int(self.task.available[decision].sum())
-        return self.on(devices).plan(*divmod(decision, HOURS), kind)[1]
+    def plan_if_possible(self, decision: int, kind: int) -> tuple[Plan, bool]:
+        """The plan of a kind at a decision, and whether it can be made."""
+        there = np.flatnonzero(self.task.available[decision])
+        placement, possible = self.on(len(there)).plan(*divmod(decision, HOURS), kind)
+        return Plan(placement, there), possible
 
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""
         return self.on(len(plan.devices)).run(plan.placement, day)
 
-    def interval_ms(self, plan: Plan, day: int) -> FloatArray:
-        """(H, 4) ms of `plan` in each interval of each hour of day -1, 0, ...: all of `run` that an episode takes."""
-        return self.on(len(plan.devices)).interval_ms(plan.placement, day)
+    def interval_ms(self, plan: Plan, day: int, hours: IntArray = ALL_HOURS) -> FloatArray:
+        """(h, 4) ms of `plan` in each interval of hours of day -1, 0, ...: all of `run` that an episode takes."""
+        return self.on(len(plan.devices)).interval_ms(plan.placement, day, hours)
 
     def window_lookups(self, day: int) -> FloatArray:
         """(H, W, T), see `FixedDevices.window_lookups`; they do not depend on the devices."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
-from shard_gym.drift.tasks import HISTORY_DAYS
+from shard_gym.drift.tasks import DAYS, HISTORY_DAYS
 from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.planner import MAX_NUMBERS, NO_PLACEMENT, Planner
@@ -18,6 +18,9 @@ from shard_gym.envs.replanning.windows import HOURS, INTERVALS_PER_HOUR, KINDS, 
 from shard_gym.placement import Placement
 
 ALL_HOURS: IntArray = np.arange(HOURS)
+
+EVERY = slice(None)
+Index = IntArray | slice | int  # of hours or of windows
 
 KEPT_RUNS = 256
 """Days of plans whose costs are kept."""
@@ -53,8 +56,11 @@ class FixedDevices:
         self._cluster = parts.topology.cluster()
         self._kinds = KINDS if parts.task.grows else KINDS[: len(WINDOWS)]
         self._window_lookups: dict[int, FloatArray] = {}
-        self._greedy: dict[tuple[int, bool], IntArray] = {}
-        self._greedy_of_hours: dict[tuple[int, bool, int], IntArray] = {}
+        shape = DAYS * HOURS, len(WINDOWS)
+        self._greedy = {  # without and with headroom: placements, and which of them are known
+            headroom: (np.zeros((*shape, parts.count), np.int64), np.zeros(shape, np.bool_))
+            for headroom in (False, True)
+        }
         self._plans: dict[int, PlansOfDay] = {}
         self._runs: OrderedDict[tuple[bytes, int], RunOfDay] = OrderedDict()
 
@@ -80,17 +86,16 @@ class FixedDevices:
             return np.zeros(self.parts.count, np.int64), False
         if day in self._plans:
             return self._plans[day].plans[hour, kind], bool(self._plans[day].possible[hour, kind])
-        window, headroom = KINDS[kind]
-        before = self._greedy_of_window(day - 1, headroom, window)[hour + 1 :] if day else ()
-        tried = np.array([*before, *self._greedy_of_window(day, headroom, window)[: hour + 1]])[:, None]
+        (window, headroom), last = KINDS[kind], day * HOURS + hour
+        windows = slice(window, window + 1)
+        tried = self._greedy_of(np.arange(max(last + 1 - HOURS, 0), last + 1), headroom, windows)
         room = self._has_room(tried, day, headroom)
-        plans, possible = self._cheapest(day, hour, headroom, tried, room, slice(window, window + 1))
+        plans, possible = self._cheapest(day, hour, headroom, tried, room, windows)
         return plans[0], bool(possible[0])
 
     def window_ms(self, plan: Placement, day: int, hour: int, window: int) -> float:
         """Ms of a plan with the mean lookups of a window before a decision."""
-        loads, everywhere = self._window_loads(day)
-        return float(self.planner.costs(loads[hour, window], everywhere[hour, window], plan))
+        return float(self.planner.costs(*self._window_loads(day, hour, window), plan))
 
     def run(self, plan: Placement, day: int) -> RunOfDay:
         """(P,) `plan` on day 0, 1, ... of the episode."""
@@ -151,17 +156,17 @@ class FixedDevices:
             self._window_lookups[day] = window_means(lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
         return self._window_lookups[day]
 
-    def _window_loads(self, day: int) -> tuple[FloatArray, FloatArray]:
-        return self.parts.loads(HISTORY_DAYS + day, self.window_lookups(day))
+    def _window_loads(self, day: int, hours: Index = EVERY, windows: Index = EVERY) -> tuple[FloatArray, FloatArray]:
+        """(h, w, P, K) loads of the parts and (h, w, K) on every device, with the mean lookups of windows."""
+        return self.parts.loads(HISTORY_DAYS + day, self.window_lookups(day)[hours, windows])
 
     def _plans_of(self, day: int, headroom: bool) -> tuple[IntArray, NDArray[np.bool_]]:
         """(H, W, P) plans with or without headroom; (H, W) bool, which are possible."""
-        own = self._greedy_of(day, headroom)
-        before = self._greedy_of(day - 1, headroom) if day else own[:0]
-        tried = np.concatenate([before, own])  # (1 or 2 days of hours, W, P)
+        first = max(day - 1, 0) * HOURS
+        tried = self._greedy_of(np.arange(first, (day + 1) * HOURS), headroom, EVERY)
         room, found = self._has_room(tried, day, headroom), []
         for hour in range(HOURS):
-            last = len(before) + hour + 1
+            last = day * HOURS - first + hour + 1
             some = slice(max(last - HOURS, 0), last)
             found.append(self._cheapest(day, hour, headroom, tried[some], room[some], slice(None)))
         plans, possible = (np.stack(each) for each in zip(*found, strict=True))
@@ -176,34 +181,29 @@ class FixedDevices:
         self, day: int, hour: int, headroom: bool, tried: IntArray, room: NDArray[np.bool_], windows: slice
     ) -> tuple[IntArray, NDArray[np.bool_]]:
         """(w, P) the cheapest of (n, w, P) placements for w windows before a decision; (w,) whether one has room."""
-        loads, everywhere = self._window_loads(day)
-        costs = self.planner.costs(loads[hour, windows], everywhere[hour, windows], np.maximum(tried, 0))
+        costs = self.planner.costs(*self._window_loads(day, hour, windows), np.maximum(tried, 0))
         costs = np.where(room, costs, np.inf)
         plans = tried[costs.argmin(axis=0), np.arange(tried.shape[1])]
         possible = np.asarray(np.isfinite(costs).any(axis=0))
         plans[~possible] = 0 if headroom else self.parts.known
         return plans, possible if headroom else np.ones_like(possible)
 
-    def _greedy_of(self, day: int, headroom: bool) -> IntArray:
-        """(H, W, P) int64, the greedy placement for each window of a day."""
-        key = day, headroom
-        if key not in self._greedy:
-            loads, everywhere = self._window_loads(day)
-            flat = loads.reshape(-1, *loads.shape[2:]), everywhere.reshape(-1, everywhere.shape[-1])
-            found = self.planner.greedy(*flat, *self._memory(day, headroom))
-            self._greedy[key] = found.reshape(loads.shape[:3])
-        return self._greedy[key]
-
-    def _greedy_of_window(self, day: int, headroom: bool, window: int) -> IntArray:
-        """(H, P) int64, the greedy placements for one window of a day."""
-        if (day, headroom) in self._greedy:
-            return self._greedy[day, headroom][:, window]
-        key = day, headroom, window
-        if key not in self._greedy_of_hours:
-            loads, everywhere = self._window_loads(day)
-            memory = self._memory(day, headroom)
-            self._greedy_of_hours[key] = self.planner.greedy(loads[:, window], everywhere[:, window], *memory)
-        return self._greedy_of_hours[key]
+    def _greedy_of(self, decisions: IntArray, headroom: bool, windows: slice) -> IntArray:
+        """(n, w, P) int64, the greedy placements for windows before n decisions in a row."""
+        placements, known = self._greedy[headroom]
+        decision, window = np.nonzero(~known[decisions, windows])
+        if len(decision):
+            decision, window = decision + decisions[0], window + (windows.start or 0)
+            days, hours = np.divmod(decision, HOURS)
+            inputs = []
+            for day in np.unique(days).tolist():
+                own = days == day
+                loads = self._window_loads(day, hours[own], window[own])
+                memory = (np.broadcast_to(each, (own.sum(), len(each))) for each in self._memory(day, headroom))
+                inputs.append((*loads, *memory))
+            placements[decision, window] = self.planner.greedy(*map(np.concatenate, zip(*inputs, strict=True)))
+            known[decision, window] = True
+        return placements[decisions, windows]
 
     def _memory(self, day: int, headroom: bool) -> tuple[IntArray, IntArray]:
         """(P,) bytes of the parts, and (m,) bytes free for them."""

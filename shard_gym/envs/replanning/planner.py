@@ -27,12 +27,16 @@ class Planner:
 
         The part comes first that is the costliest alone (DreamShard, section 3.2), and each goes where the cost grows
         least. How many windows are placed at once changes nothing. Arguments are (M, P, K) loads of the parts, (M, K)
-        loads that every device has besides, (P,) bytes of the parts, and (D,) bytes free for them.
+        loads that every device has besides, (M, P) bytes of the parts, and (M, D) bytes free for them; the bytes may be
+        (P,) and (D,), the same in all windows.
         """
+        bytes_of, free = np.broadcast_to(bytes_of, loads.shape[:2]), np.broadcast_to(free, (len(loads), free.shape[-1]))
         at_once = max(1, MAX_NUMBERS // (loads.shape[2] * self.topology.num_devices**2))
         firsts = range(0, len(loads), at_once)
         chunks = [slice(first, first + at_once) for first in firsts]
-        return np.concatenate([self._greedy(loads[some], everywhere[some], bytes_of, free) for some in chunks])
+        return np.concatenate(
+            [self._greedy(loads[some], everywhere[some], bytes_of[some], free[some]) for some in chunks]
+        )
 
     def _greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
         model, cluster, devices = self.model, self.topology.cluster(), self.topology.num_devices
@@ -40,19 +44,19 @@ class Planner:
         each = np.arange(windows)
         alone = model.single_table_costs(loads.reshape(-1, columns), self.topology).reshape(windows, parts)
         placement, found = np.zeros((windows, parts), np.int64), np.ones(windows, np.bool_)
-        held, left = np.repeat(everywhere[:, None], devices, axis=1), np.tile(free, (windows, 1))
+        held, left = np.repeat(everywhere[:, None], devices, axis=1), free.copy()
         own = model.device_phases(held)
         source, target = np.divmod(np.arange(windows * devices), devices)
         for part in np.argsort(-alone, axis=1, kind="stable").T:
             new = model.add(held, loads[each, part][:, None])
             costs = _costs_with(model, cluster, held[source], own[source], target, new.reshape(-1, columns))
-            costs = np.where(left < bytes_of[part][:, None], np.inf, costs.reshape(windows, devices))
+            costs = np.where(left < bytes_of[each, part][:, None], np.inf, costs.reshape(windows, devices))
             device = costs.argmin(axis=1)
             found &= np.isfinite(costs[each, device])
             placement[each, part] = device
             held[each, device] = new[each, device]
             own[each, device] = model.device_phases(held[each, device])
-            left[each, device] -= bytes_of[part]
+            left[each, device] -= bytes_of[each, part]
         placement[~found] = NO_PLACEMENT
         return placement
 

@@ -16,6 +16,7 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, episode_data
 from shard_gym.envs.replanning.episodes import ReplanningConfig, ReplanningEpisodes
+from shard_gym.envs.replanning.fixed_devices import ALL_HOURS
 from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.windows import HOURS, KINDS, LAST_HOUR
 from shard_gym.errors import InvalidPlacementError, short_repr
@@ -157,16 +158,17 @@ def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: Additi
         repairs[decision] = not runs[hour]
         if action or not runs[hour]:
             kinds[decision] = kind = action - 1 if action else LAST_HOUR
-            if not data.is_possible(decision, kind):
+            before, (plan, possible) = plan, data.plan_if_possible(decision, kind)
+            if not possible:
                 raise InvalidPlacementError(
                     f"Action {action} at decision {decision} of task {task.name!r} is illegal: there is no such plan "
                     "then. Choose among those of the action mask."
                 )
-            before, plan = plan, data.plan(decision, kind)
             pause, migration = task.pause_s, data.migration_seconds(before, plan, day)
             runs, costs = data.can_run(plan, day), None
         if costs is None:
-            costs = data.interval_ms(plan, day).mean(axis=1)
+            costs = np.zeros(HOURS)
+            costs[hour:] = data.interval_ms(plan, day, ALL_HOURS[hour:]).mean(axis=1)
         hourly_ms[decision] = costs[hour]
         seconds[decision] = costs[hour] * HOUR_SECONDS_PER_MS, pause, migration
     return History(hourly_ms, seconds, kinds, repairs)
