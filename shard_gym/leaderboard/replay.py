@@ -54,8 +54,6 @@ def can_replay(verified: VerifiedEntry) -> bool:
 def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[Finding]]:
     """Answer `tasks` tasks again, evenly spaced in the suite, cycling through the entry's seeds.
 
-    Where answers may look ahead, it is all tasks: a few that were replayed say nothing of the others.
-
     Returns:
         The planning time here, and a finding for each difference from the entry. An agent that cannot be made, or that
         searches more than the entry declares, does not run: None, and why.
@@ -65,7 +63,6 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     """
     entry, folder = verified.entry, verified.folder
     scorer = load_scorer(folder.suite)
-    tasks = len(scorer.suite) if folder.rules.looks_ahead else tasks
     numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
     attempts: list[Attempt] = []
     findings = []
