@@ -317,7 +317,7 @@ def test_many_measurements_leave_nothing_behind(measured: MeasuredCostModel, tab
     before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
     measure(30)
     assert resident_mib() < before + 12
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(os.listdir("/proc/self/fd")) <= files  # others may be closed meanwhile
     left = [Path(session._folder), *(Path(f"/proc/{pid}") for pid in session.pids)]
     assert [path.exists() for path in left] == [True] * 3
     measured.close()  # the next measurement starts other workers
