@@ -117,9 +117,14 @@ class MissingExtraError(ShardGymError, ImportError):
 def unknown_name(kind: str, name: object, known: Iterable[str], listing: str = "") -> UnknownNameError:
     """The error for a `name` that is not one of `known`; `listing` replaces a list of names that is too long."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = similar(name, known)
     return UnknownNameError(f"There is no {kind} named {name!r}.{hint} Known: {listing or ', '.join(known)}.")
+
+
+def similar(name: object, known: Iterable[str]) -> str:
+    """A question that names the closest of `known`, after a space; empty if none is close."""
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,7 @@ def test_what_is_no_agent_and_no_suite_is_refused_before_anything_is_placed(suit
         ("cost-greedy", r"agent must be an object with place\(task\).*shard_gym.agents.make_agent\('cost-greedy'\)"),
         (Bare, r"not a class; pass an instance: Bare\(\)"),
         ([0, 1], r"not \[0, 1\].*make_agent\(name\)"),
+        (SimpleNamespace(act=len), r"Agents with act\(observations\) answer tasks of replanning, not of placement"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
             evaluate(agent, suite)

@@ -134,7 +134,10 @@ class Problem(ABC, Generic[TaskT]):
             )
         if isinstance(agent, type) or not callable(self.asker(agent)):
             named = f"make_agent({agent!r})" if isinstance(agent, str) else "make_agent(name)"
-            raise wrong_kind("agent", agent, self.takes, f"The agents with a name come from shard_gym.agents.{named}.")
+            hint = f"The agents with a name come from shard_gym.agents.{named}."
+            if not isinstance(agent, type) and callable(getattr(agent, "act", None)):
+                hint = f"Agents with act(observations) answer tasks of replanning, not of {self.name}."
+            raise wrong_kind("agent", agent, self.takes, hint)
 
     def attempts(self, agent: Any, tasks: Suite[TaskT], model: CostModel) -> Iterator[Attempt]:
         """What an agent returns for each task of a suite, all of this problem, in order, as it comes."""

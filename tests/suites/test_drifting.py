@@ -159,7 +159,8 @@ def test_a_source_is_a_name_or_a_suite(drift_task: MakeDriftTask) -> None:
         with pytest.raises(InvalidOptionError, match="suite must be the name of a suite of replanning"):
             drift_source(wrong, "train")
     for wrong in ("spot-600", own):
-        with pytest.raises(InvalidOptionError, match="suite must be the name of a suite of placement or sharding"):
+        told = "suite must be the name of a suite of placement or sharding.*its environment is EmbeddingReplanning-v0"
+        with pytest.raises(InvalidOptionError, match=told):
             task_source(wrong, "train")
 
 

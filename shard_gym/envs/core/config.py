@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from shard_gym.checks import is_integer
 from shard_gym.drift.suite import DriftSource
 from shard_gym.envs.core.episode_batch import EpisodeBatch
-from shard_gym.errors import InvalidOptionError, install_extra, wrong_kind
+from shard_gym.errors import InvalidOptionError, install_extra, similar, wrong_kind
 from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSource
+from shard_gym.tasks import Suite, TaskSource
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
 """The render modes that work with the packages installed here."""
@@ -62,6 +62,7 @@ def takes_fields_of(
     def decorate(init: Callable[[Env, Config], None]) -> Callable[Concatenate[Env, P], None]:
         @wraps(init)
         def init_from_fields(self: Env, /, *values: P.args, **options: P.kwargs) -> None:
+            require_fields_of(config, type(self).__name__, options)
             init(self, config(*values, **options))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -72,6 +73,17 @@ def takes_fields_of(
         return init_from_fields
 
     return decorate
+
+
+def require_fields_of(config: Callable[..., EnvConfig], owner: str, options: Iterable[str]) -> None:
+    """Raise TypeError, which names the environment `owner`, unless all options are fields of its configuration."""
+    known = sorted(inspect.signature(config).parameters)
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"{owner} got an unexpected keyword argument {name!r}.{similar(name, known)} "
+                f"It takes: {', '.join(known)}."
+            )
 
 
 def checked_options(options: Any, *known: str) -> dict[str, Any]:
@@ -93,7 +105,7 @@ def task_source(suite: Any, split: str) -> TaskSource:
     found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if isinstance(found, type) or not isinstance(found, TaskSource):
         wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
-        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: TaskSuite('mine', [task]).")
+        raise _wrong_suite(suite, wanted, "TaskSuite", found)
     return found
 
 
@@ -102,8 +114,16 @@ def drift_source(suite: Any, split: str) -> DriftSource:
     found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
     if isinstance(found, type) or not isinstance(found, DriftSource):
         wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
-        raise wrong_kind("suite", suite, wanted, "Wrap custom tasks in a suite: DriftSuite('mine', [task]).")
+        raise _wrong_suite(suite, wanted, "DriftSuite", found)
     return found
+
+
+def _wrong_suite(suite: Any, wanted: str, wrapper: str, found: Any) -> InvalidOptionError:
+    hint = f"Wrap custom tasks in a suite: {wrapper}('mine', [task])."
+    if isinstance(found, Suite):
+        problem = found[0].problem
+        hint = f"It is a suite of {problem}: its environment is Embedding{problem.capitalize()}-v0."
+    return wrong_kind("suite", suite, wanted, hint)
 
 
 def padding(name: str, given: int | None, needed: int) -> int:

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
-from shard_gym.envs.core.config import EnvConfig, checked_options
+from shard_gym.envs.core.config import EnvConfig, checked_options, require_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
@@ -48,6 +48,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         max_episode_steps: int | None = None,
         **options: Any,
     ) -> None:
+        require_fields_of(self.config, type(self).__name__, options)
         config = self.config(*values, **options)
         if max_episode_steps is not None:
             raise InvalidOptionError(
