@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.heuristics import PAPER_SCORES
-from shard_gym.agents.registry import AGENTS, REPLANNING
+from shard_gym.agents.registry import AGENTS
 from shard_gym.agents.training.registry import imported, learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
@@ -34,7 +34,7 @@ def placing_options(name: str) -> list[AgentOption]:
     if name == "dreamshard":
         return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
     maker = _maker(name)
-    if AGENTS[name].problems == REPLANNING:
+    if AGENTS[name].tuned:
         from shard_gym.agents.replanning.tuning import tuned_suites
 
         said = _described(maker.func if isinstance(maker, partial) else maker)
@@ -45,7 +45,7 @@ def placing_options(name: str) -> list[AgentOption]:
 
 def _maker(name: str) -> Any:
     """What makes an agent of `AGENTS`, without the arguments that its entry fixes."""
-    if AGENTS[name].problems == REPLANNING:
+    if AGENTS[name].tuned:
         from shard_gym.agents.replanning.tuning import TUNABLE
 
         return TUNABLE[name].make
@@ -99,7 +99,7 @@ def about_agent(name: str) -> str:
     maker = _maker(name)
     kind, score = maker.func if isinstance(maker, partial) else maker, PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
-    if AGENTS[name].problems == REPLANNING:
+    if AGENTS[name].tuned:
         from shard_gym.agents.replanning.tuning import TUNABLE
 
         ending = f"; {_first_sentence(TUNABLE[name].about)}" if TUNABLE[name].about else ""

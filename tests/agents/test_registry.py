@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, PolicyAgent, agent_names, make_agent
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, PolicyAgent, agent_names, make_agent, registry
+from shard_gym.agents.options import about_agent, placing_options
 from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
@@ -24,10 +27,11 @@ from shard_gym.topology import Topology
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
-    placing = {"random", *PAPER_HEURISTICS, "lane-greedy", "cost-greedy", "local-search", "dreamshard"}
-    assert set(agent_names("placement")) == placing
-    assert agent_names("sharding") == ["plan-search", "hugectr", "torchrec"]
-    assert {"never", "ski-last-day", "ridge"} < set(agent_names("replanning"))
+    assert {"random", *PAPER_HEURISTICS, "lane-greedy", "local-search", "dreamshard"} <= set(agent_names("placement"))
+    assert {"plan-search", "hugectr", "torchrec"} <= set(agent_names("sharding"))
+    assert {"never", "ski-last-day", "ridge"} <= set(agent_names("replanning"))
+    assert "exact" in AGENTS
+    assert "exact" not in agent_names("placement")
     for name, entry in AGENTS.items():
         if name in ("torchrec", "page-hinkley", "adwin", "kswin"):  # they need extras
             continue
@@ -67,16 +71,18 @@ def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], message
 CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 
 
-def test_an_agent_of_each_problem_is_a_class_and_a_line(
+def test_an_agent_of_each_problem_is_a_module_and_a_line(
     monkeypatch: pytest.MonkeyPatch, drift_task: Callable[..., DriftTask]
 ) -> None:
-    """The program of the page on contributing."""
-    (program,) = re.findall(
-        r"^```python\n(.*?)^```$", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    """The two programs of the page on contributing: the module and the lines."""
+    page = CONTRIBUTING.read_text(encoding="utf-8")
+    module, lines = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    made = ModuleType("shard_gym.agents.emptiest")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    exec(compile(module, str(CONTRIBUTING), "exec"), vars(made))
     for name in ("emptiest", "whole-emptiest", "daily"):
         monkeypatch.setitem(AGENTS, name, AGENTS["random"])  # and so it is removed in the end
-    exec(compile(program, str(CONTRIBUTING), "exec"), {})
+    exec(lines, dict(vars(registry)))
     suites = {
         "emptiest": load_suite("dlrm-20x4"),
         "whole-emptiest": load_suite("shard-4"),
@@ -84,9 +90,14 @@ def test_an_agent_of_each_problem_is_a_class_and_a_line(
     }
     for name, suite in suites.items():
         assert name in agent_names(suite[0].problem)
+        assert (about_agent(name)[:6], placing_options(name)) == (vars(made)[_class(name)].__doc__[:6], [])
         found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
         assert found.agent == name
         assert found.failures == 0
+
+
+def _class(name: str) -> str:
+    return name.title().replace("-", "")
 
 
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
