@@ -12,7 +12,7 @@ from shard_gym.drift.levels import DriftLevel
 from shard_gym.lookup_statistics import Floats
 
 INTERVALS_PER_DAY = 96
-"""Of a quarter of an hour: the lookups are constant within one."""
+"""Quarters of an hour; the lookups are constant within one."""
 
 DAYS_PER_WEEK, SATURDAY = 7, 5
 
@@ -20,7 +20,7 @@ LOWEST, HIGHEST = 0.02, 50.0
 """Multiples of its pooling factor that the lookups of a table stay between."""
 
 PEAK_HOUR = 14
-"""Of the day, when most devices leave."""
+"""The hour of the day when most devices leave."""
 
 RAMP_DAYS = 1.0
 """In which the lookups of a new feature grow from nothing, or those of a retired one fade."""

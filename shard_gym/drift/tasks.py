@@ -21,7 +21,7 @@ HISTORY_DAYS, DAYS = 3, 14
 """Days that are known when an episode begins, and days of the episode."""
 
 ITERATIONS_PER_DAY = 100_000
-"""Of training: a day is so much work, however long it takes. Assumed."""
+"""Iterations of training in a day; a day is so much work, however long it takes. Assumed."""
 
 MAX_SHARDS = 8
 """The most parts of a table that may be sharded."""

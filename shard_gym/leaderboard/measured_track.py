@@ -19,7 +19,7 @@ from shard_gym.suites.info import MEASURED
 from shard_gym.text import counted
 
 MIN_ROUNDS = 3
-"""Of a race that ranks entries: the median of two is their mean, and holds whatever slowed one of them."""
+"""Rounds of a race that ranks entries: the median of two is their mean, and holds whatever slowed one of them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from shard_gym.system import load_average
 from shard_gym.tasks import TaskSuite
 
 DECIMALS = 6
-"""Of a time in ms: nanoseconds, finer than any clock."""
+"""Decimal places of a time in ms: nanoseconds, finer than any clock."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of measurements done and of all."""

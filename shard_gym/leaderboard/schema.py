@@ -34,7 +34,7 @@ ONE_SEED = (0,)
 """The seed of a deterministic agent."""
 
 LEAGUES = ("zero-query", "guided", "search")
-"""See `shard_gym.leaderboard.leagues`."""
+"""Those of the simulated tracks, from none to many evaluations of the scoring cost model."""
 
 MAX_INT = 2**53
 """Larger integers are not represented exactly by every JSON reader."""

@@ -55,7 +55,7 @@ class VerifiedEntry:
 
     @property
     def league(self) -> str | None:
-        """See `leagues`; None in tracks without."""
+        """The league that it is entered in; None in tracks without leagues."""
         if not self.folder.rules.leagues:
             return None
         return entered_league(self.entry.planning, load_scorer(self.folder.suite).suite)

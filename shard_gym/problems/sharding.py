@@ -34,7 +34,7 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def asker(self, agent: Any) -> Callable[[Task], Any]:
-        """Of an agent that only places, the plan of whole tables."""
+        """The function of an agent that plans; of one that only places, the plan of whole tables."""
         place: Callable[[Task], Any] = getattr(agent, "place", agent)
         plan: Callable[[Task], Any] = getattr(agent, "plan", place)
         if plan is not place or not callable(place):

@@ -22,7 +22,7 @@ from shard_gym.placement import Placement
 BoolArray = NDArray[np.bool_]
 
 DECISIONS = DAYS * HOURS
-"""Of an episode."""
+"""Decisions in an episode."""
 
 HOUR_SECONDS_PER_MS = ITERATIONS_PER_DAY / HOURS / 1e3
 """The seconds of an hour's iterations, from the ms of one."""
