@@ -78,43 +78,28 @@ class Distributions:
     small_share: float
 
 
+_FITTED = {  # of dlrm-2021 and of dlrm-2022
+    "rows_log_mean": (13.7883, 13.1856),
+    "rows_log_sd": (1.8035, 1.8719),
+    "pooling_log_sd": (1.1802, 1.5994),
+    "rows_pooling_corr": (-0.1574, -0.1172),
+    "flat_s": (2.3772, 2.3997),
+    "flat_log_q": (10.6459, 10.0278),
+    "flat_q_power": (0.5883, 1.407),
+    "flat_q_log_sd": (0.7978, 0.5355),
+    "zipf_s": (1.2263, 1.1771),
+    "zipf_log_q": (2.3937, -0.9398),
+    "zipf_q_power": (0.8336, 0.507),
+    "small_rows_log_mean": (7.7279, 9.2961),
+    "small_rows_log_sd": (0.6092, 1.0727),
+    "small_pooling_log_boost": (0.8514, 1.9461),
+    "zipf_share": (0.3, 0.25),
+    "small_share": (0.07, 0.05),
+}
+
 DISTRIBUTIONS: dict[str, Distributions] = {
-    "dlrm-2021": Distributions(
-        rows_log_mean=13.7883,
-        rows_log_sd=1.8035,
-        pooling_log_sd=1.1802,
-        rows_pooling_corr=-0.1574,
-        flat_s=2.3772,
-        flat_log_q=10.6459,
-        flat_q_power=0.5883,
-        flat_q_log_sd=0.7978,
-        zipf_s=1.2263,
-        zipf_log_q=2.3937,
-        zipf_q_power=0.8336,
-        small_rows_log_mean=7.7279,
-        small_rows_log_sd=0.6092,
-        small_pooling_log_boost=0.8514,
-        zipf_share=0.3,
-        small_share=0.07,
-    ),
-    "dlrm-2022": Distributions(
-        rows_log_mean=13.1856,
-        rows_log_sd=1.8719,
-        pooling_log_sd=1.5994,
-        rows_pooling_corr=-0.1172,
-        flat_s=2.3997,
-        flat_log_q=10.0278,
-        flat_q_power=1.407,
-        flat_q_log_sd=0.5355,
-        zipf_s=1.1771,
-        zipf_log_q=-0.9398,
-        zipf_q_power=0.507,
-        small_rows_log_mean=9.2961,
-        small_rows_log_sd=1.0727,
-        small_pooling_log_boost=1.9461,
-        zipf_share=0.25,
-        small_share=0.05,
-    ),
+    name: Distributions(**{parameter: values[number] for parameter, values in _FITTED.items()})
+    for number, name in enumerate(("dlrm-2021", "dlrm-2022"))
 }
 
 
