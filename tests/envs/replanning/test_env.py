@@ -13,7 +13,6 @@ import pytest
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
-from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.suites import load_suite
 
@@ -117,15 +116,3 @@ def test_wrong_arguments_are_refused(kinds_of_tasks: Tasks, wrong: dict[str, Any
     suite = DriftSuite("own", (kinds_of_tasks["plain"],))
     with pytest.raises(InvalidOptionError, match=message):
         EmbeddingReplanningEnv(**{"suite": suite, **wrong})
-
-
-def test_no_two_results_of_many_share_memory(
-    kinds_of_tasks: Tasks, arrays_in: Callable[[Any], list[np.ndarray]]
-) -> None:
-    envs = EmbeddingReplanningVectorEnv(2, DriftSuite("mixed", tuple(kinds_of_tasks.values())))
-    results = [envs.reset(seed=0), *(envs.step(np.array([0, 1])) for _ in range(3))]
-    flat = [array for result in results for array in arrays_in(result)]
-    inside = [array for array in vars(envs.episodes).values() if isinstance(array, np.ndarray)]
-    assert len(inside) > 10
-    for number, one in enumerate(flat):
-        assert not any(np.shares_memory(one, other) for other in [*flat[number + 1 :], *inside])
