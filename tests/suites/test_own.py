@@ -12,9 +12,8 @@ import pytest
 from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnwritablePathError
-from shard_gym.suites import best_known as module
-from shard_gym.suites.best_known import best_known, write_best_known
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.suites.best_known import best_known
 
 
 def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
@@ -137,16 +136,3 @@ def test_a_suite_with_the_name_of_a_shipped_one_has_no_best_known_placements(tmp
     assert own.name == shipped.name
     assert best_known(own, AnalyticalCostModel()) == {}
     assert len(best_known(shipped, AnalyticalCostModel())) == len(shipped)
-
-
-def test_a_suite_of_ones_own_gets_no_file_beside_the_shipped_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its name would be a path."""
-    monkeypatch.setattr(module, "BEST_KNOWN", tmp_path / "best_known")
-    shipped = load_suite("mixdim-4")
-    save_suite(tmp_path / "own.json", TaskSuite("../mixdim-4", shipped.tasks[:2], shipped.split))
-    own = load_suite(tmp_path / "own.json")
-    with pytest.raises(InvalidTaskError, match="Only named suites"):
-        write_best_known([own], {}, AnalyticalCostModel(), "")
-    assert best_known(own, AnalyticalCostModel()) == {}
