@@ -46,36 +46,24 @@ class Totals:
 
 @dataclass(frozen=True)
 class Distributions:
-    """The distributions from which the tables of a pool are sampled (natural logarithms).
+    """The distributions from which the tables of a pool are sampled (natural logarithms)."""
 
-    Attributes:
-        rows_log_mean, rows_log_sd: rows of flat and Zipf tables, lognormal.
-        pooling_log_sd: pooling factors, lognormal; their mean follows from the published lookups.
-        rows_pooling_corr: correlation of the two logarithms.
-        flat_s, zipf_s: mean exponents of the two kinds (small tables count as flat).
-        flat_log_q, flat_q_power, flat_q_log_sd: log q = flat_log_q + flat_q_power log(pooling / 5) + noise.
-        zipf_log_q, zipf_q_power: the same for Zipf tables, with noise of 0.8.
-        small_rows_log_mean, small_rows_log_sd: rows of small tables, lognormal.
-        small_pooling_log_boost: small tables have this much more pooling, in logarithm.
-        zipf_share, small_share: shares of these kinds among the tables; the others are flat.
-    """
-
-    rows_log_mean: float
+    rows_log_mean: float  #: rows of flat and Zipf tables, lognormal
     rows_log_sd: float
-    pooling_log_sd: float
-    rows_pooling_corr: float
-    flat_s: float
-    flat_log_q: float
+    pooling_log_sd: float  #: pooling factors, lognormal; their mean follows from the published lookups
+    rows_pooling_corr: float  #: correlation of the two logarithms
+    flat_s: float  #: mean exponent of flat tables; small ones count as flat
+    flat_log_q: float  #: log q = flat_log_q + flat_q_power log(pooling / 5) + noise
     flat_q_power: float
-    flat_q_log_sd: float
-    zipf_s: float
-    zipf_log_q: float
+    flat_q_log_sd: float  #: deviation of the noise
+    zipf_s: float  #: mean exponent of Zipf tables
+    zipf_log_q: float  #: log q as of flat tables, with noise of 0.8
     zipf_q_power: float
-    small_rows_log_mean: float
+    small_rows_log_mean: float  #: rows of small tables, lognormal
     small_rows_log_sd: float
-    small_pooling_log_boost: float
-    zipf_share: float
-    small_share: float
+    small_pooling_log_boost: float  #: small tables have this much more pooling, in logarithm
+    zipf_share: float  #: share of Zipf tables; those that are neither Zipf nor small are flat
+    small_share: float  #: share of small tables
 
 
 _FITTED = {  # of dlrm-2021 and of dlrm-2022
