@@ -68,6 +68,14 @@ def as_floats(name: str, values: Any, error: type[ShardGymError]) -> NDArray[np.
         raise error(f"{name} must be numbers, not {short_repr(given.tolist())}.") from wrong
 
 
+def require_kinds(owner: object, called: str, error: type[ShardGymError], hint: str = "", **kinds: type) -> None:
+    """Raise `error` unless each field of `owner` that `kinds` names is of that class; `hint` ends the message."""
+    for field, kind in kinds.items():
+        given = getattr(owner, field)
+        if not isinstance(given, kind):
+            raise error(f"{field} of {called} must be a {kind.__name__}, not {short_repr(given)}.{hint}")
+
+
 def require_name(what: str, value: Any, error: type[ShardGymError]) -> None:
     """Raise `error` if `value` is no name (see `is_name`); `what` it is the name of begins the message."""
     if not is_name(value):

@@ -6,7 +6,7 @@ Marks of the sources: [measured] a published measurement, [spec] the data sheet,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,14 +47,10 @@ Sourced = tuple[Any, str]
 
 
 def _device(name: str, **numbers: Sourced) -> DeviceSpec:
-    return DeviceSpec(name, **_with_sources(numbers))
+    return DeviceSpec(name, **_with_sources(**numbers))
 
 
-def _links(**numbers: Sourced) -> LinkSpec:
-    return LinkSpec(**_with_sources(numbers))
-
-
-def _with_sources(numbers: dict[str, Sourced]) -> dict[str, Any]:
+def _with_sources(**numbers: Sourced) -> dict[str, Any]:
     values = {name: value for name, (value, _) in numbers.items()}
     return {**values, "sources": {name: source for name, (_, source) in numbers.items()}}
 
@@ -201,7 +197,7 @@ def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: flo
 
 
 _HOPPER_LINES = "450 GB/s by the data sheet, a 400 Gb/s card for each device"
-_NO_KNEE: Sourced = (0, "[assumed] none; the measurements on CPUs do not say where one lies")
+_KNEES = [field.name for field in fields(LinkSpec) if "knee" in field.name]
 
 _PROFILES = (
     HardwareProfile(
@@ -226,15 +222,14 @@ _PROFILES = (
     HardwareProfile(
         "cpu",
         _CPU,
-        _links(
-            intra_host_gb_per_s=(1.57, f"{_CALIBRATED}; Gloo over loopback"),
-            inter_host_gb_per_s=(1.0, "[assumed] a 10 Gb/s card"),
-            intra_host_latency_us=(275.0, f"{_CALIBRATED}; Gloo over loopback"),
-            inter_host_latency_us=(600.0, "[assumed] twice that within a host"),
-            intra_host_knee_bytes=_NO_KNEE,
-            intra_host_knee_extra=_NO_KNEE,
-            inter_host_knee_bytes=_NO_KNEE,
-            inter_host_knee_extra=_NO_KNEE,
+        LinkSpec(
+            **_with_sources(
+                intra_host_gb_per_s=(1.57, f"{_CALIBRATED}; Gloo over loopback"),
+                inter_host_gb_per_s=(1.0, "[assumed] a 10 Gb/s card"),
+                intra_host_latency_us=(275.0, f"{_CALIBRATED}; Gloo over loopback"),
+                inter_host_latency_us=(600.0, "[assumed] twice that within a host"),
+                **dict.fromkeys(_KNEES, (0, "[assumed] none; the measurements on CPUs do not say where one lies")),
+            )
         ),
     ),
 )

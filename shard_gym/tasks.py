@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import is_integer, is_positive, require_name
+from shard_gym.checks import is_integer, is_positive, require_kinds, require_name
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
@@ -64,11 +64,7 @@ class Task:
     splittable: bool = False
 
     def __post_init__(self) -> None:
-        for field, kind in (("name", str), ("tables", Tables), ("topology", Topology), ("splittable", bool)):
-            if not isinstance(getattr(self, field), kind):
-                raise InvalidTaskError(
-                    f"{field} of a Task must be a {kind.__name__}, not {short_repr(getattr(self, field))}."
-                )
+        require_kinds(self, "a Task", InvalidTaskError, name=str, tables=Tables, topology=Topology, splittable=bool)
         require_name("The name of a task", self.name, InvalidTaskError)
         needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
         too_large = np.flatnonzero(needed > caps.max())

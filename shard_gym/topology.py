@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer, is_not_negative, is_positive, require_name
+from shard_gym.checks import is_integer, is_not_negative, is_positive, require_kinds, require_name
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
 from shard_gym.text import format_bytes
@@ -129,12 +129,8 @@ class Topology:
     memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:
-        for name, kind in (("device", DeviceSpec), ("links", LinkSpec)):
-            if not isinstance(getattr(self, name), kind):
-                raise InvalidTopologyError(
-                    f"{name} of a Topology must be a {kind.__name__}, not {short_repr(getattr(self, name))}. "
-                    "A profile has both: hardware_profile(name).topology(num_devices)."
-                )
+        hint = " A profile has both: hardware_profile(name).topology(num_devices)."
+        require_kinds(self, "a Topology", InvalidTopologyError, hint, device=DeviceSpec, links=LinkSpec)
         for name in ("num_devices", "devices_per_host"):
             value = getattr(self, name)
             if not is_integer(value) or not 1 <= value <= MAX_DEVICES:

@@ -190,36 +190,6 @@ def _markdown_rows(text: str, heading: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.fixture(scope="session")
-def random_tables() -> Callable[..., Tables]:
-    return _random_tables
-
-
-@pytest.fixture(scope="session")
-def random_task() -> Callable[..., Task]:
-    return _random_task
-
-
-@pytest.fixture(scope="session")
-def planted_task() -> Callable[..., tuple[Task, NDArray[np.int64]]]:
-    return _planted_task
-
-
-@pytest.fixture(scope="session")
-def drift_task() -> Callable[..., DriftTask]:
-    return _drift_task
-
-
-@pytest.fixture(scope="session")
-def valid_placements() -> Callable[[Task], NDArray[np.int64]]:
-    return _valid_placements
-
-
-@pytest.fixture(scope="session")
-def random_plan() -> Callable[..., ShardingPlan]:
-    return _random_plan
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting_for_the_disk() -> Iterator[None]:
     """What is written is in the files at once, but nobody waits until it would survive a loss of power."""
@@ -282,25 +252,10 @@ def _arrays(value: Any) -> list[np.ndarray]:
     return []
 
 
-@pytest.fixture(scope="session")
-def arrays_in() -> Callable[[Any], list[np.ndarray]]:
-    return _arrays
-
-
-@pytest.fixture(scope="session")
-def markdown_rows() -> Callable[[str, str], dict[str, list[str]]]:
-    return _markdown_rows
-
-
 def _row_probabilities(num_embeddings: int, q: float, s: float) -> np.ndarray:
+    """The definition of a row popularity: (num_embeddings,) probabilities of the rows 1 to num_embeddings."""
     weights = (np.arange(1, num_embeddings + 1) + q) ** -s
     return np.asarray(weights / weights.sum())
-
-
-@pytest.fixture(scope="session")
-def row_probabilities() -> Callable[[int, float, float], np.ndarray]:
-    """The definition of a row popularity: (num_embeddings,) probabilities of the rows 1 to num_embeddings."""
-    return _row_probabilities
 
 
 @pytest.fixture(scope="session")
@@ -315,18 +270,29 @@ def four_tables() -> Tables:
     )
 
 
-@pytest.fixture(scope="session")
-def packing_task() -> Callable[..., Task]:
-    """Makes a task of tables with the given MiB and pooling (by default the dearest first) on devices with the given
-    MiB."""
+def _packing_task(sizes: Sequence[int], caps: Sequence[int], pooling: Sequence[float] | None = None) -> Task:
+    """A task of tables with the given MiB and pooling (by default the dearest first) on devices with the given MiB."""
+    count, rows = len(sizes), np.array(sizes) * 2**15  # MiB at dim 16 in FP16
+    bins = np.tile(np.eye(17)[3], (count, 1))
+    lookups = 2.0 ** np.arange(count, 0, -1) if pooling is None else pooling
+    names = tuple("abcdefgh"[:count])
+    tables = Tables(rows, [16] * count, lookups, [100.0] * count, bins, bins, Workload(1024), names=names)
+    caps_bytes = np.array(caps) * 2**20
+    return Task("packing", tables, hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=caps_bytes))
 
-    def make(sizes: Sequence[int], caps: Sequence[int], pooling: Sequence[float] | None = None) -> Task:
-        count, rows = len(sizes), np.array(sizes) * 2**15  # MiB at dim 16 in FP16
-        bins = np.tile(np.eye(17)[3], (count, 1))
-        lookups = 2.0 ** np.arange(count, 0, -1) if pooling is None else pooling
-        names = tuple("abcdefgh"[:count])
-        tables = Tables(rows, [16] * count, lookups, [100.0] * count, bins, bins, Workload(1024), names=names)
-        caps_bytes = np.array(caps) * 2**20
-        return Task("packing", tables, hardware_profile("a100-dgx").topology(len(caps), memory_cap_bytes=caps_bytes))
 
-    return make
+def _given(function: Callable[..., Any]) -> Any:
+    """A fixture that gives tests this function."""
+    return pytest.fixture(scope="session")(lambda: function)
+
+
+arrays_in = _given(_arrays)
+drift_task = _given(_drift_task)
+markdown_rows = _given(_markdown_rows)
+packing_task = _given(_packing_task)
+planted_task = _given(_planted_task)
+random_plan = _given(_random_plan)
+random_tables = _given(_random_tables)
+random_task = _given(_random_task)
+row_probabilities = _given(_row_probabilities)
+valid_placements = _given(_valid_placements)

@@ -9,12 +9,11 @@ import pytest
 from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import PROFILES, HardwareProfile, fitted_links, hardware_profile
 
-EVERY_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
 EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile.name)
 
 
-@EVERY_PROFILE
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None:
     for part in (profile.device, profile.links):
         numbers = {field.name for field in fields(part)} - {"name", "sources"}

@@ -112,16 +112,13 @@ def test_a_named_suite_is_recovered_where_nothing_is_registered(monkeypatch: pyt
 
 
 def test_equal_placements_are_written_once_and_failures_never(suite: Path) -> None:
-    class Picky:
-        name = "picky"
-
-        def place(self, task: Any) -> Any:
-            return task.known_placement if task.name == "t1" else [99] * task.num_tables
+    def picky(task: Any) -> Any:
+        return task.known_placement if task.name == "t1" else [99] * task.num_tables
 
     tasks = load_suite(suite, "train")
     with pytest.warns(UserWarning, match="picky returns what is no placement"):
-        picky = evaluate(Picky(), tasks)
-    dataset = write_dataset("own-v0", [picky, picky, *placements(suite, "random")], suite)
+        placed = evaluate(picky, tasks)
+    dataset = write_dataset("own-v0", [placed, placed, *placements(suite, "random")], suite)
     agents = [about["agent"] for about in dataset.storage.get_episode_metadata(range(len(dataset)))]
     assert agents == ["picky", "random", "random", "random"]
 

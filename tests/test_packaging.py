@@ -78,28 +78,6 @@ def code() -> ModuleType:
     return module
 
 
-SAMPLE = """
-import agents.base
-from . import near
-from .. import errors
-from ..envs.real import env as e
-if TYPE_CHECKING:
-    from shard_gym import cli
-class C:
-    import inner
-def later():
-    import torch
-"""
-
-
-def test_imports_are_read_from_the_source_with_relative_names_resolved(code: ModuleType) -> None:
-    tree, above = ast.parse(SAMPLE), {"agents.base", "p.q.near", "p.errors", "p.envs.real.env", "inner"}
-    for module, is_package in (("p.q.r", False), ("p.q", True)):
-        assert set(code.imported_names(tree, module, is_package=is_package, everywhere=False)) == above
-        everywhere = code.imported_names(tree, module, is_package=is_package, everywhere=True)
-        assert set(everywhere) == above | {"shard_gym.cli", "torch"}
-
-
 def test_the_core_imports_with_numpy_and_gymnasium_alone() -> None:
     """Every other installed distribution is made impossible to import, then the core is imported."""
     core = {"numpy", "gymnasium", "cloudpickle", "farama-notifications", "typing-extensions", "shard-gym"}
@@ -264,12 +242,6 @@ def named_in_python(page: str) -> set[str]:
     for module, imported in re.findall(r"^ *from (shard_gym[\w.]*) import ([\w, ]+)$", page, re.MULTILINE):
         names |= {f"{module}.{each.split()[0]}" for each in imported.split(",")}
     return names
-
-
-def test_the_dotted_names_of_a_page_are_found() -> None:
-    text = "`shard_gym.a.b` at shard_gym.c. ../shard_gym.css\n"
-    page = text + "  from shard_gym.d import e, F as g\nfrom shard_gym import h\n"
-    assert named_in_python(page) == {f"shard_gym.{name}" for name in ("a.b", "c", "d", "d.e", "d.F", "h")}
 
 
 def test_what_the_documentation_names_of_the_package_can_be_imported() -> None:

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_positive, checked_seed, require_name
+from shard_gym.checks import checked_positive, checked_seed, require_kinds, require_name
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
-from shard_gym.errors import InvalidTaskError, short_repr
+from shard_gym.errors import InvalidTaskError
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
@@ -48,11 +48,8 @@ class DriftTask:
 
     def __post_init__(self) -> None:
         require_name("The name of a task", self.name, InvalidTaskError)
-        for field, kind in (("task", Task), ("popularity", RowPopularity), ("level", DriftLevel)):
-            if not isinstance(given := getattr(self, field), kind):
-                raise InvalidTaskError(
-                    f"{field} of task {self.name!r} must be a {kind.__name__}, not {short_repr(given)}."
-                )
+        called = f"task {self.name!r}"
+        require_kinds(self, called, InvalidTaskError, task=Task, popularity=RowPopularity, level=DriftLevel)
         if len(self.popularity) != self.task.num_tables:
             raise InvalidTaskError(
                 f"Task {self.name!r} has {self.task.num_tables} tables, but row popularities of "

@@ -46,75 +46,48 @@ class Totals:
 
 @dataclass(frozen=True)
 class Distributions:
-    """The distributions from which the tables of a pool are sampled (natural logarithms).
+    """The distributions from which the tables of a pool are sampled (natural logarithms)."""
 
-    Attributes:
-        rows_log_mean, rows_log_sd: rows of flat and Zipf tables, lognormal.
-        pooling_log_sd: pooling factors, lognormal; their mean follows from the published lookups.
-        rows_pooling_corr: correlation of the two logarithms.
-        flat_s, zipf_s: mean exponents of the two kinds (small tables count as flat).
-        flat_log_q, flat_q_power, flat_q_log_sd: log q = flat_log_q + flat_q_power log(pooling / 5) + noise.
-        zipf_log_q, zipf_q_power: the same for Zipf tables, with noise of 0.8.
-        small_rows_log_mean, small_rows_log_sd: rows of small tables, lognormal.
-        small_pooling_log_boost: small tables have this much more pooling, in logarithm.
-        zipf_share, small_share: shares of these kinds among the tables; the others are flat.
-    """
-
-    rows_log_mean: float
+    rows_log_mean: float  #: rows of flat and Zipf tables, lognormal
     rows_log_sd: float
-    pooling_log_sd: float
-    rows_pooling_corr: float
-    flat_s: float
-    flat_log_q: float
+    pooling_log_sd: float  #: pooling factors, lognormal; their mean follows from the published lookups
+    rows_pooling_corr: float  #: correlation of the two logarithms
+    flat_s: float  #: mean exponent of flat tables; small ones count as flat
+    flat_log_q: float  #: log q = flat_log_q + flat_q_power log(pooling / 5) + noise
     flat_q_power: float
-    flat_q_log_sd: float
-    zipf_s: float
-    zipf_log_q: float
+    flat_q_log_sd: float  #: deviation of the noise
+    zipf_s: float  #: mean exponent of Zipf tables
+    zipf_log_q: float  #: log q as of flat tables, with noise of 0.8
     zipf_q_power: float
-    small_rows_log_mean: float
+    small_rows_log_mean: float  #: rows of small tables, lognormal
     small_rows_log_sd: float
-    small_pooling_log_boost: float
-    zipf_share: float
-    small_share: float
+    small_pooling_log_boost: float  #: small tables have this much more pooling, in logarithm
+    zipf_share: float  #: share of Zipf tables; those that are neither Zipf nor small are flat
+    small_share: float  #: share of small tables
 
+
+_FITTED = {  # of dlrm-2021 and of dlrm-2022
+    "rows_log_mean": (13.7883, 13.1856),
+    "rows_log_sd": (1.8035, 1.8719),
+    "pooling_log_sd": (1.1802, 1.5994),
+    "rows_pooling_corr": (-0.1574, -0.1172),
+    "flat_s": (2.3772, 2.3997),
+    "flat_log_q": (10.6459, 10.0278),
+    "flat_q_power": (0.5883, 1.407),
+    "flat_q_log_sd": (0.7978, 0.5355),
+    "zipf_s": (1.2263, 1.1771),
+    "zipf_log_q": (2.3937, -0.9398),
+    "zipf_q_power": (0.8336, 0.507),
+    "small_rows_log_mean": (7.7279, 9.2961),
+    "small_rows_log_sd": (0.6092, 1.0727),
+    "small_pooling_log_boost": (0.8514, 1.9461),
+    "zipf_share": (0.3, 0.25),
+    "small_share": (0.07, 0.05),
+}
 
 DISTRIBUTIONS: dict[str, Distributions] = {
-    "dlrm-2021": Distributions(
-        rows_log_mean=13.7883,
-        rows_log_sd=1.8035,
-        pooling_log_sd=1.1802,
-        rows_pooling_corr=-0.1574,
-        flat_s=2.3772,
-        flat_log_q=10.6459,
-        flat_q_power=0.5883,
-        flat_q_log_sd=0.7978,
-        zipf_s=1.2263,
-        zipf_log_q=2.3937,
-        zipf_q_power=0.8336,
-        small_rows_log_mean=7.7279,
-        small_rows_log_sd=0.6092,
-        small_pooling_log_boost=0.8514,
-        zipf_share=0.3,
-        small_share=0.07,
-    ),
-    "dlrm-2022": Distributions(
-        rows_log_mean=13.1856,
-        rows_log_sd=1.8719,
-        pooling_log_sd=1.5994,
-        rows_pooling_corr=-0.1172,
-        flat_s=2.3997,
-        flat_log_q=10.0278,
-        flat_q_power=1.407,
-        flat_q_log_sd=0.5355,
-        zipf_s=1.1771,
-        zipf_log_q=-0.9398,
-        zipf_q_power=0.507,
-        small_rows_log_mean=9.2961,
-        small_rows_log_sd=1.0727,
-        small_pooling_log_boost=1.9461,
-        zipf_share=0.25,
-        small_share=0.05,
-    ),
+    name: Distributions(**{parameter: values[number] for parameter, values in _FITTED.items()})
+    for number, name in enumerate(("dlrm-2021", "dlrm-2022"))
 }
 
 

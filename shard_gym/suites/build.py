@@ -43,13 +43,13 @@ class Recipe:
 
     name: str
     description: str
-    pool: str
-    hardware: str
-    weight_dtype: str
-    optimizer: str
     num_devices: tuple[int, int]
     num_tables: tuple[int, int] | None = None
     embedding_dims: tuple[int, ...] = ()
+    pool: str = "dlrm-2021"
+    hardware: str = "a100-dgx"
+    weight_dtype: str = "fp32"
+    optimizer: str = "rowwise_adagrad"
     version: int = 1
     track: str = SIMULATED
     test_tasks: int = TASKS_PER_SPLIT
@@ -177,13 +177,12 @@ def _dlrm(tables: int, devices: int) -> Recipe:
     return Recipe(
         name=f"dlrm-{tables}x{devices}",
         description=f"DreamShard's setting: {tables} tables of dlrm-2021, dim 16, on {devices} RTX 2080 Ti.",
-        pool="dlrm-2021",
+        num_devices=(devices, devices),
+        num_tables=(tables, tables),
+        embedding_dims=(16,),
         hardware="rtx2080ti-pcie",
         weight_dtype="fp16",
         optimizer="sgd",
-        num_tables=(tables, tables),
-        num_devices=(devices, devices),
-        embedding_dims=(16,),
     )
 
 
@@ -191,13 +190,10 @@ def _mixdim(tables: tuple[int, int], devices: int) -> Recipe:
     return Recipe(
         name=f"mixdim-{devices}",
         description=f"NeuroShard's setting: {tables[0]}-{tables[1]} tables of dlrm-2021, dims 4-128, {devices} A100.",
-        pool="dlrm-2021",
-        hardware="a100-dgx",
-        weight_dtype="fp32",
-        optimizer="sgd",
-        num_tables=tables,
         num_devices=(devices, devices),
+        num_tables=tables,
         embedding_dims=NEUROSHARD_DIMS,
+        optimizer="sgd",
     )
 
 
@@ -209,25 +205,25 @@ MIXED_ON_V100 = replace(
 )
 
 DLRM_MIXED = replace(
-    _dlrm(100, 4),
+    _mixdim((20, 100), 4),
     name="dlrm-mixdim-4",
     description="DreamShard's tables with mixed dims: 20-100 tables of dlrm-2021, dims 4-128, on 4 A100 (NVLink).",
-    hardware="a100-dgx",
-    num_tables=(20, 100),
+    weight_dtype="fp16",
+)
+
+GENERALIZE = Recipe(
+    name="generalize",
+    description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",
+    num_devices=(2, 16),
+    num_tables=(10, 200),
     embedding_dims=NEUROSHARD_DIMS,
+    pool="dlrm-2022",
 )
 
 
-def _whole(name: str, pool: str, devices: int, description: str) -> Recipe:
-    return Recipe(
-        name=name,
-        description=description,
-        pool=pool,
-        hardware="a100-dgx",
-        weight_dtype="fp32",
-        optimizer="rowwise_adagrad",
-        num_devices=(devices, devices),
-    )
+def _merlin(model: str, devices: int, which: str = "all its tables") -> Recipe:
+    description = f"NVIDIA Merlin's synthetic model {model!r}, {which}, on {devices} A100."
+    return Recipe(f"merlin-{model}-x{devices}", description, (devices, devices), pool=f"merlin-{model}")
 
 
 def _measured(kind: str, tables: int, devices: int, description: str, hardware: str, **machine: Any) -> Recipe:
@@ -255,6 +251,10 @@ def _for_gpu(tables: int, devices: int) -> Recipe:
     return _measured("gpu", tables, devices, description, "h200-dgx", max_rows=20_000_000)
 
 
+def _sharded(recipe: Recipe, description: str, name: str = "") -> Recipe:
+    return replace(recipe, name=f"shard-{name or recipe.name}", description=description, track=SHARDING)
+
+
 MERLIN_DEVICES = {
     "tiny": (8, 16),
     "small": (8, 16, 32),
@@ -267,22 +267,7 @@ MERLIN_DEVICES = {
 SHARDED_MERLIN = (("small", 16), ("medium", 32), ("medium", 128), ("large", 128))
 """Models and numbers of A100s of the suites whose tables may be split; hosts of eight matter in all of them."""
 
-GENERALIZE = Recipe(
-    name="generalize",
-    description="10-200 tables of dlrm-2022, dims 4-128, on 2-16 A100: one agent for all sizes.",
-    pool="dlrm-2022",
-    hardware="a100-dgx",
-    weight_dtype="fp32",
-    optimizer="rowwise_adagrad",
-    num_tables=(10, 200),
-    num_devices=(2, 16),
-    embedding_dims=NEUROSHARD_DIMS,
-)
-
-
-def _sharded(recipe: Recipe, name: str, description: str) -> Recipe:
-    return replace(recipe, name=f"shard-{name}", description=description, track=SHARDING)
-
+MLPERF = Recipe("mlperf-x8", "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100.", (8, 8), pool="mlperf-dlrm-dcnv2")
 
 RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
@@ -292,33 +277,18 @@ RECIPES: tuple[Recipe, ...] = (
     MIXED_ON_V100,
     DLRM_MIXED,
     GENERALIZE,
-    *(
-        _whole(
-            f"merlin-{model}-x{devices}",
-            f"merlin-{model}",
-            devices,
-            f"NVIDIA Merlin's synthetic model {model!r}, all its tables, on {devices} A100.",
-        )
-        for model, counts in MERLIN_DEVICES.items()
-        for devices in counts
-    ),
+    *(_merlin(model, devices) for model, counts in MERLIN_DEVICES.items() for devices in counts),
     _for_cpu(20, 2),
     _for_cpu(40, 4),
     _for_gpu(40, 4),
     _for_gpu(80, 8),
-    _whole("mlperf-x8", "mlperf-dlrm-dcnv2", 8, "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100."),
-    _sharded(_mixdim((10, 59), 4), "4", "NeuroShard's setting, tables may be split: 10-59 of dlrm-2021 on 4 A100."),
-    _sharded(_mixdim((20, 119), 8), "8", "NeuroShard's setting, tables may be split: 20-119 of dlrm-2021 on 8 A100."),
-    _sharded(GENERALIZE, "generalize", "The setting of generalize, tables may be split: 10-200 on 2-16 A100."),
-    _sharded(
-        _whole("", "mlperf-dlrm-dcnv2", 8, ""), "mlperf-x8", "MLPerf's DLRM-DCNv2, tables may be split, on 8 A100."
-    ),
+    MLPERF,
+    _sharded(_mixdim((10, 59), 4), "NeuroShard's setting, tables may be split: 10-59 of dlrm-2021 on 4 A100.", "4"),
+    _sharded(_mixdim((20, 119), 8), "NeuroShard's setting, tables may be split: 20-119 of dlrm-2021 on 8 A100.", "8"),
+    _sharded(GENERALIZE, "The setting of generalize, tables may be split: 10-200 on 2-16 A100."),
+    _sharded(MLPERF, "MLPerf's DLRM-DCNv2, tables may be split, on 8 A100."),
     *(
-        _sharded(
-            _whole("", f"merlin-{model}", devices, ""),
-            f"merlin-{model}-x{devices}",
-            f"NVIDIA Merlin's synthetic model {model!r}, tables may be split, on {devices} A100.",
-        )
+        replace(_merlin(model, devices, "tables may be split"), name=f"shard-merlin-{model}-x{devices}", track=SHARDING)
         for model, devices in SHARDED_MERLIN
     ),
 )

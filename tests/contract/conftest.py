@@ -31,13 +31,10 @@ from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.suites import drifting as drifting_files
 from shard_gym.suites.build_drifting import RECIPES, SPARE, _cap
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
 assert shard_gym.__version__  # importing it registers the environments
@@ -167,20 +164,14 @@ def rollout() -> Callable[..., list[Result]]:
     return _rollout
 
 
-class _Drifting:
+@pytest.fixture(scope="session")
+def drifting(drift_task: Callable[..., DriftTask]) -> DriftSource:
     """Tasks of three tables on two devices, always new."""
 
-    max_parts, max_devices, grows = 3, 2, False
+    class Drifting:
+        max_parts, max_devices, grows = 3, 2, False
 
-    def sample(self, rng: np.random.Generator) -> DriftTask:
-        pool = load_pool("dlrm-2021")
-        assert pool.popularity is not None
-        chosen, seed = rng.choice(len(pool.tables), 3, replace=False), int(rng.integers(2**31))
-        law = RowPopularity(pool.popularity.q[chosen], pool.popularity.s[chosen])
-        task = Task(f"drifting {seed}", pool.tables.select(chosen), hardware_profile("a100-dgx").topology(2))
-        return DriftTask(task.name, task, law, MEDIUM, seed, 60.0)
+        def sample(self, rng: np.random.Generator) -> DriftTask:
+            return drift_task(3, 2, int(rng.integers(2**31)), MEDIUM)
 
-
-@pytest.fixture(scope="session")
-def drifting() -> DriftSource:
-    return _Drifting()
+    return Drifting()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -36,17 +37,17 @@ def play(env: AnyVector, steps: int, seed: int = 0) -> list[Any]:
     """All that a reset and `steps` steps return, one action in ten on a device that does not exist in most tasks."""
     rng = np.random.default_rng(seed)
     obs, infos = env.reset(seed=seed)
-    masks, results = obs["action_mask"].copy(), [copy.deepcopy((obs, infos))]
+    masks, results = obs["action_mask"], [(obs, infos)]
     for _ in range(steps):
         picks = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
         actions = np.where(rng.random(env.num_envs) < 0.1, masks.shape[1] - 1, picks)
         obs, rewards, ended, cut, infos = env.step(actions)
-        masks, over = obs["action_mask"].copy(), ended.copy()
-        results.append(copy.deepcopy((obs, rewards, ended, cut, infos)))
-        if env.metadata["autoreset_mode"] == AutoresetMode.DISABLED and over.any():
-            obs, infos = env.reset(options={"reset_mask": over})
-            masks = obs["action_mask"].copy()
-            results.append(copy.deepcopy((obs, infos)))
+        masks = obs["action_mask"]
+        results.append((obs, rewards, ended, cut, infos))
+        if env.metadata["autoreset_mode"] == AutoresetMode.DISABLED and ended.any():
+            obs, infos = env.reset(options={"reset_mask": ended.copy()})
+            masks = obs["action_mask"]
+            results.append((obs, infos))
     return results
 
 
@@ -124,11 +125,24 @@ def test_a_copy_of_a_pickle_goes_on_alike_and_alone(env_id: str, mode: Autoreset
     for _ in range(5):
         obs, *_ = env.step(obs["action_mask"].argmax(axis=1))
     twin = copy.deepcopy(pickle.loads(pickle.dumps(env)))
-    theirs = [copy.deepcopy(env.step(np.zeros(3, np.int64))) for env in (twin, twin)]
-    ours = [copy.deepcopy(env.step(np.zeros(3, np.int64))) for env in (env, env)]
+    theirs, ours = ([each.step(np.zeros(3, np.int64)) for _ in range(2)] for each in (twin, env))
     assert same(ours, theirs)
     assert same(twin.reset(), env.reset())  # unseeded: the generators went along
     assert same(play(env, 30), play(twin, 30))
+
+
+@EACH
+@MODES
+def test_no_two_results_share_memory(env_id: str, mode: AutoresetMode, kinds: Any, arrays_in: Any) -> None:
+    env = gymnasium.make_vec(env_id, num_envs=4, **kinds[env_id].small, autoreset_mode=mode)
+    arrays, episodes = arrays_in(play(env, 8)), env.unwrapped.episodes
+    records = [episodes]
+    if "Replanning" not in env_id:
+        records = [episodes.problem, episodes.problem.tables, episodes.problem.cluster, episodes.state]
+    inside = [each for record in records for each in vars(record).values() if isinstance(each, np.ndarray)]
+    assert len(inside) > 10
+    assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(arrays, 2))
+    assert not any(np.shares_memory(one, other) for one in arrays for other in inside)
 
 
 @EACH

@@ -143,7 +143,7 @@ def test_an_illegal_sequence_fails_and_is_charged(
     suite = DriftSuite("three", (*drifting, replace(growing, name="growing")))  # it grows, so there is headroom
     found = evaluate(lambda seen: np.where(seen["time"][:, 4] > 0.5, 1, 0), suite)
     assert found.failures == 0
-    broken = evaluate(BadReplanner(), suite)
+    broken = evaluate(lambda seen: np.full(len(suite), seen["action_mask"].shape[1] - 1), suite)
     assert [result.valid for result in broken.tasks[:2]] == [False, False]
     assert broken.costs_ms[:2].tolist() == [SEQUENCES.penalty_ms(task, MODEL) for task in drifting]
     assert "no plan of the kind of the action" in broken.tasks[0].failure
@@ -157,16 +157,6 @@ def test_an_error_of_a_replanning_agent_fails_its_tasks(drifting: list[DriftTask
     assert [result.failure for result in found.tasks] == ["nothing found"] * 2
     assert "mean cost: " in repr(found)
     assert f" {SEQUENCES.format_cost(found.mean_cost_ms)} s (95%" in repr(found)
-
-
-class BadReplanner:
-    """Asks for plans with headroom where tables do not grow."""
-
-    def begin(self, count: int) -> None:
-        self.count = count
-
-    def act(self, observations: dict[str, np.ndarray]) -> np.ndarray:
-        return np.full(self.count, observations["action_mask"].shape[1] - 1)
 
 
 @pytest.mark.parametrize(

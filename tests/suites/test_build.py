@@ -37,15 +37,6 @@ def test_building_again_writes_the_shipped_bytes(tmp_path: Path, monkeypatch: py
     assert read_json(tmp_path / INDEX) == {name: read_json(DATA / INDEX)[name] for name in names}
 
 
-@pytest.mark.parametrize("size", [10, 11, 856])
-def test_halves_part_every_pool_in_two(size: int) -> None:
-    parts = build.halves("pool", size)
-    assert sorted([*parts["train"], *parts["test"]]) == list(range(size))
-    assert abs(len(parts["train"]) - len(parts["test"])) <= 1
-    assert not np.array_equal(parts["train"], build.halves("another pool", size)["train"])
-    assert np.array_equal(parts["train"], build.halves("pool", size)["train"])
-
-
 def test_tables_above_the_limit_are_split_into_column_shards_that_fit() -> None:
     pool = load_pool("dlrm-2021").tables.select([0, 1, 2])
     tables = pool.with_dims([16, 64, 64])

@@ -12,9 +12,8 @@ import pytest
 from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnwritablePathError
-from shard_gym.suites import best_known as module
-from shard_gym.suites.best_known import best_known, write_best_known
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.suites.best_known import best_known
 
 
 def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
@@ -102,11 +101,8 @@ def _set(path: str, value: Any) -> Any:
         (_set("splits/custom/0/more", 1), "task 'random' is not valid: It has the unknown key 'more'"),
         (_set("splits/custom/0/topology/device/speed", 1), "task 'random' is not valid: Its device must be"),
         (_set("splits/custom/0/tables/num_embeddings", [0, 1, 2, 3]), "task 'random' is not valid: num_embeddings"),
-        (_set("splits/custom/0/tables/rows", [1]), "task 'random' is not valid"),
         (_set("splits/custom/0/tables/workload", KeyError), "task 'random' is not valid: Its tables must be an object"),
-        (_set("splits/custom/0/topology/num_devices", 99), "task 'random' is not valid: memory_cap_bytes"),
         (_set("name", "a\nb"), "The name of a suite is printable text on one line"),
-        (_set("name", "x" * 300), "The name of a suite is printable text on one line"),
         (_set("version", -1), "version of suite 'mine' must be an integer from 0"),
         (_set("version", 10**4000), "version of suite 'mine' must be an integer from 0"),
         (_set("description", "\x1b[2J"), "description of suite 'mine' must be printable"),
@@ -116,11 +112,7 @@ def _set(path: str, value: Any) -> Any:
         ),
         (_set("splits/custom/0/splittable", 1), "splittable of It must be bool, not 1"),
         (_set("splits/custom/0/name", ""), "task '' is not valid: The name of a task is printable"),
-        (_set("splits/custom/0/topology/device/name", 5), "task 'random' is not valid: The name of a device"),
-        (_set("splits/custom/0/topology/device/l2_bytes", 10**400), "task 'random' is not valid: l2_bytes"),
-        (_set("splits/custom/0/topology/device/dram_gb_per_s", 1e-308), "must be from 1e-09 to"),
         (_set("splits/custom/0/topology/devices_per_host", 10**30), "devices_per_host must be an integer"),
-        (_set("splits/custom/0/topology/num_devices", 10**12), "num_devices must be an integer"),
         (_set("splits/custom", [5]), "task without a name is not valid: It must be an object, not 5"),
     ],
 )
@@ -144,16 +136,3 @@ def test_a_suite_with_the_name_of_a_shipped_one_has_no_best_known_placements(tmp
     assert own.name == shipped.name
     assert best_known(own, AnalyticalCostModel()) == {}
     assert len(best_known(shipped, AnalyticalCostModel())) == len(shipped)
-
-
-def test_a_suite_of_ones_own_gets_no_file_beside_the_shipped_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its name would be a path."""
-    monkeypatch.setattr(module, "BEST_KNOWN", tmp_path / "best_known")
-    shipped = load_suite("mixdim-4")
-    save_suite(tmp_path / "own.json", TaskSuite("../mixdim-4", shipped.tasks[:2], shipped.split))
-    own = load_suite(tmp_path / "own.json")
-    with pytest.raises(InvalidTaskError, match="Only named suites"):
-        write_best_known([own], {}, AnalyticalCostModel(), "")
-    assert best_known(own, AnalyticalCostModel()) == {}

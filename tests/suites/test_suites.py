@@ -67,17 +67,10 @@ def test_a_sampled_suite_has_fifty_different_tasks_in_each_split(name: str) -> N
     assert len({task.tables.names for task in tasks_of(name)}) == 100
 
 
-@pytest.mark.parametrize(
-    ("name", "batch_size", "hardware"),
-    [
-        ("cpu-20x2", 2_048, "cpu"),
-        ("cpu-40x4", 2_048, "cpu"),
-        ("gpu-40x4", 65_536, "h200-dgx"),
-        ("gpu-80x8", 65_536, "h200-dgx"),
-    ],
-)
-def test_suites_to_be_measured_fit_a_machine(name: str, batch_size: int, hardware: str) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_suites_to_be_measured_fit_a_machine(name: str) -> None:
     info = suite_info(name)
+    hardware, batch_size = {"cpu": ("cpu", 2_048), "gpu": ("h200-dgx", 65_536)}[name[:3]]
     assert (info.track, info.hardware, dict(info.tasks)) == ("measured", hardware, {"train": 50, "test": 20})
     for task in tasks_of(name):
         assert f"{task.num_tables}x{task.num_devices}" == name.partition("-")[2]

@@ -17,7 +17,7 @@ from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.placement.rendering.modes import render_ansi
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, MAX_SPLITS, PlacementView, PlanView
 from shard_gym.errors import InvalidPlacementError
-from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.pools import load_pool
 from shard_gym.sharding import (
     ShardingPlan,
     column_wise,
@@ -28,9 +28,7 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task, capped_task
-from shard_gym.workload import Workload
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like
@@ -44,13 +42,7 @@ NOTE = (
 
 
 def make_task(num_tables: int, num_devices: int, name: str = "dlrm-50x4/test/3") -> Task:
-    rng = np.random.default_rng(num_tables)
-    rows = np.exp(rng.uniform(9, 16, num_tables)).astype(np.int64)
-    pooling = rng.uniform(1, 60, num_tables)
-    reuse = np.zeros((num_tables, NUM_BINS))
-    reuse[:, 0] = 1.0
-    distinct = np.minimum(rows, pooling * 65536) * 0.5
-    tables = Tables(rows, rng.choice([16, 64], num_tables), pooling, distinct, reuse, reuse, Workload(65536))
+    tables = load_pool("dlrm-2021").tables.select(np.arange(num_tables))
     return capped_task(name, tables, num_devices, "a100-dgx", 1.5)
 
 

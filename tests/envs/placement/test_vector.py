@@ -44,20 +44,6 @@ def results(env: EmbeddingPlacementVectorEnv, steps: int, seed: int = 0) -> Any:
 
 
 @MODES
-def test_no_two_results_share_memory(make: Any, arrays_in: Any, mode: AutoresetMode) -> None:
-    env = make(autoreset_mode=mode)
-    all_arrays = [arrays_in(result) for result in results(env, 8)]
-    assert min(map(len, all_arrays)) >= 10
-    flat = [array for arrays in all_arrays for array in arrays]
-    assert not any(np.shares_memory(one, other) for one, other in itertools.combinations(flat, 2))
-    problem, state = env.episodes.problem, env.episodes.state
-    inside = [vars(record) for record in (problem, problem.tables, problem.cluster, state)]
-    own = [array for record in inside for array in record.values() if isinstance(array, np.ndarray)]
-    assert len(own) >= 25
-    assert not any(np.shares_memory(one, other) for one in flat for other in own)
-
-
-@MODES
 def test_without_copies_only_the_constant_keys_are_shared_and_they_are_right(
     make: Any, same: Any, mode: AutoresetMode
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -98,6 +98,33 @@ def write_out() -> Callable[..., Written]:
             written.seconds.append((float(costs.mean()) * 100_000 / 24 / 1000, pause, migration))
             written.made.append((bool(action or must), bool(must)))
         return written
+
+    return play
+
+
+class Played(NamedTuple):
+    """Actions and rewards of a whole episode; observations and infos with those of the reset."""
+
+    actions: list[int]
+    rewards: list[float]
+    observations: list[dict[str, Any]]
+    infos: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def play_out() -> Callable[..., Played]:
+    """Plays a whole episode with the actions that a function chooses by the mask."""
+
+    def play(env: EmbeddingReplanningEnv, choose: Callable[[np.ndarray], int]) -> Played:
+        obs, info = env.reset(seed=0)
+        played, over = Played([], [], [obs], [info]), False
+        while not over:
+            action = choose(info["action_mask"])
+            obs, reward, over, truncated, info = env.step(action)
+            assert not truncated
+            for kept, new in zip(played, (action, reward, obs, info), strict=True):
+                kept.append(new)
+        return played
 
     return play
 

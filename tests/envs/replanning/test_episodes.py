@@ -30,31 +30,14 @@ def hour_s(env: EmbeddingReplanningEnv) -> float:
     return env.data.reference_ms * HOUR_SECONDS_PER_MS
 
 
-def play(
-    env: EmbeddingReplanningEnv, choose: Callable[[int, np.ndarray], int]
-) -> tuple[list[int], list[float], list[dict[str, Any]], list[dict[str, Any]]]:
-    """A whole episode: actions, rewards, and observations and infos with those of the reset."""
-    obs, info = env.reset(seed=0)
-    actions, rewards, observations, infos, over = [], [], [obs], [info], False
-    while not over:
-        action = choose(len(actions), info["action_mask"])
-        obs, reward, over, truncated, info = env.step(action)
-        assert not truncated
-        actions.append(action)
-        rewards.append(reward)
-        observations.append(obs)
-        infos.append(info)
-    return actions, rewards, observations, infos
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_episode_takes_what_its_hours_take(
-    kinds_of_tasks: Tasks, env_for: MakeEnv, write_out: Any, random_legal: Any, name: str
+    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, write_out: Any, random_legal: Any, name: str
 ) -> None:
     """Iterations, pauses and migrations, hour by hour; infos, history and noise-free costs."""
     task, rng = kinds_of_tasks[name], np.random.default_rng(0)
     env = env_for(task)
-    actions, rewards, observations, infos = play(env, lambda _, mask: random_legal(mask, rng))
+    actions, rewards, observations, infos = play_out(env, lambda mask: random_legal(mask, rng))
     written = write_out(env.data, task.pause_s, actions)
     assert len(rewards) == DECISIONS
     seconds = np.array(written.seconds)
@@ -107,7 +90,7 @@ def test_a_plan_that_must_be_made_is_a_repair_whichever_action_makes_it(
 
 @pytest.mark.parametrize("name", ["growing spot", "split"])
 def test_excess_differs_from_time_by_what_no_action_changes(
-    kinds_of_tasks: Tasks, env_for: MakeEnv, random_legal: Any, name: str
+    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, random_legal: Any, name: str
 ) -> None:
     differences = []
     for seed in (0, 1):
@@ -115,7 +98,7 @@ def test_excess_differs_from_time_by_what_no_action_changes(
         for reward in ("time", "excess"):
             rng = np.random.default_rng(seed)
             env = env_for(kinds_of_tasks[name], reward=reward)
-            rewards.append(play(env, lambda _, mask, rng=rng: random_legal(mask, rng))[1])
+            rewards.append(play_out(env, lambda mask, rng=rng: random_legal(mask, rng)).rewards)
         differences.append(np.subtract(rewards[1], rewards[0]))
     assert differences[0] == pytest.approx(differences[1], abs=1e-9)
     data = env.data
@@ -202,9 +185,11 @@ def test_a_redirected_action_makes_the_plan_without_headroom(
         assert one.history().kinds[-1] == action - 5
 
 
-def test_after_the_last_decision_nothing_goes_on(kinds_of_tasks: Tasks, env_for: MakeEnv, same: Any) -> None:
+def test_after_the_last_decision_nothing_goes_on(
+    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, same: Any
+) -> None:
     env = env_for(kinds_of_tasks["plain"])
-    actions, _, observations, infos = play(env, lambda *_: 0)
+    actions, _, observations, infos = play_out(env, lambda mask: 0)
     assert len(actions) == DECISIONS
     assert same(observations[-1], observations[-2])  # of the last decision again, with the same plan
     assert infos[-1]["cost_ms"] == env.history().hourly_ms[-1]

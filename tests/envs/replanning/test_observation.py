@@ -25,24 +25,13 @@ MODEL = make_sharding_cost_model("analytical")
 W = len(WINDOWS)
 
 
-def played(env: EmbeddingReplanningEnv, choose: Callable[[np.ndarray], int]) -> tuple[list[int], list[dict[str, Any]]]:
-    """The actions of an episode, and the observation before each of them and after the last."""
-    obs, _ = env.reset(seed=0)
-    actions, seen, over = [], [obs], False
-    while not over:
-        actions.append(choose(obs["action_mask"]))
-        obs, _, over, _, _ = env.step(actions[-1])
-        seen.append(obs)
-    return actions, seen
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_is_what_the_class_says(
-    kinds_of_tasks: Tasks, env_for: MakeEnv, write_out: Any, random_legal: Any, name: str
+    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, write_out: Any, random_legal: Any, name: str
 ) -> None:
     task, rng = kinds_of_tasks[name], np.random.default_rng(1)
     env = env_for(task, max_devices=5, max_parts=50)
-    actions, seen = played(env, lambda mask: random_legal(mask, rng))
+    actions, _, seen, _ = play_out(env, lambda mask: random_legal(mask, rng))
     data, devices, kinds = env.data, task.task.num_devices, env.action_space.n - 1
     assert kinds == (len(KINDS) if task.grows else W)
     written = write_out(data, task.pause_s, actions)

@@ -118,12 +118,5 @@ def test_what_is_no_sequence_has_no_history(kinds_of_tasks: Tasks, given: Any) -
 
 @pytest.mark.parametrize("given", [[0.7], [0, 0], [[0], [0, 0]], None])
 def test_what_is_no_action_for_each_task_is_rejected(kinds_of_tasks: dict[str, DriftTask], given: Any) -> None:
-    class Odd:
-        def begin(self, count: int) -> None:
-            pass
-
-        def act(self, observations: Any) -> Any:
-            return given
-
     with pytest.raises(InvalidPlacementError, match=r"must return an array of shape \(1,\) of integers"):
-        play(Odd(), [kinds_of_tasks["plain"]], MODEL)
+        play(player_of(lambda seen: given), [kinds_of_tasks["plain"]], MODEL)
