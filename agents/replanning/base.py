@@ -109,9 +109,9 @@ class ReplanningAgent(Agent):
         legal = view.legal[np.arange(view.count), wanted]
         return np.where(legal, wanted, (wanted - 1) % NUM_WINDOWS + 1)
 
-    @abstractmethod
     def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
-        """(N,) whether to make a plan if none must be; (N,) the action that makes the best plan."""
+        """(N,) whether to make a plan if none must be; (N,) the action that makes the best plan. `choose` asks it."""
+        raise NotImplementedError
 
 
 class OneKind(ReplanningAgent):

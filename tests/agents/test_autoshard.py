@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
-from shard_gym.agents.autoshard.learner import AutoShardLearner
+from shard_gym.agents.autoshard.learner import AutoShardLearner, vtrace
 from shard_gym.agents.autoshard.measured import CAPACITY, MeasuredDevices
 from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.rollout import play, scored
-from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.training.modules import new_module
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
