@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,16 +70,6 @@ class View:
         self.require_action(action)
         without = self.replayed[:, (action - 1) % NUM_WINDOWS + 1]
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
-
-
-class Chooser(Protocol):
-    """Decides from views, one for each decision; so it can be played in the environment and from tables of plans."""
-
-    def begin(self, count: int) -> None:
-        """N episodes begin."""
-
-    def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions."""
 
 
 class ReplanningAgent(Agent):
