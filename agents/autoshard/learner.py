@@ -40,15 +40,10 @@ class AutoShardLearner(PresetLearner):
     the last step was made; V-trace corrects for that. Every complete placement is one evaluation of the true cost. The
     compute times of its devices train the cost network, whose predictions order the tables and describe the devices.
 
-    Args:
-        suite, cost_model, seed: see `Learner`.
-        name: of the agent.
-        preset: "cost" or "paper".
-        changes: options of the preset that differ from its defaults.
+    The other arguments, and the errors, are those of `PresetLearner`; an unknown reward is one, too.
 
-    Raises:
-        UnknownNameError: there is no such preset, option or reward.
-        InvalidOptionError: an option has an impossible value, or the tables of `suite` may be split.
+    Args:
+        preset: "cost" or "paper".
     """
 
     presets = PRESETS

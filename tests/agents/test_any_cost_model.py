@@ -101,19 +101,17 @@ def test_a_search_ends_when_the_cost_of_every_placement_is_known(random_task: An
     assert agent.cost_model.queries <= 3**3  # on a device, on the other, or not placed
 
 
-@pytest.mark.parametrize(("name", "options"), [("dreamshard", {"preset": "paper"}), ("rnn", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dreamshard", {"preset": "paper", "measurements": 4, "cost_updates": 5}), ("rnn", {"episodes": 3})],
+)
 def test_what_learns_from_placements_learns_the_same_from_estimates(
-    suite: TaskSuite, name: str, options: dict[str, Any]
+    suite: TaskSuite, trained: Any, name: str, options: dict[str, Any]
 ) -> None:
-    options = options | ({"iterations": 2, "episodes": 3} if name == "rnn" else {"iterations": 2, "measurements": 4})
-    if name == "dreamshard":
-        options["cost_updates"] = 5
     weights = []
     for model in (ANALYTICAL, Estimating()):
-        learner = make_learner(name, suite, cost_model=model, **options)
-        for _ in range(learner.iterations):
-            learner.iterate()
-            learner.iteration += 1
+        learner = make_learner(name, suite, cost_model=model, iterations=2, **options)
+        trained(learner)
         assert learner.true_cost_queries == learner.planned_queries
         weights.append(learner.weights())
     assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())

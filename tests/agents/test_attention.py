@@ -194,16 +194,14 @@ def greedy_of(learner: AttentionLearner) -> AttentionAgent:
 
 
 @pytest.mark.parametrize("name", ["dlrm-20x4", "shard-4"])
-def test_it_learns(name: str) -> None:
+def test_it_learns(name: str, trained: Any) -> None:
     """After 40 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
     train, test = load_suite(name, "train"), load_suite(name)
     some = replace(test, tasks=test.tasks[:5])
     options: dict[str, Any] = {"tasks": 4, "rollouts": 12, "kept": 3, "hidden": 16, "layers": 1, "learning_rate": 3e-3}
     learner = AttentionLearner(train, MODEL, 0, iterations=2, updates=20, **options, records=4, cost_updates=5)
     before = evaluate(greedy_of(learner), some).mean_cost_ms
-    for _ in range(2):
-        learner.iterate()
-        learner.iteration += 1
+    trained(learner)
     after = evaluate(greedy_of(learner), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)

@@ -72,26 +72,12 @@ def test_policies_see_their_inputs_and_earn_days_in_excess(suite: DriftSuite) ->
     assert "terminal_observation" not in infos[0]
 
 
-def test_inputs_count_the_regret_since_the_last_plan() -> None:
-    replayed = np.full((1, 5, 4), 0.9)
-    replayed[:, 0] = 1.0
+def test_inputs_count_the_regret_since_the_last_plan(view: Callable[..., View]) -> None:
     inputs = PolicyInputs()
-    inputs.begin(1, 4)
+    inputs.begin(2, 4)
     regrets = []
     for since in (0, 1, 2, 3, 1, 2, 0):
-        view = View(
-            replayed,
-            np.ones((1, 5), np.bool_),
-            np.array([since / HOURS]),
-            np.array([0.1]),
-            np.zeros(1, np.bool_),
-            np.zeros((1, 4)),
-            np.array([9.0]),
-            np.ones(1),
-            np.ones(1),
-            np.zeros((1, 0)),
-        )
-        found = inputs.of(view)[0]
+        found = inputs.of(view(since_plan=np.full(2, since / HOURS), pause=np.full(2, 0.1)))[0]
         assert found[0] == pytest.approx(np.arcsinh(0.1 * 3.0 / 0.1))
         regrets.append(round(float(np.sinh(found[PER_PLAN - 2])) * HOURS, 4))
     assert regrets == [0, 1, 2, 3, 1, 2, 0]
