@@ -12,11 +12,7 @@ import torch
 
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.registry import imported
-from shard_gym.agents.training.torch_arrays import (
-    load_optimizer_arrays,
-    network_size,
-    optimizer_arrays,
-)
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.counted import CountedShardingModel
@@ -48,10 +44,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 EVERY = pytest.mark.parametrize("case", OPTIONS)
 
 
-class Killed(Exception):
-    """Ends a run."""
-
-
 def learner(case: str, suite: TaskSuite, seed: int = 7) -> Learner:
     name, options = OPTIONS[case]
     return make_learner(name, suite, seed=seed, iterations=4, **options)
@@ -69,17 +61,12 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     random_task: Callable[..., Task],
     tmp_path: Path,
     same: Callable[[Any, Any], bool],
+    killed: Callable[..., None],
 ) -> None:
     whole = learner(case, small_suite)
     agent = TrainingRun(whole, tmp_path / "whole", {}).run()
-
-    def kill(learner: Learner, _: Any) -> None:
-        if learner.iteration in (1, 3):
-            raise Killed
-
     for part in range(2):
-        with pytest.raises(Killed):
-            TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0).run(kill)
+        killed(TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0), 1, 3)
         np.random.seed(part)  # the global generators must not matter
         torch.manual_seed(part)
     resumed = learner(case, small_suite)

@@ -131,12 +131,8 @@ def test_one_program_at_a_time_trains_in_a_folder(make: Make) -> None:
     make().run(second)
 
 
-def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path) -> None:
-    def stop(learner: Learner, _: Report) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make().run(stop)
+def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path, killed: Any) -> None:
+    killed(make(), 1)
     with pytest.warns(UserWarning, match=r"unfinished run: 1 of 4 iterations are done\. Finish it .* --resume"):
         load_agent(folder)
     make(resume=True).run()
