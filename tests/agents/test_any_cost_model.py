@@ -117,6 +117,19 @@ def test_what_learns_from_placements_learns_the_same_from_estimates(
     assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())
 
 
+def test_attention_learns_from_estimates_one_by_one(random_task: Any) -> None:
+    """As many evaluations as complete rollouts, and as many records as were asked for."""
+    few = {"tasks": 2, "rollouts": 3, "updates": 2, "hidden": 8, "layers": 1, "records": 4, "cost_updates": 2}
+    suite, weights = TaskSuite("one", (random_task(np.random.default_rng(0), 6, 2),)), []
+    for model in (ANALYTICAL, Estimating()):
+        learner = make_learner("attention", suite, cost_model=model, **few)
+        learner.iterate()
+        assert learner.true_cost_queries == 2 * 2 * 3
+        assert len(learner.state()["data.cost_ms"]) == 4
+        weights.append(learner.weights())
+    assert all(np.allclose(array, weights[1][name], atol=1e-5) for name, array in weights[0].items())
+
+
 def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite) -> None:
     costs = []
     for factor in (1.0, 3.0):
