@@ -18,15 +18,7 @@ from shard_gym.errors import (
     short_repr,
 )
 from shard_gym.placement import Placement
-from shard_gym.sharding import (
-    ShardingPlan,
-    TableSharding,
-    check_plan,
-    column_wise,
-    data_parallel,
-    row_wise,
-    table_wise,
-)
+from shard_gym.sharding import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.sharding.variants import checked_max_shards
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task

@@ -14,12 +14,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.checks import checked_count
-from shard_gym.errors import (
-    InvalidPlanError,
-    MemoryExceededError,
-    NoPlacementFoundError,
-    missing_torchrec,
-)
+from shard_gym.errors import InvalidPlanError, MemoryExceededError, NoPlacementFoundError, missing_torchrec
 from shard_gym.interop.torchrec import from_torchrec
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan

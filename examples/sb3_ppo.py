@@ -52,12 +52,7 @@ class RedirectedAgent:
 
 def train(args: Args) -> RedirectedAgent:
     envs = PlacementVecEnv(
-        args.num_envs,
-        suite=args.suite,
-        split="train",
-        reward="dense",
-        observation="compact",
-        illegal="redirect",
+        args.num_envs, suite=args.suite, split="train", reward="dense", observation="compact", illegal="redirect"
     )
     model = PPO(
         "MultiInputPolicy",

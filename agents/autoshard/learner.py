@@ -16,12 +16,11 @@ from shard_gym.agents.autoshard.measured import MeasuredDevices
 from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
-from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost
 from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.cost_models import CostModel, additive_estimate
-from shard_gym.cost_models.base import COMPUTE
+from shard_gym.cost_models.base import COMPUTE, FloatArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.io.arrays import Arrays, prefixed, under
 from shard_gym.system import one_thread
@@ -41,15 +40,10 @@ class AutoShardLearner(PresetLearner):
     the last step was made; V-trace corrects for that. Every complete placement is one evaluation of the true cost. The
     compute times of its devices train the cost network, whose predictions order the tables and describe the devices.
 
-    Args:
-        suite, cost_model, seed: see `Learner`.
-        name: of the agent.
-        preset: "cost" or "paper".
-        changes: options of the preset that differ from its defaults.
+    The other arguments, and the errors, are those of `PresetLearner`; an unknown reward is one, too.
 
-    Raises:
-        UnknownNameError: there is no such preset, option or reward.
-        InvalidOptionError: an option has an impossible value, or the tables of `suite` may be split.
+    Args:
+        preset: "cost" or "paper".
     """
 
     presets = PRESETS
@@ -173,3 +167,27 @@ class AutoShardLearner(PresetLearner):
 
 def _tensor(array: NDArray[np.float64]) -> Tensor:
     return torch.from_numpy(array.astype(np.float32))
+
+
+def vtrace(
+    ratios: FloatArray, rewards: FloatArray, values: FloatArray, taken: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(N, S) targets of the value and (N, S) advantages of the actions of N episodes that another policy played.
+
+    V-trace (Espeholt et al., IMPALA, ICML 2018, section 4.1) for episodes without discount.
+
+    With r_t = min(1, ratio_t) and V beyond the end 0, the target is v_t = V_t + sum over s >= t of
+    (r_t ... r_{s-1}) r_s (reward_s + V_{s+1} - V_s), and the advantage r_t (reward_t + v_{t+1} - V_t).
+
+    A ratio is the probability of the action under the policy in training, divided by that under the one that played.
+    All arguments are (N, S); `taken` is 1 for the steps of an episode and 0 beyond its end, where the results are 0.
+    """
+    clipped, values = np.minimum(ratios, 1.0) * taken, values * taken
+    end = np.zeros((len(values), 1))
+    errors = clipped * (rewards + np.concatenate([values[:, 1:], end], axis=1) - values)
+    targets, ahead = np.empty_like(values), end[:, 0]
+    for step in reversed(range(values.shape[1])):
+        ahead = errors[:, step] + clipped[:, step] * ahead
+        targets[:, step] = values[:, step] + ahead
+    advantages = clipped * (rewards + np.concatenate([targets[:, 1:], end], axis=1) - values)
+    return targets, advantages

@@ -36,17 +36,15 @@ COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the surrogate's 
 class DreamShardLearner(PlacementCostLearner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
+    The arguments and errors that are not named here are those of `PresetLearner`.
+
     Args:
-        suite, cost_model, seed: see `Learner`.
-        name: of the agent.
         preset: "dream-search" or "paper".
         data: folder of measurements (`shard-gym collect`) to learn from in place of new ones; their training part is
             used. Nothing is measured then. A warning says if they are of other devices than the tasks have.
-        changes: options of the preset that differ from its defaults.
 
     Raises:
-        UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value, or `data` is of tables with another workload.
+        InvalidOptionError: `data` is of tables with another workload.
         DamagedFileError: `data` holds no measurements.
     """
 

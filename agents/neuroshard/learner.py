@@ -23,16 +23,14 @@ PROPOSAL_QUERIES = 4_000  # estimates of the search for a plan to measure
 class NeuroShardLearner(CostNetworkLearner):
     """NeuroShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
+    The arguments and errors that are not named here are those of `PresetLearner`.
+
     Args:
-        suite, seed: see `Learner`.
         cost_model: the true cost, of a `ShardingCostModel`.
-        name: of the agent.
         preset: "search" or "paper".
-        changes: options of the preset that differ from its defaults.
 
     Raises:
-        UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value, or the cost model does not estimate sharded tables.
+        InvalidOptionError: the cost model does not estimate sharded tables.
     """
 
     presets = PRESETS

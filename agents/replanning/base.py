@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,16 +72,6 @@ class View:
         return np.asarray(np.where(self.legal[:, action, None], self.replayed[:, action], without))
 
 
-class Chooser(Protocol):
-    """Decides from views, one for each decision; so it can be played in the environment and from tables of plans."""
-
-    def begin(self, count: int) -> None:
-        """N episodes begin."""
-
-    def choose(self, view: View) -> NDArray[np.integer[Any]]:
-        """(N,) legal actions."""
-
-
 class ReplanningAgent(Agent):
     """An agent that decides what the best plan is, and whether it is worth a pause.
 
@@ -109,9 +99,9 @@ class ReplanningAgent(Agent):
         legal = view.legal[np.arange(view.count), wanted]
         return np.where(legal, wanted, (wanted - 1) % NUM_WINDOWS + 1)
 
-    @abstractmethod
     def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
-        """(N,) whether to make a plan if none must be; (N,) the action that makes the best plan."""
+        """(N,) whether to make a plan if none must be; (N,) the action that makes the best plan. `choose` asks it."""
+        raise NotImplementedError
 
 
 class OneKind(ReplanningAgent):

@@ -17,24 +17,16 @@ from sb3_contrib import MaskablePPO, RecurrentPPO
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
 from typing_extensions import override
 
 from shard_gym.agents.replanning.base import ReplanningAgent, View
 from shard_gym.agents.replanning.policy_env import PolicyInputs, PolicyVecEnv, input_space, legal_actions
-from shard_gym.agents.sb3.learner import global_generators_kept, train
-from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.torch_arrays import (
-    load_module_arrays,
-    load_training_arrays,
-    module_arrays,
-    network_size,
-    training_arrays,
-)
+from shard_gym.agents.sb3.learner import AlgorithmLearner, global_generators_kept, train
+from shard_gym.agents.training.learner import Report
+from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays, network_size
 from shard_gym.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
-from shard_gym.cost_models.base import IntArray
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.envs.replanning.episode_data import DECISIONS
 from shard_gym.envs.replanning.history import SECONDS
@@ -113,13 +105,8 @@ class PolicyReplanner(ReplanningAgent):
         self._starts = np.zeros(view.count, np.bool_)
         return legal_actions(actions, view.legal, view.must_plan)
 
-    @override
-    def decide(self, view: View) -> tuple[NDArray[np.bool_], IntArray]:
-        actions = np.asarray(self.choose(view), np.int64)
-        return actions > 0, np.maximum(actions, 1)
 
-
-class ReplanningPpoLearner(Learner):
+class ReplanningPpoLearner(AlgorithmLearner):
     """An algorithm of Stable-Baselines3 in training on `EmbeddingReplanning-v0`, in many environments at once.
 
     An iteration plays an episode of a random task in each environment, with an update after each week. The reward is
@@ -157,24 +144,18 @@ class ReplanningPpoLearner(Learner):
         self.width = checked_count("width", width, most=MAX_UNITS)
         count, rate = checked_count("num_envs", num_envs, least=2), checked_learning_rate(learning_rate)
         self._env = PolicyVecEnv(count, suite=suite, split=suite.split, cost_model=self.cost_model.model)
-        with global_generators_kept():
-            self._model: Any = algorithm.kind(
-                algorithm.policy,
-                self._env,
-                learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
-                n_steps=ROLLOUT,
-                batch_size=ROLLOUT * count // MINIBATCHES,
-                policy_kwargs=algorithm.network(self.width),
-                seed=self._seed(0),
-                device="cpu",
-                **ARGUMENTS,
-            )
-            with torch.no_grad():
-                self._model.policy.action_net.bias[0] = KEEP
-        self._model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder
-
-    def _seed(self, purpose: int) -> int:
-        return int(self.rng(purpose).integers(2**31))
+        self._model = self._new_model(
+            algorithm.kind,
+            algorithm.policy,
+            self._env,
+            rate,
+            n_steps=ROLLOUT,
+            batch_size=ROLLOUT * count // MINIBATCHES,
+            policy_kwargs=algorithm.network(self.width),
+            **ARGUMENTS,
+        )
+        with torch.no_grad():
+            self._model.policy.action_net.bias[0] = KEEP
 
     @property
     @override
@@ -189,14 +170,6 @@ class ReplanningPpoLearner(Learner):
         seconds = [sum(info[key] for key in SECONDS) for info in ended]
         plans = [info["plans"] for info in ended]
         return Report(1e3 * float(np.mean(seconds)), {"plans": float(np.mean(plans))})
-
-    @override
-    def state(self) -> Arrays:
-        return training_arrays(self._model.policy, self._model.policy.optimizer)
-
-    @override
-    def load_state(self, arrays: Arrays) -> None:
-        load_training_arrays(self._model.policy, self._model.policy.optimizer, arrays, "The state of training")
 
     @override
     def weights(self) -> Arrays:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.replanning.base import Chooser, View
+from shard_gym.agents.replanning.base import ReplanningAgent, View
 from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.envs.replanning.plan_table import NO_PLAN, PlanTable
 from shard_gym.envs.replanning.windows import HOURS, LAST_HOUR, WINDOWS
@@ -51,69 +50,31 @@ class TableEpisodes:
             np.stack([each.day_s for each in tables]),
         )
 
-    def play(self, agent: Chooser, pause_s: float) -> FloatArray:
+    def play(self, agent: ReplanningAgent, pause_s: float) -> FloatArray:
         """(N,) seconds that an agent takes, without migrations. It sees no measured costs."""
-        replay, total = Replay(self, pause_s), np.zeros(len(self.number))
-        agent.begin(len(total))
-        while not replay.is_over:
-            total += replay.step(agent.choose(replay.view()))
+        count, decisions = self.number.shape[:2]
+        each, plan, since, total = np.arange(count), np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
+        agent.begin(count)
+        for decision in range(decisions):
+            offered = self.number[:, decision]
+            candidates = self.replayed[each[:, None], np.maximum(offered, 0), decision]
+            current = self.replayed[each, plan, decision][:, None]
+            must_plan = np.isnan(self.seconds[each, plan, decision])
+            view = View(
+                np.concatenate([current, candidates], axis=1).astype(np.float64),
+                np.concatenate([np.ones((count, 1), np.bool_), offered != NO_PLAN], axis=1),
+                since,
+                pause_s / self.day_s,
+                must_plan,
+                self.clock[:, decision],
+                np.full(count, (decisions - decision) / HOURS),
+                self.available[:, decision],
+                self.used[each, plan],
+                np.zeros((count, 0)),
+            )
+            actions = agent.choose(view)
+            makes = (actions > 0) | must_plan
+            plan = np.where(makes, offered[each, np.maximum(actions - 1, LAST_HOUR)], plan)
+            total += makes * pause_s + self.seconds[each, plan, decision]
+            since = np.where(makes, 0.0, since) + 1.0 / HOURS
         return total
-
-
-class Replay:
-    """N episodes in play, all before the same `decision`."""
-
-    def __init__(self, episodes: TableEpisodes, pause_s: float) -> None:
-        self._episodes, self._pause_s = episodes, pause_s
-        self._each, self._decisions = np.arange(len(episodes.number)), int(episodes.number.shape[1])
-        self.decision, count = 0, len(self._each)
-        self._plan, self._since = np.zeros(count, np.int64), np.zeros(count)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last decision was made."""
-        return self.decision == self._decisions
-
-    @property
-    def _offered(self) -> IntArray:
-        """(N, Z) the plan of each kind that can be made now."""
-        offered: IntArray = self._episodes.number[:, self.decision]
-        return offered
-
-    @property
-    def must_plan(self) -> NDArray[np.bool_]:
-        """(N,) whether the plan in action cannot go on."""
-        return np.asarray(np.isnan(self._episodes.seconds[self._each, self._plan, self.decision]))
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(N, A) the legal actions."""
-        keep = np.ones((len(self._each), 1), np.bool_)
-        return np.concatenate([keep, self._offered != NO_PLAN], axis=1)
-
-    def view(self) -> View:
-        """What agents see now, without measured costs."""
-        episodes, each, decision = self._episodes, self._each, self.decision
-        candidates = episodes.replayed[each[:, None], np.maximum(self._offered, 0), decision]
-        current = episodes.replayed[each, self._plan, decision][:, None]
-        return View(
-            np.concatenate([current, candidates], axis=1).astype(np.float64),
-            self.action_masks(),
-            self._since,
-            self._pause_s / episodes.day_s,
-            self.must_plan,
-            episodes.clock[:, decision],
-            np.full(len(each), (self._decisions - decision) / HOURS),
-            episodes.available[:, decision],
-            episodes.used[each, self._plan],
-            np.zeros((len(each), 0)),
-        )
-
-    def step(self, actions: NDArray[np.integer[Any]]) -> FloatArray:
-        """(N,) seconds of the next hour with legal actions, without migrations."""
-        makes = (actions > 0) | self.must_plan
-        chosen = self._offered[self._each, np.maximum(actions - 1, LAST_HOUR)]
-        self._plan = np.where(makes, chosen, self._plan)
-        seconds: FloatArray = makes * self._pause_s + self._episodes.seconds[self._each, self._plan, self.decision]
-        self._since = np.where(makes, 0.0, self._since) + 1.0 / HOURS
-        self.decision += 1
-        return seconds

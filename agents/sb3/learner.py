@@ -17,6 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.vec_env import VecEnv
 from typing_extensions import override
 
 from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent
@@ -31,7 +32,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimat
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
 from shard_gym.errors import InvalidOptionError, unknown_name
-from shard_gym.io.arrays import Arrays, under
+from shard_gym.io.arrays import Arrays, prefixed, under
 from shard_gym.system import one_thread
 from shard_gym.tasks import TaskSuite
 
@@ -84,7 +85,40 @@ def relative_reward(transition: Transition) -> FloatArray:
     return np.asarray(dense(transition) / transition.lower_bound_ms)
 
 
-class Sb3Learner(Learner):
+class AlgorithmLearner(Learner):
+    """A learner that trains a `_model` of Stable-Baselines3, which its constructor makes with `_new_model`."""
+
+    _model: Any
+
+    def _new_model(
+        self, kind: Callable[..., Any], policy: type[Any], env: VecEnv, rate: float, **arguments: Any
+    ) -> Any:
+        """A model without a log of its own, whose learning rate falls from `rate` to zero, linearly."""
+        with global_generators_kept():
+            model = kind(
+                policy,
+                env,
+                learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
+                seed=self._seed(WEIGHTS),
+                device="cpu",
+                **arguments,
+            )
+        model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
+        return model
+
+    def _seed(self, purpose: int) -> int:
+        return int(self.rng(purpose).integers(2**31))
+
+    @override
+    def state(self) -> Arrays:
+        return training_arrays(self._model.policy, self._model.policy.optimizer)
+
+    @override
+    def load_state(self, arrays: Arrays) -> None:
+        load_training_arrays(self._model.policy, self._model.policy.optimizer, arrays, "The state of training")
+
+
+class Sb3Learner(AlgorithmLearner):
     """An algorithm of Stable-Baselines3 in training, on many environments at once.
 
     An iteration resets all environments and plays as many steps in each as the largest task has tables. PPO,
@@ -155,19 +189,16 @@ class Sb3Learner(Learner):
         # A table takes a step more for each time that it is halved; episodes that are cut off are valued by the critic.
         self._length = suite.max_tables * (2 if plans else 1)
         self._steps = self._length * count
-        with global_generators_kept():
-            self._model: Any = defaults.kind(
-                defaults.policy,
-                self._env,
-                learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
-                gamma=1.0,
-                policy_kwargs={"net_arch": [self.width], "features_extractor_class": DeviceFeatures},
-                seed=self._seed(WEIGHTS),
-                device="cpu",
-                **defaults.arguments,
-                **self._sizes(checked_count("replay", replay, most=MAX_REPLAY)),
-            )
-        self._model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
+        self._model = self._new_model(
+            defaults.kind,
+            defaults.policy,
+            self._env,
+            rate,
+            gamma=1.0,
+            policy_kwargs={"net_arch": [self.width], "features_extractor_class": DeviceFeatures},
+            **defaults.arguments,
+            **self._sizes(checked_count("replay", replay, most=MAX_REPLAY)),
+        )
         self._prepare_tasks()
 
     def _sizes(self, replay: int) -> dict[str, Any]:
@@ -183,9 +214,6 @@ class Sb3Learner(Learner):
     def _exploration(self) -> float:
         share = self.iteration / self.iterations / EXPLORATION_FRACTION
         return max(FINAL_EXPLORATION, 1.0 - share * (1.0 - FINAL_EXPLORATION))
-
-    def _seed(self, purpose: int) -> int:
-        return int(self.rng(purpose).integers(2**31))
 
     def _prepare_tasks(self) -> None:
         """Begin every task once, so that these evaluations count now, whether the run is resumed or not."""
@@ -223,20 +251,14 @@ class Sb3Learner(Learner):
 
     @override
     def state(self) -> Arrays:
-        replay = {} if self._buffer is None else replay_arrays(self._buffer)
-        policy = self._model.policy
-        return {
-            **training_arrays(policy, policy.optimizer),
-            **{REPLAY + name: array for name, array in replay.items()},
-        }
+        return {**super().state(), **prefixed(REPLAY, {} if self._buffer is None else replay_arrays(self._buffer))}
 
     @override
     def load_state(self, arrays: Arrays) -> None:
         if self._buffer is not None:
             load_replay_arrays(self._buffer, under(REPLAY, arrays))
             arrays = {name: array for name, array in arrays.items() if not name.startswith(REPLAY)}
-        policy = self._model.policy
-        load_training_arrays(policy, policy.optimizer, arrays, "The state of training")
+        super().load_state(arrays)
 
     @override
     def weights(self) -> Arrays:

@@ -12,7 +12,7 @@ from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.items import Items
 from shard_gym.agents.presets import COST, options_to_place
 from shard_gym.agents.surco.options import PRESETS, REMOVED, ZeroOptions
-from shard_gym.agents.surco.perturbed import perturbed
+from shard_gym.agents.surco.solver import perturbed
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.errors import NoPlacementFoundError

@@ -21,15 +21,10 @@ class SurCoLearner(PlacementCostLearner):
 
     The first iteration measures random loads, the later ones the agent's own placements, as `dream-search` does.
 
-    Args:
-        suite, cost_model, seed: see `Learner`.
-        name: of the agent.
-        preset: "zero".
-        changes: options of the preset that differ from its defaults.
+    The other arguments, and the errors, are those of `PresetLearner`.
 
-    Raises:
-        UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value, or the tables of `suite` may be split.
+    Args:
+        preset: "zero".
     """
 
     MEASURE, TRAIN = 1, 2

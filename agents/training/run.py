@@ -148,25 +148,22 @@ class TrainingRun:
             InvalidOptionError: another program trains in the folder now.
             TrainingDivergedError: a weight became NaN or infinite.
         """
-        with exclusive_access(self.folder):
-            return self._run(on_report)
-
-    def _run(self, on_report: OnReport | None) -> Agent:
         learner = self.learner
-        if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
-            self._save()  # the agent of a finished run was removed
-        with TrainingLog(self.folder / LOG, learner.iteration) as log:
-            while learner.iteration < learner.iterations:
-                started = time.perf_counter()
-                report = self._iterate()
-                learner.iteration += 1
-                self.seconds += time.perf_counter() - started
-                queries = {"true_cost_queries": learner.true_cost_queries}
-                log.add(learner.iteration, {"mean_cost_ms": report.mean_cost_ms, **queries, **report.numbers})
-                self._save()
-                if on_report:
-                    on_report(learner, report)
-        return learner.agent()
+        with exclusive_access(self.folder):
+            if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
+                self._save()  # the agent of a finished run was removed
+            with TrainingLog(self.folder / LOG, learner.iteration) as log:
+                while learner.iteration < learner.iterations:
+                    started = time.perf_counter()
+                    report = self._iterate()
+                    learner.iteration += 1
+                    self.seconds += time.perf_counter() - started
+                    queries = {"true_cost_queries": learner.true_cost_queries}
+                    log.add(learner.iteration, {"mean_cost_ms": report.mean_cost_ms, **queries, **report.numbers})
+                    self._save()
+                    if on_report:
+                        on_report(learner, report)
+            return learner.agent()
 
     def _iterate(self) -> Report:
         """Do one iteration; NaN or infinite weights raise the same error, whatever they broke before."""
@@ -176,16 +173,14 @@ class TrainingRun:
         except (ArithmeticError, RuntimeError, ValueError) as error:
             broken = error
         if any(not np.isfinite(array).all() for array in self.learner.weights().values()):
+            kept = f" {self.folder} keeps the state of the previous iteration." if self.learner.iteration else ""
             raise TrainingDivergedError(
                 f"Iteration {self.learner.iteration + 1} of {self.learner.name!r} made a weight NaN or infinite; train "
-                f"with a smaller learning_rate.{self._kept()}"
+                f"with a smaller learning_rate.{kept}"
             ) from broken
         if broken:
             raise broken
         return report
-
-    def _kept(self) -> str:
-        return f" {self.folder} keeps the state of the previous iteration." if self.learner.iteration else ""
 
     def _save(self) -> None:
         """Save the agent, then the state. A run killed in between repeats the iteration and saves the same agent."""

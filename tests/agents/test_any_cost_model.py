@@ -101,22 +101,33 @@ def test_a_search_ends_when_the_cost_of_every_placement_is_known(random_task: An
     assert agent.cost_model.queries <= 3**3  # on a device, on the other, or not placed
 
 
-@pytest.mark.parametrize(("name", "options"), [("dreamshard", {"preset": "paper"}), ("rnn", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dreamshard", {"preset": "paper", "measurements": 4, "cost_updates": 5}), ("rnn", {"episodes": 3})],
+)
 def test_what_learns_from_placements_learns_the_same_from_estimates(
-    suite: TaskSuite, name: str, options: dict[str, Any]
+    suite: TaskSuite, trained: Any, name: str, options: dict[str, Any]
 ) -> None:
-    options = options | ({"iterations": 2, "episodes": 3} if name == "rnn" else {"iterations": 2, "measurements": 4})
-    if name == "dreamshard":
-        options["cost_updates"] = 5
     weights = []
     for model in (ANALYTICAL, Estimating()):
-        learner = make_learner(name, suite, cost_model=model, **options)
-        for _ in range(learner.iterations):
-            learner.iterate()
-            learner.iteration += 1
+        learner = make_learner(name, suite, cost_model=model, iterations=2, **options)
+        trained(learner)
         assert learner.true_cost_queries == learner.planned_queries
         weights.append(learner.weights())
     assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())
+
+
+def test_attention_learns_from_estimates_one_by_one(random_task: Any) -> None:
+    """As many evaluations as complete rollouts, and as many records as were asked for."""
+    few = {"tasks": 2, "rollouts": 3, "updates": 2, "hidden": 8, "layers": 1, "records": 4, "cost_updates": 2}
+    suite, weights = TaskSuite("one", (random_task(np.random.default_rng(0), 6, 2),)), []
+    for model in (ANALYTICAL, Estimating()):
+        learner = make_learner("attention", suite, cost_model=model, **few)
+        learner.iterate()
+        assert learner.true_cost_queries == 2 * 2 * 3
+        assert len(learner.state()["data.cost_ms"]) == 4
+        weights.append(learner.weights())
+    assert all(np.allclose(array, weights[1][name], atol=1e-5) for name, array in weights[0].items())
 
 
 def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite) -> None:
@@ -129,31 +140,24 @@ def test_agents_of_sb3_see_estimates_and_earn_the_true_cost(suite: TaskSuite) ->
     assert evaluate(learner.agent(), suite, Estimating()).failures == 0
 
 
-@pytest.mark.parametrize("name", ["dreamshard", "rnn"])
-def test_a_measurement_that_fails_is_tried_again_and_two_failures_cost_the_penalty(suite: TaskSuite, name: str) -> None:
-    few: dict[str, Any] = {"cost_updates": 5} if name == "dreamshard" else {}
-    once = make_learner(name, suite, cost_model=Estimating(failing=lambda number: number % 5 == 0), **few)
-    once.iterate()
-    assert once.failures == 0
-    twice = make_learner(name, suite, cost_model=Estimating(failing=lambda number: number in (7, 8)), **few)
-    report = twice.iterate()
-    assert twice.failures == 1
-    assert np.isfinite(report.mean_cost_ms)
-    with pytest.raises(MeasurementError, match="died"):
-        make_learner(name, suite, cost_model=Estimating(failing=lambda number: True)).iterate()
-
-
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_agents_of_sb3_learn_on_where_measurements_fail(suite: TaskSuite, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [("dreamshard", {"cost_updates": 5}), ("rnn", {}), ("ppo", {"num_envs": 4}), ("dqn", {"num_envs": 4})],
+)
+def test_a_measurement_that_fails_is_tried_again_and_two_failures_cost_the_penalty(
+    suite: TaskSuite, name: str, few: dict[str, Any]
+) -> None:
     """The first measurement fails once, so it is made again; the third placement fails twice."""
     model = Estimating(failing=lambda number: number in (1, 4, 5))
-    learner = make_learner(name, suite, cost_model=model, num_envs=4, iterations=1)
+    learner = make_learner(name, suite, cost_model=model, iterations=1, **few)
     report = learner.iterate()
-    assert (learner.costed, learner.failures, learner.true_cost_queries) == (3, 1, 6)
-    penalties = [model.penalty_ms(task.tables, task.topology) for task in suite]
-    assert min(penalties) / 4 < report.mean_cost_ms < max(penalties)
+    assert (learner.failures, learner.true_cost_queries) == (1, learner.costed + 3)
+    assert np.isfinite(report.mean_cost_ms)
+    if "num_envs" in few:
+        penalties = [model.penalty_ms(task.tables, task.topology) for task in suite]
+        assert min(penalties) / 4 < report.mean_cost_ms < max(penalties)
     with pytest.raises(MeasurementError, match="died"):
-        make_learner(name, suite, cost_model=Estimating(failing=lambda number: True), num_envs=4).iterate()
+        make_learner(name, suite, cost_model=Estimating(failing=lambda number: True), **few).iterate()
 
 
 def test_explanations_have_true_phases_and_no_moves(suite: TaskSuite) -> None:

@@ -19,13 +19,7 @@ from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.modules import new_module
-from shard_gym.cost_models import (
-    AnalyticalShardingModel,
-    CostEstimate,
-    CostModel,
-    make_cost_model,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
@@ -194,45 +188,19 @@ def greedy_of(learner: AttentionLearner) -> AttentionAgent:
 
 
 @pytest.mark.parametrize("name", ["dlrm-20x4", "shard-4"])
-def test_it_learns(name: str) -> None:
+def test_it_learns(name: str, trained: Any) -> None:
     """After 40 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
     train, test = load_suite(name, "train"), load_suite(name)
     some = replace(test, tasks=test.tasks[:5])
     options: dict[str, Any] = {"tasks": 4, "rollouts": 12, "kept": 3, "hidden": 16, "layers": 1, "learning_rate": 3e-3}
     learner = AttentionLearner(train, MODEL, 0, iterations=2, updates=20, **options, records=4, cost_updates=5)
     before = evaluate(greedy_of(learner), some).mean_cost_ms
-    for _ in range(2):
-        learner.iterate()
-        learner.iteration += 1
+    trained(learner)
     after = evaluate(greedy_of(learner), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)
     assert learner.planned_queries == 2 * 20 * 4 * 12
     assert 0.8 * learner.planned_queries < learner.true_cost_queries <= learner.planned_queries  # some get stuck
-
-
-def test_costs_that_are_measured_one_by_one_train_it_too(random_task: MakeTask) -> None:
-    """A model that is not additive: as many evaluations as complete rollouts, and as many records as were asked for."""
-
-    class Measured(CostModel):
-        name, version = "measured", 1
-
-        def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
-            return MODEL.estimate(placement, tables, topology)
-
-        def penalty_ms(self, tables: Any, topology: Any) -> float:
-            return MODEL.penalty_ms(tables, topology)
-
-    suite = TaskSuite("one", (random_task(np.random.default_rng(0), 6, 2),))
-    few: dict[str, Any] = {"tasks": 2, "rollouts": 3, "updates": 2, "hidden": 8, "layers": 1, "records": 4}
-    states = []
-    for model in (Measured(), MODEL):
-        learner = AttentionLearner(suite, model, 0, **few, cost_updates=2)
-        learner.iterate()
-        assert learner.true_cost_queries == 2 * 2 * 3
-        assert len(learner.state()["data.cost_ms"]) == 4
-        states.append(learner.weights())
-    assert all(np.allclose(array, states[1][name], atol=1e-5) for name, array in states[0].items())
 
 
 def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy, random_task: MakeTask) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
-from shard_gym.agents.autoshard.learner import AutoShardLearner
+from shard_gym.agents.autoshard.learner import AutoShardLearner, vtrace
 from shard_gym.agents.autoshard.measured import CAPACITY, MeasuredDevices
 from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.rollout import play, scored
-from shard_gym.agents.autoshard.vtrace import vtrace
 from shard_gym.agents.training.modules import new_module
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
@@ -146,15 +146,13 @@ def test_only_the_last_devices_are_remembered() -> None:
             MeasuredDevices.from_arrays(devices.to_arrays() | wrong, 5)
 
 
-def test_it_learns_to_balance() -> None:
+def test_it_learns_to_balance(trained: Any) -> None:
     """After 20 steps its placements of unseen tables cost less than those of the weights that it began with."""
     train, test = load_suite("dlrm-20x4", "train"), load_suite("dlrm-20x4")
     some = replace(test, tasks=test.tasks[:5])
     learner = AutoShardLearner(train, MODEL, 0, iterations=20)
     before = evaluate(learner.agent(), some).mean_cost_ms
-    for _ in range(20):
-        learner.iterate()
-        learner.iteration += 1
+    trained(learner)
     after = evaluate(learner.agent(), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)

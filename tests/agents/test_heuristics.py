@@ -23,7 +23,6 @@ from shard_gym.agents.heuristics import (
 )
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import NoPlacementFoundError
-from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -165,14 +164,6 @@ def test_lane_greedy_tries_every_number_of_devices_for_each_class(
     if slack is None and len(set(classes.tolist())) == 2:
         wide = int((classes == classes.max()).sum())
         assert [each for (each,) in spread] == [min(limit, wide) for limit in range(1, task.num_devices + 1)]
-
-
-def test_lane_greedy_keeps_narrow_tables_from_a_wide_one() -> None:
-    """With 20 lookups beside 7 x 8, a balance of lookups would give the wide table two companions."""
-    tables = plain([1000] * 8, [128, *[16] * 7], [20.0, *[8.0] * 7])
-    task = Task("mixed", tables, hardware_profile("a100-dgx").topology(2))
-    assert make_agent("lane-greedy").place(task).tolist() == [0, *[1] * 7]
-    assert np.bincount(GreedyAgent("lookups", pooling_score).place(task)).tolist() == [3, 5]
 
 
 @given(seed=SEEDS)

@@ -41,13 +41,6 @@ def test_every_name_makes_an_agent_of_that_name() -> None:
         assert agent.true_cost_queries(make_cost_model("analytical").fingerprint) == 0
 
 
-def test_options_reach_the_agent(random_task: Any) -> None:
-    agent: Any = make_agent("local-search", max_queries=77, max_seconds=5.0, seed=3)
-    assert (agent.max_queries, agent.max_seconds, agent.seed) == (77, 5.0, 3)
-    task = random_task(np.random.default_rng(0), 30, 4)
-    assert not np.array_equal(make_agent("random", seed=1).place(task), make_agent("random", seed=2).place(task))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -17,7 +17,7 @@ from shard_gym.agents.rnn.network import PlacementNetwork, decode
 from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
@@ -138,15 +138,3 @@ def test_costs_are_the_true_ones_and_stuck_placements_are_charged_without_a_ques
     cost = MODEL.estimate(np.array([1, 0, 0]), task.tables, task.topology).total_ms
     penalty = MODEL.penalty_ms(task.tables, task.topology)
     assert report.mean_cost_ms == pytest.approx((stuck * penalty + (16 - stuck) * cost) / 16)
-
-
-@pytest.mark.parametrize(
-    ("about", "says"),
-    [
-        ({"max_devices": None}, "max_devices of the network must be an integer from 1 to 65536, not None"),
-        ({"max_devices": 5}, r"'device.weight' in The network has shape \(5, 8\), but \(6, 8\) is needed"),
-    ],
-)
-def test_weights_of_another_network_are_refused(about: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidCheckpointError, match=says):
-        load_rnn(module_arrays(small_network()), {"agent": "rnn", "max_devices": 4, "hidden": 8, **about}, MODEL, 0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import PAPER_HEURISTICS, CostGreedyAgent, LocalSearchAgent, make_agent
 from shard_gym.agents.items import Items
-from shard_gym.agents.neighbourhood import NO_TABLE, Moves, Neighbourhood
+from shard_gym.agents.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.search import BATCH
 from shard_gym.cost_models import CountedCostModel, make_cost_model
 from shard_gym.errors import NoPlacementFoundError
@@ -36,14 +36,6 @@ def test_it_finds_the_best_of_all_placements(random_tables: Any, valid_placement
     best = min(score(task, placement, MODEL) for placement in valid_placements(task))
     found = LocalSearchAgent(max_queries=3000).place(task)
     assert score(task, found, MODEL) == pytest.approx(best, rel=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_it_finds_a_planted_optimum(planted_task: Any, seed: int) -> None:
-    task, planted = planted_task(np.random.default_rng(seed), 4, 3)
-    found = LocalSearchAgent(max_queries=20_000).place(task)
-    assert score(task, found, MODEL) == pytest.approx(score(task, planted, MODEL), rel=1e-3)
-    assert score(task, make_agent("random").place(task), MODEL) > 1.02 * score(task, planted, MODEL)
 
 
 @settings(max_examples=30)
@@ -151,66 +143,44 @@ def test_the_heuristics_stand_in_the_papers_order_but_for_five_tables_per_device
     assert bool(by_dim < by_lookups) is (name in FIVE_TABLES_PER_DEVICE)
 
 
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-def after(placement: np.ndarray, moves: Moves, which: int) -> np.ndarray:
-    """The placement after one move, written out."""
-    changed = placement.copy()
-    table, device, partner = (int(a[which]) for a in (moves.table, moves.device, moves.partner))
-    if partner != NO_TABLE:
-        changed[partner] = placement[table]
-    changed[table] = device
-    return changed
-
-
-def cost_of(task: Any, placement: np.ndarray) -> float:
-    return MODEL.estimate(placement, task.tables, task.topology).total_ms
-
-
-@given(seed=SEEDS)
-def test_every_move_costs_what_a_fresh_estimate_says(random_task: Any, seed: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("slack", [None, 1.3])
+def test_moves_are_all_that_fit_and_cost_what_a_fresh_estimate_says(
+    random_task: Any, seed: int, slack: float | None
+) -> None:
     """With few tables on many devices, so that devices become empty and lose the table with the maximum.
 
     The smoothed cost is the sum of the 16-norms of the phases, just above the exact one.
     """
     rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 10)), int(rng.integers(1, 6)), devices_per_host=int(rng.integers(1, 6)))
-    current = Neighbourhood(Items.of_tables(task, MODEL), task.known_placement)
-    moves = current.moves(np.arange(task.num_tables))
-    costs = current.costs_after(moves)
-    for which in range(len(moves)):
-        fresh = MODEL.estimate(after(task.known_placement, moves, which), task.tables, task.topology)
-        assert costs.exact[which] == pytest.approx(fresh.total_ms, rel=1e-9)
-        norms = [sum(ms**16 for ms in phase) ** (1 / 16) for phase in fresh.phases_ms.T.tolist()]
-        assert costs.smoothed[which] == pytest.approx(sum(norms), rel=1e-9)
-    assert current.costs.exact == pytest.approx(cost_of(task, task.known_placement), rel=1e-12)
-    assert (costs.smoothed >= costs.exact * (1 - 1e-12)).all()
-    assert (costs.smoothed <= costs.exact * task.num_devices ** (1 / 16) * (1 + 1e-12)).all()
-
-
-@given(seed=SEEDS)
-def test_moves_lists_exactly_the_feasible_moves_and_swaps(random_task: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 8)), int(rng.integers(1, 4)), slack=1.3)
-    placement, tables = task.known_placement, task.num_tables
-    asked = np.flatnonzero(rng.random(tables) < 0.7)
-    expected = set()
+    tables, devices, of_host = (int(rng.integers(1, end)) for end in (8, 6, 6))
+    task = random_task(rng, tables, devices, devices_per_host=of_host, slack=slack)
+    placement, asked = task.known_placement, np.flatnonzero(rng.random(tables) < 0.7)
+    expected = {}
     for table in asked.tolist():
-        options = [(device, NO_TABLE) for device in range(task.num_devices)]
+        options = [(device, NO_TABLE) for device in range(devices)]
         options += [(int(placement[partner]), partner) for partner in range(tables)]
         for device, partner in options:
             changed = placement.copy()
             changed[table] = device
             if partner != NO_TABLE:
                 changed[partner] = placement[table]
-            used = memory_used(changed, task.tables, task.num_devices)
+            used = memory_used(changed, task.tables, devices)
             if device != placement[table] and (used <= task.topology.memory_cap_bytes).all():
-                expected.add((table, device, partner))
-    moves = Neighbourhood(Items.of_tables(task, MODEL), placement).moves(asked)
+                expected[table, device, partner] = changed
+    current = Neighbourhood(Items.of_tables(task, MODEL), placement)
+    moves = current.moves(asked)
     listed = list(zip(moves.table.tolist(), moves.device.tolist(), moves.partner.tolist(), strict=True))
-    assert len(listed) == len(set(listed)) == len(moves)
-    assert set(listed) == expected
+    assert len(listed) == len(expected)
+    assert set(listed) == set(expected)
+    costs = current.costs_after(moves)
+    for which, move in enumerate(listed):
+        assert np.array_equal(current.placement_after(moves, which), expected[move])
+        fresh = MODEL.estimate(expected[move], task.tables, task.topology)
+        assert costs.exact[which] == pytest.approx(fresh.total_ms, rel=1e-9)
+        norms = [sum(ms**16 for ms in phase) ** (1 / 16) for phase in fresh.phases_ms.T.tolist()]
+        assert costs.smoothed[which] == pytest.approx(sum(norms), rel=1e-9)
+    assert current.costs.exact == pytest.approx(score(task, placement, MODEL), rel=1e-12)
 
 
 def test_critical_tables_are_those_of_the_slowest_devices(random_task: Any) -> None:

@@ -42,6 +42,20 @@ from shard_gym.workload import Workload
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
+SMALL: dict[str, dict[str, Any]] = {
+    "paper": {"iterations": 2, "measurements": 4, "cost_updates": 20, "policy_updates": 2, "episodes": 4},
+    "dream-search": {"iterations": 2, "measurements": 6, "cost_updates": 20, "queries": 200},
+}
+
+
+@pytest.fixture(scope="session")
+def new_learner(small_suite: TaskSuite) -> Callable[..., DreamShardLearner]:
+    def make(preset: str, seed: int = 0, suite: TaskSuite = small_suite, **changes: Any) -> DreamShardLearner:
+        return DreamShardLearner(
+            suite, make_cost_model("analytical"), seed, preset=preset, **{**SMALL[preset], **changes}
+        )
+
+    return make
 
 
 def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learner: Make, trained: Any) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.policy import device_scores, new_policy
+from shard_gym.agents.dreamshard.policy import new_policy
 from shard_gym.agents.dreamshard.reinforce import FAILURE, action_log_probabilities, advantages, policy_loss
 from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
 from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.neural.features import LATENT, plain_features, table_latents
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.cost_models.neural.training import as_arrays, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
@@ -40,22 +39,6 @@ def rollout_of(cost: list[float], complete: list[bool]) -> Rollout:
     count = len(cost)
     nothing = Trajectories(*(np.empty(0) for _ in range(4)))  # type: ignore[arg-type]
     return Rollout(np.zeros((count, 1), np.int64), np.array(cost), np.array(complete), nothing)
-
-
-def test_numpy_and_torch_give_the_same_scores_and_torch_gives_gradients() -> None:
-    rng = np.random.default_rng(2)
-    weights, features = new_policy(rng), rng.normal(size=(3, 21)).astype(np.float32)
-    sums, costs = rng.random((2, 5, LATENT), np.float32), rng.random((2, 5, 4), np.float32)
-    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
-    scores = device_scores(tensors, torch.tensor(sums), torch.tensor(costs))
-    latents = table_latents(tensors, plain_features(torch.tensor(features)))
-    np.testing.assert_allclose(scores.detach(), device_scores(weights, sums, costs), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(latents.detach(), table_latents(weights, plain_features(features)), rtol=1e-4, atol=1e-5)
-    (scores.square().sum() + latents.sum()).backward()
-    for layer in ("table.0", "costs.0", "score"):
-        gradient = tensors[f"{layer}.weight"].grad
-        assert gradient is not None
-        assert gradient.abs().max() > 0
 
 
 def test_complete_episodes_are_valid_placements_with_their_costs(small_suite: TaskSuite) -> None:

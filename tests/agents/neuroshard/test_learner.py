@@ -14,7 +14,7 @@ from shard_gym.agents.neuroshard.loads import load_of, paper_load, random_shards
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.splits import SplitOptions
 from shard_gym.agents.training import make_learner
-from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import CostEstimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
@@ -24,6 +24,7 @@ from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlace
 from shard_gym.io.arrays import under
 from shard_gym.sharding import SHARDING_TYPES, check_plan
 from shard_gym.suites import load_suite
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_sharding_cost_model("analytical")
@@ -145,49 +146,29 @@ def options_of(task: Task, max_shards: int = 8) -> SplitOptions:
     return SplitOptions(task, MODEL, COLUMNS, max_shards)
 
 
-def compute_ms(task: Task, parts: list[tuple[int, int]]) -> float:
-    """Forward and backward of a device with these (table, columns)."""
-    if not parts:
-        return 0.0
-    tables = task.tables.select([table for table, _ in parts]).with_dims([columns for _, columns in parts])
-    estimate = MODEL.estimate(np.zeros(len(parts), np.int64), tables, whole(task))
-    return float(estimate.phases_ms[0, [0, 3]].sum())
+def plain_greedy(task: Task, parts: Tables, limit: float) -> list[int] | None:
+    """A device for each part: by descending cost alone, to the device with the shortest forward and backward."""
+    whole = replace(task.topology, memory_cap_bytes=np.full(task.num_devices, 2**60))
+    columns = parts.embedding_dim * parts.num_features
+    held: list[list[int]] = [[] for _ in range(task.num_devices)]
 
+    def estimate(own: list[int]) -> CostEstimate:
+        return MODEL.estimate(np.zeros(len(own), np.int64), parts.select(own), whole)
 
-def plain_greedy(task: Task, parts: list[tuple[int, int]], limit: float) -> list[int] | None:
-    """A device for each (table, columns): by descending cost alone, to the device with the shortest compute."""
-    devices = range(task.num_devices)
-    held: list[list[tuple[int, int]]] = [[] for _ in devices]
-    features = task.tables.num_features
-    most = limit * (task.tables.embedding_dim * features).sum() / task.num_devices
-    alone = [
-        MODEL.estimate(np.zeros(1, np.int64), task.tables.select([t]).with_dims([c]), whole(task)).total_ms
-        for t, c in parts
-    ]
-    chosen = [0] * len(parts)
-    for number in sorted(range(len(parts)), key=lambda each: -alone[each]):
-        table, columns = parts[number]
+    def compute_and_memory(own: list[int]) -> tuple[float, int]:
+        return (float(estimate(own).phases_ms[0, [0, 3]].sum()) if own else 0.0), int(parts.memory_bytes[own].sum())
 
-        def memory(load: list[tuple[int, int]]) -> int:
-            return sum(int(task.tables.select([t]).with_dims([c]).memory_bytes[0]) for t, c in load)
-
+    for part in sorted(range(len(parts)), key=lambda each: -estimate([each]).total_ms):
         fitting = [
-            device
-            for device in devices
-            if memory([*held[device], parts[number]]) <= task.topology.memory_cap_bytes[device]
-            and sum(c * features[t] for t, c in [*held[device], parts[number]]) <= most
+            own
+            for own, cap in zip(held, task.topology.memory_cap_bytes, strict=True)
+            if parts.memory_bytes[[*own, part]].sum() <= cap
+            and columns[[*own, part]].sum() <= limit * columns.sum() / task.num_devices
         ]
         if not fitting:
             return None
-        device = min(fitting, key=lambda each: (compute_ms(task, held[each]), memory(held[each])))
-        held[device].append((table, columns))
-        chosen[number] = device
-    return chosen
-
-
-def whole(task: Task) -> Any:
-    """The devices with all of their memory."""
-    return replace(task.topology, memory_cap_bytes=np.full(task.num_devices, 2**60))
+        min(fitting, key=compute_and_memory).append(part)
+    return [next(device for device, own in enumerate(held) if part in own) for part in range(len(parts))]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -201,16 +182,14 @@ def test_the_greedy_grid_places_as_a_plain_loop_does(random_task: Any, seed: int
     devices, costs = place_greedily(options_of(task), sets, limits)
     feasible = 0
     for number, parts in enumerate(sets):
-        pairs = [
-            (int(t), int(task.tables.embedding_dim[t]) >> h)
-            for t, h in zip(parts.table, parts.level.tolist(), strict=True)
-        ]
+        tables = task.tables.select(parts.table)
+        tables = tables.with_dims(tables.embedding_dim >> parts.level)
         for run, limit in enumerate(limits):
-            plain = plain_greedy(task, pairs, float(limit))
+            plain = plain_greedy(task, tables, float(limit))
             assert (plain is None) == (costs[number, run] == np.inf)
             if plain is not None:
                 feasible += 1
-                assert devices[number, run, : len(pairs)].tolist() == plain
+                assert devices[number, run, : len(tables)].tolist() == plain
     assert feasible
 
 

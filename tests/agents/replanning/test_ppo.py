@@ -72,26 +72,12 @@ def test_policies_see_their_inputs_and_earn_days_in_excess(suite: DriftSuite) ->
     assert "terminal_observation" not in infos[0]
 
 
-def test_inputs_count_the_regret_since_the_last_plan() -> None:
-    replayed = np.full((1, 5, 4), 0.9)
-    replayed[:, 0] = 1.0
+def test_inputs_count_the_regret_since_the_last_plan(view: Callable[..., View]) -> None:
     inputs = PolicyInputs()
-    inputs.begin(1, 4)
+    inputs.begin(2, 4)
     regrets = []
     for since in (0, 1, 2, 3, 1, 2, 0):
-        view = View(
-            replayed,
-            np.ones((1, 5), np.bool_),
-            np.array([since / HOURS]),
-            np.array([0.1]),
-            np.zeros(1, np.bool_),
-            np.zeros((1, 4)),
-            np.array([9.0]),
-            np.ones(1),
-            np.ones(1),
-            np.zeros((1, 0)),
-        )
-        found = inputs.of(view)[0]
+        found = inputs.of(view(since_plan=np.full(2, since / HOURS), pause=np.full(2, 0.1)))[0]
         assert found[0] == pytest.approx(np.arcsinh(0.1 * 3.0 / 0.1))
         regrets.append(round(float(np.sinh(found[PER_PLAN - 2])) * HOURS, 4))
     assert regrets == [0, 1, 2, 3, 1, 2, 0]
@@ -99,24 +85,18 @@ def test_inputs_count_the_regret_since_the_last_plan() -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_that_was_killed_ends_like_one_that_was_not_and_its_agent_plays(
-    name: str, suite: DriftSuite, tmp_path: Path
+    name: str, suite: DriftSuite, tmp_path: Path, killed: Callable[..., None]
 ) -> None:
-    whole: Any = make_learner(name, suite, seed=3, **SMALL)
+    whole, costs = make_learner(name, suite, seed=3, **SMALL), list[float]()
     assert isinstance(whole, ReplanningPpoLearner)
     before = {key: array.copy() for key, array in whole.weights().items()}
     assert before["action_net.bias"].tolist() == [KEEP] + [0.0] * len(KINDS)
-    trained: Any = TrainingRun(whole, tmp_path / "whole", SMALL).run()
+    trained: Any = TrainingRun(whole, tmp_path / "whole", SMALL).run(
+        lambda _, report: costs.append(report.mean_cost_ms)
+    )
+    assert min(costs) > 0
     assert not any(np.array_equal(before[key], array) for key, array in whole.weights().items())
-
-    class Killed(Exception):
-        """Stands for a kill."""
-
-    def kill(learner: Any, report: Any) -> None:
-        assert report.mean_cost_ms > 0
-        raise Killed
-
-    with pytest.raises(Killed):
-        TrainingRun(make_learner(name, suite, seed=3, **SMALL), tmp_path / "killed", SMALL).run(kill)
+    killed(TrainingRun(make_learner(name, suite, seed=3, **SMALL), tmp_path / "killed", SMALL), 1)
     again: Any = make_learner(name, suite, seed=3, **SMALL)
     TrainingRun(again, tmp_path / "killed", SMALL, resume=True).run()
     assert again.true_cost_queries == 2 * 2 * DECISIONS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from shard_gym.envs.replanning.play import play
 from shard_gym.envs.replanning.windows import KINDS, WINDOWS
 from shard_gym.errors import InvalidOptionError
 
+MakeView = Callable[..., View]
 AGENTS: dict[str, Callable[[], ReplanningAgent]] = {
     "never": Never,
     "every 12 hours": lambda: EveryHours(12, 1),
@@ -27,25 +27,6 @@ AGENTS: dict[str, Callable[[], ReplanningAgent]] = {
     "ski-rental": lambda: SkiRental(0),
     "forecaster": lambda: Forecaster(2.0),
 }
-
-
-def view(**given: Any) -> View:
-    """A view of two episodes in which the plan in action costs 1, and those that can be made 0.9."""
-    replayed = np.full((2, 1 + len(WINDOWS), len(WINDOWS)), 0.9)
-    replayed[:, 0] = 1.0
-    values: dict[str, Any] = {
-        "replayed": replayed,
-        "legal": np.ones((2, 1 + len(WINDOWS)), np.bool_),
-        "since_plan": np.full(2, 0.5),
-        "pause": np.full(2, 0.01),
-        "must_plan": np.zeros(2, np.bool_),
-        "clock": np.zeros((2, 4)),
-        "days_left": np.full(2, 5.0),
-        "available": np.ones(2),
-        "used": np.ones(2),
-        "measured": np.ones((2, 96)),
-    }
-    return View(**(values | given))
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -64,7 +45,7 @@ def test_tables_replay_what_the_environment_does(name: str, drifting: list[Drift
             assert set(each.history.kinds[made].tolist()) == {1}
 
 
-def test_ski_rental_adds_up_the_regret_of_each_hour() -> None:
+def test_ski_rental_adds_up_the_regret_of_each_hour(view: MakeView) -> None:
     agent = SkiRental(1, 2.0)
     agent.begin(2)
     pause = np.array([0.01, 1.0])  # 0.1 a day too much: two pauses of 0.01 are 4.8 hours
@@ -72,7 +53,7 @@ def test_ski_rental_adds_up_the_regret_of_each_hour() -> None:
     assert actions == [[0, 0]] * 4 + [[2, 0]] + [[0, 0]] * 4 + [[2, 0]]
 
 
-def test_ski_rental_forgets_the_regret_of_an_older_plan() -> None:
+def test_ski_rental_forgets_the_regret_of_an_older_plan(view: MakeView) -> None:
     agent, repaired, replaced = SkiRental(1, 2.0), np.array([True, False]), np.array([0.0, 0.5])
     agent.begin(2)
     views = [view()] * 3 + [view(must_plan=repaired)] + [view()] * 3 + [view(since_plan=replaced)] + [view()]
@@ -80,12 +61,12 @@ def test_ski_rental_forgets_the_regret_of_an_older_plan() -> None:
     assert chosen.T.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0, 0], [0, 0, 0, 0, 2, 0, 0, 0, 0]]
 
 
-def test_a_threshold_is_of_the_last_hour() -> None:
+def test_a_threshold_is_of_the_last_hour(view: MakeView) -> None:
     assert RegretThreshold(0.10, 0).choose(view()).tolist() == [1, 1]
     assert RegretThreshold(0.12, 0).choose(view()).tolist() == [0, 0]
 
 
-def test_a_forecaster_chooses_the_plan_that_saves_most() -> None:
+def test_a_forecaster_chooses_the_plan_that_saves_most(view: MakeView) -> None:
     replayed = view().replayed.copy()
     replayed[:, 3, 2] = 0.5  # over the last three days, the plan for these
     agent = Forecaster(3.0)
@@ -96,7 +77,7 @@ def test_a_forecaster_chooses_the_plan_that_saves_most() -> None:
     assert agent.choose(near_the_end).tolist() == [3, 0]
 
 
-def test_plans_without_headroom_where_there_is_none() -> None:
+def test_plans_without_headroom_where_there_is_none(view: MakeView) -> None:
     legal = np.ones((2, 1 + len(KINDS)), np.bool_)
     legal[1, 1 + len(WINDOWS) :] = False
     replayed = np.full((2, 1 + len(KINDS), len(WINDOWS)), 0.9)
@@ -110,7 +91,7 @@ def test_plans_without_headroom_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("page-hinkley", 1.0), ("adwin", 0.002), ("kswin", 1e-6)])
-def test_detectors_find_a_change_and_start_anew(name: str, value: float) -> None:
+def test_detectors_find_a_change_and_start_anew(view: MakeView, name: str, value: float) -> None:
     pytest.importorskip("river")
     agent = ChangeDetector(DETECTORS[name], value, 2)
     agent.begin(2)

@@ -12,11 +12,7 @@ import torch
 
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
 from shard_gym.agents.training.registry import imported
-from shard_gym.agents.training.torch_arrays import (
-    load_optimizer_arrays,
-    network_size,
-    optimizer_arrays,
-)
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.counted import CountedShardingModel
@@ -48,10 +44,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 EVERY = pytest.mark.parametrize("case", OPTIONS)
 
 
-class Killed(Exception):
-    """Ends a run."""
-
-
 def learner(case: str, suite: TaskSuite, seed: int = 7) -> Learner:
     name, options = OPTIONS[case]
     return make_learner(name, suite, seed=seed, iterations=4, **options)
@@ -69,17 +61,12 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     random_task: Callable[..., Task],
     tmp_path: Path,
     same: Callable[[Any, Any], bool],
+    killed: Callable[..., None],
 ) -> None:
     whole = learner(case, small_suite)
     agent = TrainingRun(whole, tmp_path / "whole", {}).run()
-
-    def kill(learner: Learner, _: Any) -> None:
-        if learner.iteration in (1, 3):
-            raise Killed
-
     for part in range(2):
-        with pytest.raises(Killed):
-            TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0).run(kill)
+        killed(TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0), 1, 3)
         np.random.seed(part)  # the global generators must not matter
         torch.manual_seed(part)
     resumed = learner(case, small_suite)
@@ -138,21 +125,11 @@ def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_s
         ):
             with pytest.raises(InvalidCheckpointError):
                 take(damaged)
-    for key, wrong in {"preset": "none", "options": {"wings": 2}, "hidden": 2**40, "width": 0}.items():
+    sizes = {"hidden": 2**40, "width": 0, "max_devices": None}
+    for key, wrong in {"preset": "none", "options": {"wings": 2}, **sizes}.items():
         if key in about:
             with pytest.raises(InvalidCheckpointError):
                 load(made.weights(), {**about, key: wrong}, model, 0)
-
-
-@EVERY
-def test_going_back_to_a_state_forgets_what_came_after(
-    case: str, small_suite: TaskSuite, same: Callable[[Any, Any], bool]
-) -> None:
-    trained = learner(case, small_suite)
-    trained.iterate()
-    state = trained.state()
-    trained.load_state({name: array.copy() for name, array in state.items()})
-    assert same(trained.state(), state)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +152,9 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("rnn", {"iterations": 2.5}, "iterations must be an integer of at least 1, not 2.5"),
         ("rnn", {"episodes": 1}, "episodes must be an integer of at least 2, not 1"),
         ("rnn", {"hidden": True}, "hidden must be an integer from 1 to 4096, not True"),
         ("rnn", {"learning_rate": 1e300}, r"learning_rate must be at most 1e\+09, not 1e\+300"),
-        ("dreamshard", {"learning_rate": 1e300}, r"learning_rate must be at most 1e\+09, not 1e\+300"),
         ("ppo", {"width": 99999999999}, "width must be an integer from 1 to 4096, not 99999999999"),
         ("surco", {"samples": 3}, "samples must be even"),
         ("surco", {"steps": 100_000, "samples": 4096}, "steps times samples must be at most 10000000"),
@@ -190,13 +165,8 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
         ("attention", {"records": 769}, "records must be an integer from 1 to 768"),
         ("dqn", {"num_envs": 1}, "num_envs must be an integer from 2 to 65536"),
         ("dreamshard", {"preset": "paper", "episodes": 1}, "episodes"),
-        ("dreamshard", {"preset": "paper", "cost_features": 1}, "cost_features must be True or False"),
         ("dreamshard", {"preset": "papper"}, "preset named 'papper'.*paper"),
-        ("dreamshard", {"preset": []}, "preset"),
-        ("dreamshard", {"measurments": 3}, "measurements"),
         ("dreamshard", {"episodes": 3}, "option of preset 'dream-search' named 'episodes'"),
-        ("autoshard", {"masks": 1}, "masks must be True or False, not 1"),
-        ("autoshard", {"reward": "fame"}, "reward named 'fame'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,6 @@ import pytest
 
 from shard_gym.agents.training import Learner, TrainingRun, load_agent, make_learner, run
 from shard_gym.agents.training.learner import Report
-from shard_gym.cli import main
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -135,12 +131,8 @@ def test_one_program_at_a_time_trains_in_a_folder(make: Make) -> None:
     make().run(second)
 
 
-def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path) -> None:
-    def stop(learner: Learner, _: Report) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make().run(stop)
+def test_the_agent_of_an_unfinished_run_loads_with_a_warning(make: Make, folder: Path, killed: Any) -> None:
+    killed(make(), 1)
     with pytest.warns(UserWarning, match=r"unfinished run: 1 of 4 iterations are done\. Finish it .* --resume"):
         load_agent(folder)
     make(resume=True).run()
@@ -269,28 +261,6 @@ def test_a_state_that_does_not_fit_is_refused(
     with pytest.raises(InvalidCheckpointError, match=says) as caught:
         make(resume=True)
     assert str(folder / "training.safetensors") in str(caught.value)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
-def test_a_killed_process_is_resumed_to_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
-    args = ["train", "--agent", "rnn", "--suite", "dlrm-20x4", "--no-evaluate", "--seed", "3"]
-    for option in ("iterations=8", "episodes=3", "hidden=8"):
-        args += ["--option", option]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, "-m", "shard_gym", *args, "--out", str(killed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("iteration 3/8"):
-                process.kill()
-    assert process.returncode == -signal.SIGKILL
-    _, about = load_arrays(killed / "training.safetensors", "training")
-    assert 3 <= about["iteration"] < 8
-    assert main([*args, "--out", str(killed), "--resume"]) == 0
-    assert main([*args, "--out", str(whole)]) == 0
-    assert contents(killed) == contents(whole)
-    assert list(logged(killed, "mean_cost_ms")) == list(range(1, 9))
-    assert logged(killed, "mean_cost_ms") == logged(whole, "mean_cost_ms")
 
 
 def test_a_file_in_the_place_of_a_folder_is_found_before_anything_is_written(make: Make, folder: Path) -> None:
