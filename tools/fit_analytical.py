@@ -161,7 +161,7 @@ class Problem:
         predicted = np.empty(len(self.rows))
         predicted[self.compute] = self._compute(values)
         predicted[self.links] = self._exchange(values)
-        predicted[self.copies] = self._copy
+        predicted[self.copies] = [copy_ms(row.settings) for row in self.rows if row.kind == "copy"]
         return predicted
 
     @cached_property
@@ -191,7 +191,7 @@ class Problem:
         launch = np.where([row.settings.get("launch") == "excluded" for row in rows], 0.0, launch)
         loads = loads_of(counts, Rates(dram, l2, cycles, launch), constants)
         phases = AnalyticalCostModel(constants).device_phases(loads)
-        ms = np.array([_phase(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
+        ms = np.array([phase_ms(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
         is_atomic = np.array([row.settings.get("updates") == "atomic" for row in rows])
         return np.where(is_atomic, atomic / (constants.random_update_efficiency * dram), ms)
 
@@ -221,17 +221,6 @@ class Problem:
         crosses = num_bytes[:, 1] > 0
         latency_us = np.where(crosses, values["network_latency_us"], each("latency_us"))
         return np.where(crosses, np.maximum(inside, across), inside) + latency_us * 1e-3
-
-    @cached_property
-    def _copy(self) -> Array:
-        rows = [row for row in self.rows if row.kind == "copy"]
-        devices = [topology_of(row.settings).device for row in rows]
-        return np.array(
-            [
-                row.settings["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3
-                for row, device in zip(rows, devices, strict=True)
-            ]
-        )
 
     def fit(self, chosen: Mask, start: Array = START) -> Array:
         weights = self._weights(chosen)[chosen]
@@ -281,7 +270,14 @@ class Problem:
         return half
 
 
-def _phase(quantity: str, *phases: float) -> float:
+def copy_ms(row: Mapping[str, Any]) -> float:
+    """Ms of a copy in the memory of a device, with its launch."""
+    device = topology_of(row).device
+    return float(row["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3)
+
+
+def phase_ms(quantity: str, *phases: float) -> float:
+    """Of (4,) ms, those that a row of this quantity measures."""
     forward, backward = phases[FORWARD], phases[BACKWARD]
     return {"forward": forward, "backward": backward, "forward+backward": forward + backward}[quantity]
 
