@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import (
-    COST_MODELS,
-    AdditiveCostModel,
-    AnalyticalCostModel,
-    CountedCostModel,
-    make_cost_model,
-)
+from shard_gym.cost_models import COST_MODELS, AdditiveCostModel, AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,

@@ -11,11 +11,7 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import CostEstimate
-from shard_gym.cost_models.data.dataset import (
-    TABLE_ARRAYS,
-    CostDataset,
-    CostRecorder,
-)
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 

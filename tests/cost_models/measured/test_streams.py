@@ -13,12 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.measured.arrays import TorchArrays
-from shard_gym.cost_models.measured.streams import (
-    HistogramStream,
-    IndexStream,
-    fused_batch,
-    row_counts,
-)
+from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, fused_batch, row_counts
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools import load_pool
@@ -113,9 +108,7 @@ def test_any_cut_in_another_order_gives_the_same_sequence(
 
 
 @given(streams_of())
-def test_any_statistics_are_kept_with_bags_as_equal_as_possible(
-    case: tuple[Tables, HistogramStream],
-) -> None:
+def test_any_statistics_are_kept_with_bags_as_equal_as_possible(case: tuple[Tables, HistogramStream]) -> None:
     tables, stream = case
     batch_size, features = tables.workload.batch_size, int(tables.num_features[0])
     reads = round(float(tables.lookups_per_batch[0]))

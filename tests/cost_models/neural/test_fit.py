@@ -77,13 +77,7 @@ def test_validation_tables_are_not_trained_on(costs: SplitCosts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("steps", 0),
-        ("patience", True),
-        ("learning_rate", 0.0),
-        ("weight_decay", -1),
-    ],
+    ("name", "value"), [("steps", 0), ("patience", True), ("learning_rate", 0.0), ("weight_decay", -1)]
 )
 def test_options_out_of_range_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidOptionError, match=name):
