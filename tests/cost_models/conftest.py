@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base import CostModel
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, topology_to_json
-from shard_gym.cost_models.data.sampling import greedy_placement, random_placement
+from shard_gym.cost_models.base import CostEstimate, CostModel
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder, topology_to_json
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
@@ -180,18 +183,47 @@ def fitted(costs: SplitCosts) -> Callable[[str], NeuralCostModel]:
     )
 
 
-def _same_data(one: CostDataset, other: CostDataset) -> bool:
-    """Equal in every number, name and topology."""
-    arrays = [f.name for f in fields(CostDataset) if f.name not in ("tables", "topologies", "source")]
-    return (
-        all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-        and all(np.array_equal(getattr(one.tables, name), getattr(other.tables, name)) for name in TABLE_ARRAYS)
-        and (one.tables.names, one.tables.workload) == (other.tables.names, other.tables.workload)
-        and list(map(topology_to_json, one.topologies)) == list(map(topology_to_json, other.topologies))
-        and one.source == other.source
-    )
+@pytest.fixture(scope="session")
+def same_data(same: Callable[[Any, Any], bool]) -> Callable[[CostDataset, CostDataset], bool]:
+    """Equal in every number, name and topology, but for the sources of its numbers."""
+
+    def parts(data: CostDataset) -> dict[str, Any]:
+        return {**asdict(data), "topologies": list(map(topology_to_json, data.topologies))}
+
+    return lambda one, other: same(parts(one), parts(other))
+
+
+MEASURED = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
+"""What `measure` samples by default."""
 
 
 @pytest.fixture(scope="session")
-def same_data() -> Callable[[CostDataset, CostDataset], bool]:
-    return _same_data
+def measure() -> Callable[..., Measurements]:
+    """Collects placements on a machine that takes `factors` times as long in each phase as the analytical model says,
+    and `again` times as long as that where it measures again; the measurements in the folder."""
+
+    def make(
+        folder: Path,
+        sampler: PlacementSampler = MEASURED,
+        count: int = 2 * CYCLE,
+        *,
+        factors: Any = 1.0,
+        again: float = 1.1,
+        repeat_every: int | None = 10,
+        name: str = "fake-device",
+    ) -> Measurements:
+        class Scaled(AnalyticalCostModel):
+            hardware = name
+
+            def estimate(self, *args: Any) -> CostEstimate:
+                phases = super().estimate(*args).phases_ms * factors
+                return CostEstimate(phases, float(phases.max(axis=0).sum()))
+
+            def measure_again(self, *args: Any) -> CostEstimate:
+                first = self.estimate(*args)
+                return CostEstimate(again * first.phases_ms, again * first.total_ms)
+
+        collect(Scaled, folder, sampler, count=count, repeat_every=repeat_every)
+        return load_measurements(folder)
+
+    return make

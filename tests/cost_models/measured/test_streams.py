@@ -144,10 +144,6 @@ def test_epochs_share_their_hot_rows_and_take_cold_ones_cyclically(
     assert len(np.union1d(*cold)) == min(2 * len(cold[0]), others)
 
 
-def tensors() -> TorchArrays:
-    return TorchArrays(pytest.importorskip("torch").device("cpu"))
-
-
 @given(st.integers(1, 2**40), st.integers(1, 3), st.integers(0, 2**62))
 def test_tensors_of_any_table_have_the_lookups_of_arrays(rows: int, features: int, seed: int) -> None:
     batch_size = 64
