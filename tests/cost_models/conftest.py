@@ -25,7 +25,7 @@ from shard_gym.cost_models.neural.training import Samples, with_normalization
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.row_popularity import ReuseStatistics, reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
@@ -34,15 +34,9 @@ MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]
 
 
-@cache
-def _statistics(rows: int, lookups: float, s: float) -> ReuseStatistics:
-    """Those of one table. Tests of properties draw the same tables many times."""
-    return reuse_statistics([rows], [lookups], [0.0], [s])
-
-
 @pytest.fixture(scope="session")
 def zipf_tables() -> MakeTables:
-    """Tables read by a Zipf law of exponent s; s = 0 is uniform. One number serves for all tables."""
+    """Tables read by a Zipf law of exponent s, with statistics that are not rounded. One number serves for all."""
 
     def make(
         rows: Sequence[int],
@@ -55,24 +49,11 @@ def zipf_tables() -> MakeTables:
         weight_dtype: str = "fp32",
         optimizer: str = "sgd",
     ) -> Tables:
-        def each(value: float | Sequence[float]) -> np.ndarray:
-            return np.broadcast_to(np.asarray(value), (len(rows),))
-
-        read = [
-            _statistics(*table)
-            for table in zip(rows, (each(pooling) * float(batch_size)).tolist(), each(s).tolist(), strict=True)
-        ]
-        statistics = ReuseStatistics(*map(np.concatenate, zip(*read, strict=True)))
-        return Tables(
-            num_embeddings=np.asarray(rows),
-            embedding_dim=each(dims),
-            pooling_factor=each(pooling),
-            distinct_rows=statistics.distinct_rows,
-            reuse_histogram=statistics.reuse_histogram,
-            access_histogram=statistics.access_histogram,
-            workload=Workload(batch_size, weight_dtype, optimizer),
-            num_features=each(features),
-        )
+        workload = Workload(batch_size, weight_dtype, optimizer)
+        tables = Tables.from_zipf(rows, dims, pooling, s, workload, np.broadcast_to(features, len(rows)))
+        laws = np.zeros(len(rows)), np.broadcast_to(np.asarray(s, float), len(rows))
+        exact = reuse_statistics(tables.num_embeddings.astype(float), tables.lookups_per_batch, *laws)
+        return replace(tables, **exact._asdict())
 
     return make
 
