@@ -23,7 +23,6 @@ from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, J
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Worker, reply_to
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -34,8 +33,7 @@ MUCH = 2**40
 
 
 def one_table(rows: int = 100) -> Tables:
-    reuse = [[1.0] + [0.0] * (NUM_BINS - 1)]
-    return Tables([rows], [4], [1.0], [8.0], reuse, reuse, Workload(8, "fp32", "sgd"))
+    return Tables.from_zipf([rows], 4, 1.0, 0.0, Workload(8, "fp32", "sgd"))
 
 
 def commands(iterations: int, tables: Tables | None = None, *, exchange: bool = True) -> list[Command]:
