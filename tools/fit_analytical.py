@@ -92,19 +92,6 @@ class Row(NamedTuple):
     kind: str
     not_fitted: str
 
-    @property
-    def origin(self) -> str:
-        return str(self.settings["origin"])
-
-    @property
-    def is_hopper(self) -> bool:
-        return self.kind in ("forward", "backward") and self.settings["hardware"] in ("h100-dgx", "h200-dgx")
-
-    @property
-    def split_class(self) -> str:
-        """Rows of different classes share no parameter, so each class is split by itself."""
-        return self.kind if self.kind in EXCHANGES else "compute"
-
 
 def read_rows() -> list[Row]:
     """The rows that the model can be compared with: no whole iterations, no ratios of fused to unfused."""
@@ -147,11 +134,13 @@ class Problem:
         self.rows = rows
         self.measured = np.array([row.measured for row in rows])
         self.kinds = np.array([row.kind for row in rows])
-        self.origins = np.array([row.origin for row in rows])
-        self.classes = np.array([row.split_class for row in rows])
+        self.origins = np.array([str(row.settings["origin"]) for row in rows])
         self.fitted = np.array([not row.not_fitted for row in rows])
-        self.hopper = np.array([row.is_hopper for row in rows])
+        on_hopper = [row.settings.get("hardware") in ("h100-dgx", "h200-dgx") for row in rows]
+        self.hopper = np.isin(self.kinds, ("forward", "backward")) & on_hopper
         self.links = np.isin(self.kinds, EXCHANGES)
+        # Rows of different classes share no parameter, so each class is split by itself.
+        self.classes = np.where(self.links, self.kinds, "compute")
         self.copies = self.kinds == "copy"
         self.compute = ~self.links & ~self.copies
 

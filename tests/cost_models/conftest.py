@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,12 +61,6 @@ def zipf_tables() -> MakeTables:
 COUNTS = {"train": 400, "validation": 60, "test": 120}
 
 
-class Drawn(NamedTuple):
-    tables: Tables
-    topology: Topology
-    placement: Placement
-
-
 @pytest.fixture(scope="session")
 def untrained(costs: SplitCosts) -> Callable[..., NeuralCostModel]:
     """A network that reads its inputs as a trained one does, with random weights. `wild` makes the weights so large
@@ -91,16 +85,16 @@ def untrained(costs: SplitCosts) -> Callable[..., NeuralCostModel]:
 
 
 @pytest.fixture(scope="session")
-def drawn(random_tables: Any) -> Callable[[int], Drawn]:
+def drawn(random_tables: Any) -> Callable[[int], tuple[Tables, Topology, Placement]]:
     """Random tables, one to six devices on one to three hosts, and any placement."""
 
-    def draw(seed: int) -> Drawn:
+    def draw(seed: int) -> tuple[Tables, Topology, Placement]:
         rng = np.random.default_rng(seed)
         count, devices = int(rng.integers(1, 15)), int(rng.integers(1, 7))
         topology = hardware_profile("a100-dgx").topology(
             devices, devices_per_host=int(rng.integers(-(-devices // 3), 7))
         )
-        return Drawn(random_tables(rng, count), topology, rng.integers(devices, size=count))
+        return random_tables(rng, count), topology, rng.integers(devices, size=count)
 
     return draw
 
