@@ -357,19 +357,13 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
-        return self._lower_bound(loads, topology), self._upper_bound(loads, topology)
-
-    def _upper_bound(self, loads: FloatArray, topology: Topology) -> float:
-        cluster = topology.cluster()
-        # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
-        which = np.unique([0, topology.num_devices - 1])
-        all_on_one = np.zeros((len(which), topology.num_devices, self.num_loads))
-        all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
-        return float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum())
-
-    def _lower_bound(self, loads: FloatArray, topology: Topology) -> float:
-        size, split = topology.num_devices, self.num_sum_loads
+        size, split, cluster = topology.num_devices, self.num_sum_loads, topology.cluster()
         even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
-        return float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), topology.cluster()))
+        lower = float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))
+        # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
+        which = np.unique([0, size - 1])
+        all_on_one = np.zeros((len(which), size, self.num_loads))
+        all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
+        return lower, float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum())

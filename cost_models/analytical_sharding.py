@@ -31,14 +31,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models import collectives
 from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms
-from shard_gym.cost_models.analytical import (
-    OUTPUT_BYTES,
-    OUTPUT_BYTES_SENT,
-    SORT_MS,
-    AnalyticalCostModel,
-    Constants,
-)
+from shard_gym.cost_models.analytical import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel, Constants
 from shard_gym.cost_models.base import (
     BACKWARD_COMM,
     COMPUTE,
@@ -46,15 +41,6 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     FloatArray,
     largest_of_others,
-)
-from shard_gym.cost_models.collectives import (
-    all_reduce_bytes,
-    all_reduce_ms,
-    all_to_all_bytes,
-    codec_ms,
-    host_reduce_scatter_bytes,
-    host_reduce_scatter_ms,
-    reduce_scatter_ms,
 )
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
@@ -142,16 +128,16 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         took = all_to_all_ms(outputs, cluster)
         # An exchange that no topology of a batch has would add zeros, which take time but change no bit.
         if partial.any():
-            took = took + reduce_scatter_ms(partial, cluster)
+            took = took + collectives.reduce_scatter_ms(partial, cluster)
         if host_partial.any():
-            took = took + host_reduce_scatter_ms(host_partial, cluster)
+            took = took + collectives.host_reduce_scatter_ms(host_partial, cluster)
         if codec.any():
             devices = np.asarray(cluster.num_devices)[..., None]
             summed = outputs + partial / devices + host_partial / (cluster.num_peers + 1.0)
-            took = took + codec_ms(outputs + partial + host_partial, summed, codec, cluster)
+            took = took + collectives.codec_ms(outputs + partial + host_partial, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took
         if gradient.any():
-            took = took + all_reduce_ms(gradient, cluster)
+            took = took + collectives.all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
 
     def costs_with_one(
@@ -168,7 +154,11 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         """
         shared = device_loads[:, self.shared_loads]
         outputs, partial, host_partial, gradient, codec = shared.T
-        exchanges = (reduce_scatter_ms, partial), (host_reduce_scatter_ms, host_partial), (all_reduce_ms, gradient)
+        exchanges = (
+            (collectives.reduce_scatter_ms, partial),
+            (collectives.host_reduce_scatter_ms, host_partial),
+            (collectives.all_reduce_ms, gradient),
+        )
         times = [exchange(sent, cluster) if sent.any() else np.zeros(1) for exchange, sent in exchanges]
         others_change = (new_loads[:, self.shared_loads][:, 1:] != shared[devices, 1:]).any()
         if others_change or codec.any() or any(took.min() < took.max() for took in times):
@@ -187,10 +177,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         """(..., D, 2) bytes of all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""
         outputs, partial, host_partial, gradient, _ = np.moveaxis(loads[..., self.shared_loads], -1, 0)
         sent = {
-            "all_to_all": all_to_all_bytes(outputs, cluster),
-            "reduce_scatter": all_to_all_bytes(partial, cluster),
-            "host_reduce_scatter": host_reduce_scatter_bytes(host_partial, cluster),
-            "all_reduce": all_reduce_bytes(gradient, cluster),
+            "all_to_all": collectives.all_to_all_bytes(outputs, cluster),
+            "reduce_scatter": collectives.all_to_all_bytes(partial, cluster),
+            "host_reduce_scatter": collectives.host_reduce_scatter_bytes(host_partial, cluster),
+            "all_reduce": collectives.all_reduce_bytes(gradient, cluster),
         }
         return {name: np.stack(pair, axis=-1) for name, pair in sent.items()}
 
@@ -202,22 +192,16 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         variant bounds it. The upper bound gives every device at once the largest of every table; the lower one splits
         the least evenly.
         """
-        legal, split = variants.legal[..., None], self.num_sum_loads
-        total = loads * variants.parts[..., None]
-        least = np.where(legal, total[..., :split], np.inf).min(axis=1)
-        return self._least(variants, loads, least, topology), self._most(variants, loads, topology)
-
-    def _most(self, variants: Variants, loads: FloatArray, topology: Topology) -> float:
+        legal, split, cluster = variants.legal[..., None], self.num_sum_loads, topology.cluster()
         halves = np.array([kind == COLUMN_WISE for kind in variants.sharding_types])
         on_one = np.where(halves, variants.parts, 1)[..., None] * loads  # all halves may be on one device
-        on_one[..., self.num_sum_loads :] = loads[..., self.num_sum_loads :]
-        largest = np.where(variants.legal[..., None], on_one, 0.0).max(axis=1)
+        on_one[..., split:] = loads[..., split:]
+        largest = np.where(legal, on_one, 0.0).max(axis=1)
         device = self.reduce(largest, np.zeros(len(largest), np.int64), 1)
-        every = np.repeat(device, topology.num_devices, axis=0)
-        return float(self.costs(every, topology.cluster())[1])
+        high = float(self.costs(np.repeat(device, topology.num_devices, axis=0), cluster)[1])
 
-    def _least(self, variants: Variants, loads: FloatArray, least: FloatArray, topology: Topology) -> float:
-        legal, split = variants.legal[..., None], self.num_sum_loads
+        total = loads * variants.parts[..., None]
+        least = np.where(legal, total[..., :split], np.inf).min(axis=1)
         maxima = np.where(legal, loads[..., split:], np.inf).min(axis=(0, 1))
         even = np.concatenate([least.sum(axis=0) / topology.num_devices, maxima])
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
@@ -226,4 +210,4 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         # for two exchanges together than for one after the other.
         may_be_replicated = DATA_PARALLEL in variants.sharding_types
         outputs = 0.0 if may_be_replicated else float(loads[:, 0, OUTPUT_BYTES_SENT].sum())
-        return float(compute + 2 * least_all_to_all_ms(outputs, topology.cluster()))
+        return float(compute + 2 * least_all_to_all_ms(outputs, cluster)), high

@@ -98,11 +98,12 @@ def compare(
     analytical = AnalyticalCostModel()
     assumed = profile or profile_in(train)
     train_estimates, test_estimates = (estimates_of(analytical, part.on(assumed)) for part in (train, test))
+    scaled = test_estimates.phases_ms * _phase_factors(train, train_estimates)
     calibrated = calibrated_profile(train, assumed)
     name = f"analytical, {assumed.device.name}"
     estimates = {
         name: test_estimates,
-        f"{name}, scaled": _scaled(test_estimates, _phase_factors(train, train_estimates)),
+        f"{name}, scaled": Estimates(scaled, np.maximum(scaled.max(axis=1).sum(axis=-1), LEAST_MS)),
         f"{name}, calibrated": estimates_of(analytical, test.on(calibrated)),
         "linear": estimates_of(fit_linear(train), test),
         **{name: estimates_of(model, test) for name, model in models.items()},
@@ -119,11 +120,6 @@ def _phase_factors(data: CostDataset, estimates: Estimates) -> FloatArray:
         if both.any():
             factors[phase] = np.exp(np.log(measured[both] / estimated[both]).mean())
     return factors
-
-
-def _scaled(estimates: Estimates, factors: FloatArray) -> Estimates:
-    phases = estimates.phases_ms * factors
-    return Estimates(phases, np.maximum(phases.max(axis=1).sum(axis=-1), LEAST_MS))
 
 
 # The page

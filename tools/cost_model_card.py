@@ -22,9 +22,11 @@ from fit_analytical import (
     Array,
     Error,
     Problem,
+    copy_ms,
     current_parameters,
     errors_by_kind,
     held_out,
+    phase_ms,
     read_rows,
 )
 from published import MEASUREMENTS, measured_value, settings_of, tables_of, topology_of
@@ -32,7 +34,7 @@ from published import MEASUREMENTS, measured_value, settings_of, tables_of, topo
 from shard_gym.agents import GreedyAgent
 from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import BACKWARD, FORWARD, AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.io.files import read_json, write_atomically
 from shard_gym.io.markdown import table, with_block
 from shard_gym.tasks import Task
@@ -121,8 +123,7 @@ def _compare(row: Mapping[str, Any], model: AdditiveCostModel) -> Comparison:
 def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
     topology, quantity = topology_of(row), row["quantity"]
     if quantity == "dram":
-        device = topology.device
-        return float(row["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3)
+        return copy_ms(row)
     if quantity == "all-to-all":
         sent = np.full(topology.num_devices, float(row["num_bytes"]))
         return float(all_to_all_ms(sent, topology.cluster()).max())
@@ -135,8 +136,7 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
     if quantity == "unfused/fused":
         alone = model.single_table_phases(model.table_loads(tables, topology), topology)
         return float(alone.sum() / fused.sum())
-    forward, backward = fused[FORWARD], fused[BACKWARD]
-    return float({"forward": forward, "backward": backward, "forward+backward": forward + backward}[quantity])
+    return float(phase_ms(quantity, *fused))
 
 
 # The errors and constants

@@ -92,19 +92,6 @@ class Row(NamedTuple):
     kind: str
     not_fitted: str
 
-    @property
-    def origin(self) -> str:
-        return str(self.settings["origin"])
-
-    @property
-    def is_hopper(self) -> bool:
-        return self.kind in ("forward", "backward") and self.settings["hardware"] in ("h100-dgx", "h200-dgx")
-
-    @property
-    def split_class(self) -> str:
-        """Rows of different classes share no parameter, so each class is split by itself."""
-        return self.kind if self.kind in EXCHANGES else "compute"
-
 
 def read_rows() -> list[Row]:
     """The rows that the model can be compared with: no whole iterations, no ratios of fused to unfused."""
@@ -147,11 +134,13 @@ class Problem:
         self.rows = rows
         self.measured = np.array([row.measured for row in rows])
         self.kinds = np.array([row.kind for row in rows])
-        self.origins = np.array([row.origin for row in rows])
-        self.classes = np.array([row.split_class for row in rows])
+        self.origins = np.array([str(row.settings["origin"]) for row in rows])
         self.fitted = np.array([not row.not_fitted for row in rows])
-        self.hopper = np.array([row.is_hopper for row in rows])
+        on_hopper = [row.settings.get("hardware") in ("h100-dgx", "h200-dgx") for row in rows]
+        self.hopper = np.isin(self.kinds, ("forward", "backward")) & on_hopper
         self.links = np.isin(self.kinds, EXCHANGES)
+        # Rows of different classes share no parameter, so each class is split by itself.
+        self.classes = np.where(self.links, self.kinds, "compute")
         self.copies = self.kinds == "copy"
         self.compute = ~self.links & ~self.copies
 
@@ -161,7 +150,7 @@ class Problem:
         predicted = np.empty(len(self.rows))
         predicted[self.compute] = self._compute(values)
         predicted[self.links] = self._exchange(values)
-        predicted[self.copies] = self._copy
+        predicted[self.copies] = [copy_ms(row.settings) for row in self.rows if row.kind == "copy"]
         return predicted
 
     @cached_property
@@ -191,7 +180,7 @@ class Problem:
         launch = np.where([row.settings.get("launch") == "excluded" for row in rows], 0.0, launch)
         loads = loads_of(counts, Rates(dram, l2, cycles, launch), constants)
         phases = AnalyticalCostModel(constants).device_phases(loads)
-        ms = np.array([_phase(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
+        ms = np.array([phase_ms(row.settings["quantity"], *one) for row, one in zip(rows, phases, strict=True)])
         is_atomic = np.array([row.settings.get("updates") == "atomic" for row in rows])
         return np.where(is_atomic, atomic / (constants.random_update_efficiency * dram), ms)
 
@@ -221,17 +210,6 @@ class Problem:
         crosses = num_bytes[:, 1] > 0
         latency_us = np.where(crosses, values["network_latency_us"], each("latency_us"))
         return np.where(crosses, np.maximum(inside, across), inside) + latency_us * 1e-3
-
-    @cached_property
-    def _copy(self) -> Array:
-        rows = [row for row in self.rows if row.kind == "copy"]
-        devices = [topology_of(row.settings).device for row in rows]
-        return np.array(
-            [
-                row.settings["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3
-                for row, device in zip(rows, devices, strict=True)
-            ]
-        )
 
     def fit(self, chosen: Mask, start: Array = START) -> Array:
         weights = self._weights(chosen)[chosen]
@@ -281,7 +259,14 @@ class Problem:
         return half
 
 
-def _phase(quantity: str, *phases: float) -> float:
+def copy_ms(row: Mapping[str, Any]) -> float:
+    """Ms of a copy in the memory of a device, with its launch."""
+    device = topology_of(row).device
+    return float(row["num_bytes"] / (device.dram_gb_per_s * 1e6) + device.kernel_launch_us * 1e-3)
+
+
+def phase_ms(quantity: str, *phases: float) -> float:
+    """Of (4,) ms, those that a row of this quantity measures."""
     forward, backward = phases[FORWARD], phases[BACKWARD]
     return {"forward": forward, "backward": backward, "forward+backward": forward + backward}[quantity]
 

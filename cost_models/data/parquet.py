@@ -69,7 +69,8 @@ def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
         "phases_ms": [ms[:count].ravel() for ms, count in zip(data.phases_ms, data.num_devices, strict=True)],
         **{name: getattr(info, name) for name in _INFO},
     }
-    return {"tables": _write("tables", tables), "placements": _write("placements", placements)}
+    columns = {"tables": tables, "placements": placements}
+    return {kind: write_table(each, _schema(kind)) for kind, each in columns.items()}
 
 
 def from_parquet(
@@ -102,10 +103,6 @@ def _schema(kind: str) -> Any:
             **dict.fromkeys(HISTOGRAMS, arrow.list_(real, NUM_BINS)),
         }
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
-
-
-def _write(kind: str, columns: Mapping[str, Any]) -> bytes:
-    return write_table(columns, _schema(kind))
 
 
 def _read(kind: str, content: bytes) -> dict[str, Any]:

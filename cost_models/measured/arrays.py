@@ -66,28 +66,24 @@ class TorchArrays(Arrays):
     epochs = 4
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        import torch
+
+        self._torch, self._device = torch, device
 
     @override
     def arange(self, start: int, stop: int) -> Array:
-        import torch
-
-        return torch.arange(start, stop, device=self._device)
+        return self._torch.arange(start, stop, device=self._device)
 
     @override
     def moved(self, numbers: NDArray[Any]) -> Array:
-        import torch
-
-        tensor = torch.from_numpy(numbers.view(np.int64))
+        tensor = self._torch.from_numpy(numbers.view(np.int64))
         if self._device.type == "cuda" and len(numbers):  # from pinned memory the copy is quicker, and nobody waits
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 
     @override
     def concatenate(self, parts: Sequence[Array]) -> Array:
-        import torch
-
-        return torch.cat([self.arange(0, 0), *parts])
+        return self._torch.cat([self.arange(0, 0), *parts])
 
     @override
     def repeat(self, numbers: Array, times: Array, total: int) -> Array:

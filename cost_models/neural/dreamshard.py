@@ -10,15 +10,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
+from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
-from shard_gym.cost_models.neural.features import (
-    LATENT,
-    fitted_feature_normalization,
-    new_table_network,
-    plain_features,
-    table_latents,
-)
+from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -47,7 +42,7 @@ class DreamShardCostModel(NeuralCostModel):
     @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         return {
-            **new_table_network(rng),
+            **features.new_table_network(rng),
             **net.new_heads(rng, "phases", LATENT, HIDDEN, len(HEADS)),
             **net.new_mlp(rng, "overall", (LATENT, HIDDEN, 1)),
         }
@@ -55,18 +50,18 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
-        return fitted_feature_normalization(data.inputs)
+        return features.fitted_feature_normalization(data.inputs)
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
         """(T, 21) float32, DreamShard's features as plain numbers."""
-        features: NDArray[np.float32] = plain_features(tables.features())
-        return features
+        plain: NDArray[np.float32] = features.plain_features(tables.features())
+        return plain
 
     @classmethod
     @override
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        latents = table_latents(weights, inputs)
+        latents = features.table_latents(weights, inputs)
         return net.joined([latents, inputs[:, :1] * 0.0 + 1.0])
 
     @classmethod

@@ -14,15 +14,10 @@ from typing_extensions import override
 
 from shard_gym.cost_models.analytical import OUTPUT_BYTES
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
+from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
-from shard_gym.cost_models.neural.features import (
-    LATENT,
-    fitted_feature_normalization,
-    new_table_network,
-    plain_features,
-    table_latents,
-)
+from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster
@@ -55,7 +50,7 @@ class NeuroShardCostModel(NeuralCostModel):
     @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         return {
-            **new_table_network(rng),
+            **features.new_table_network(rng),
             **net.new_heads(rng, "compute", LATENT, HIDDEN, 2),
             **new_communication(rng),
         }
@@ -64,19 +59,19 @@ class NeuroShardCostModel(NeuralCostModel):
     @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         return {
-            **fitted_feature_normalization(data.inputs[:, :-1]),
+            **features.fitted_feature_normalization(data.inputs[:, :-1]),
             **fitted_communication_normalization(data, data.loads[..., LATENT]),
         }
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
         """(T, 22) float32: DreamShard's features as plain numbers, and MiB of pooled outputs."""
-        return np.concatenate([plain_features(tables.features()), output_mib(tables)[:, None]], axis=1)
+        return np.concatenate([features.plain_features(tables.features()), output_mib(tables)[:, None]], axis=1)
 
     @classmethod
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """The last summed latent is the MiB of pooled outputs."""
-        latents = table_latents(weights, inputs[:, :-1])
+        latents = features.table_latents(weights, inputs[:, :-1])
         return net.joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
 
     @classmethod

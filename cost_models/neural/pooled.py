@@ -18,17 +18,10 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base import COMMUNICATION
 from shard_gym.cost_models.neural import network as net
+from shard_gym.cost_models.neural import neuroshard
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.cost_models.neural.neuroshard import (
-    MIB,
-    ROUTE_FEATURES,
-    SKEW_FEATURES,
-    communication,
-    fitted_communication_normalization,
-    new_communication,
-    output_mib,
-)
+from shard_gym.cost_models.neural.neuroshard import MIB, ROUTE_FEATURES, SKEW_FEATURES, output_mib
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Cluster
@@ -63,7 +56,7 @@ class PooledCostModel(NeuralCostModel):
             **net.new_mlp(rng, "table", (len(FEATURE_NAMES) + NUM_BINS + cls.num_work, 128, LATENT)),
             **net.new_heads(rng, "compute", device, HIDDEN, 2),
             **net.new_shortcut("compute", device, 2),
-            **new_communication(rng, ROUTE_HIDDEN),
+            **neuroshard.new_communication(rng, ROUTE_HIDDEN),
             **net.new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
             **net.new_shortcut("backward_comm", ROUTE_FEATURES, 1),
             **net.new_normalization("work", cls.num_work),
@@ -78,7 +71,7 @@ class PooledCostModel(NeuralCostModel):
         return {
             **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
             **net.fitted_normalization("device", cls._device(data.loads)[used]),
-            **fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
+            **neuroshard.fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
             "phase.scale": data.phases_ms[used].mean(axis=0),
         }
 
@@ -116,7 +109,7 @@ class PooledCostModel(NeuralCostModel):
     @classmethod
     @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        return communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
+        return neuroshard.communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
 
 
 def work(tables: Tables) -> NDArray[np.float64]:

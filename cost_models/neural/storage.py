@@ -7,11 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dreamshard import (
-    DreamShardCostModel,
-    MeanDevicesCostModel,
-    MeanTablesCostModel,
-)
+from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel, MeanDevicesCostModel, MeanTablesCostModel
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel

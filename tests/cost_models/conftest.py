@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base import CostModel
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder, topology_to_json
-from shard_gym.cost_models.data.sampling import greedy_placement, random_placement
+from shard_gym.cost_models.base import CostEstimate, CostModel
+from shard_gym.cost_models.data.collecting import collect
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder, topology_to_json
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
@@ -22,7 +25,7 @@ from shard_gym.cost_models.neural.training import Samples, with_normalization
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
-from shard_gym.row_popularity import ReuseStatistics, reuse_statistics
+from shard_gym.row_popularity import reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
@@ -31,15 +34,9 @@ MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]
 
 
-@cache
-def _statistics(rows: int, lookups: float, s: float) -> ReuseStatistics:
-    """Those of one table. Tests of properties draw the same tables many times."""
-    return reuse_statistics([rows], [lookups], [0.0], [s])
-
-
 @pytest.fixture(scope="session")
 def zipf_tables() -> MakeTables:
-    """Tables read by a Zipf law of exponent s; s = 0 is uniform. One number serves for all tables."""
+    """Tables read by a Zipf law of exponent s, with statistics that are not rounded. One number serves for all."""
 
     def make(
         rows: Sequence[int],
@@ -52,35 +49,16 @@ def zipf_tables() -> MakeTables:
         weight_dtype: str = "fp32",
         optimizer: str = "sgd",
     ) -> Tables:
-        def each(value: float | Sequence[float]) -> np.ndarray:
-            return np.broadcast_to(np.asarray(value), (len(rows),))
-
-        read = [
-            _statistics(*table)
-            for table in zip(rows, (each(pooling) * float(batch_size)).tolist(), each(s).tolist(), strict=True)
-        ]
-        statistics = ReuseStatistics(*map(np.concatenate, zip(*read, strict=True)))
-        return Tables(
-            num_embeddings=np.asarray(rows),
-            embedding_dim=each(dims),
-            pooling_factor=each(pooling),
-            distinct_rows=statistics.distinct_rows,
-            reuse_histogram=statistics.reuse_histogram,
-            access_histogram=statistics.access_histogram,
-            workload=Workload(batch_size, weight_dtype, optimizer),
-            num_features=each(features),
-        )
+        workload = Workload(batch_size, weight_dtype, optimizer)
+        tables = Tables.from_zipf(rows, dims, pooling, s, workload, np.broadcast_to(features, len(rows)))
+        laws = np.zeros(len(rows)), np.broadcast_to(np.asarray(s, float), len(rows))
+        exact = reuse_statistics(tables.num_embeddings.astype(float), tables.lookups_per_batch, *laws)
+        return replace(tables, **exact._asdict())
 
     return make
 
 
 COUNTS = {"train": 400, "validation": 60, "test": 120}
-
-
-class Drawn(NamedTuple):
-    tables: Tables
-    topology: Topology
-    placement: Placement
 
 
 @pytest.fixture(scope="session")
@@ -107,16 +85,16 @@ def untrained(costs: SplitCosts) -> Callable[..., NeuralCostModel]:
 
 
 @pytest.fixture(scope="session")
-def drawn(random_tables: Any) -> Callable[[int], Drawn]:
+def drawn(random_tables: Any) -> Callable[[int], tuple[Tables, Topology, Placement]]:
     """Random tables, one to six devices on one to three hosts, and any placement."""
 
-    def draw(seed: int) -> Drawn:
+    def draw(seed: int) -> tuple[Tables, Topology, Placement]:
         rng = np.random.default_rng(seed)
         count, devices = int(rng.integers(1, 15)), int(rng.integers(1, 7))
         topology = hardware_profile("a100-dgx").topology(
             devices, devices_per_host=int(rng.integers(-(-devices // 3), 7))
         )
-        return Drawn(random_tables(rng, count), topology, rng.integers(devices, size=count))
+        return random_tables(rng, count), topology, rng.integers(devices, size=count)
 
     return draw
 
@@ -180,18 +158,47 @@ def fitted(costs: SplitCosts) -> Callable[[str], NeuralCostModel]:
     )
 
 
-def _same_data(one: CostDataset, other: CostDataset) -> bool:
-    """Equal in every number, name and topology."""
-    arrays = [f.name for f in fields(CostDataset) if f.name not in ("tables", "topologies", "source")]
-    return (
-        all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-        and all(np.array_equal(getattr(one.tables, name), getattr(other.tables, name)) for name in TABLE_ARRAYS)
-        and (one.tables.names, one.tables.workload) == (other.tables.names, other.tables.workload)
-        and list(map(topology_to_json, one.topologies)) == list(map(topology_to_json, other.topologies))
-        and one.source == other.source
-    )
+@pytest.fixture(scope="session")
+def same_data(same: Callable[[Any, Any], bool]) -> Callable[[CostDataset, CostDataset], bool]:
+    """Equal in every number, name and topology, but for the sources of its numbers."""
+
+    def parts(data: CostDataset) -> dict[str, Any]:
+        return {**asdict(data), "topologies": list(map(topology_to_json, data.topologies))}
+
+    return lambda one, other: same(parts(one), parts(other))
+
+
+MEASURED = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
+"""What `measure` samples by default."""
 
 
 @pytest.fixture(scope="session")
-def same_data() -> Callable[[CostDataset, CostDataset], bool]:
-    return _same_data
+def measure() -> Callable[..., Measurements]:
+    """Collects placements on a machine that takes `factors` times as long in each phase as the analytical model says,
+    and `again` times as long as that where it measures again; the measurements in the folder."""
+
+    def make(
+        folder: Path,
+        sampler: PlacementSampler = MEASURED,
+        count: int = 2 * CYCLE,
+        *,
+        factors: Any = 1.0,
+        again: float = 1.1,
+        repeat_every: int | None = 10,
+        name: str = "fake-device",
+    ) -> Measurements:
+        class Scaled(AnalyticalCostModel):
+            hardware = name
+
+            def estimate(self, *args: Any) -> CostEstimate:
+                phases = super().estimate(*args).phases_ms * factors
+                return CostEstimate(phases, float(phases.max(axis=0).sum()))
+
+            def measure_again(self, *args: Any) -> CostEstimate:
+                first = self.estimate(*args)
+                return CostEstimate(again * first.phases_ms, again * first.total_ms)
+
+        collect(Scaled, folder, sampler, count=count, repeat_every=repeat_every)
+        return load_measurements(folder)
+
+    return make

@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import (
-    COST_MODELS,
-    AdditiveCostModel,
-    AnalyticalCostModel,
-    CountedCostModel,
-    make_cost_model,
-)
+from shard_gym.cost_models import COST_MODELS, AdditiveCostModel, AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,
@@ -105,7 +99,9 @@ def test_fast_ways_are_dropped_where_a_subclass_overrides_their_formulas() -> No
     assert Restated().plain_costs == MODEL.plain_costs
     for changed in (Communication, Phased, Mixed, PerTable, type("Below", (PerTable,), {})):
         assert changed().plain_costs is None, changed
-        assert changed.costs_with_one is AdditiveCostModel.costs_with_one is not AnalyticalCostModel.costs_with_one
+        for name in ("costs_with_one", "linear_costs"):
+            plain = getattr(AdditiveCostModel, name)
+            assert getattr(changed, name) is plain is not getattr(AnalyticalCostModel, name)
 
 
 def test_only_valid_placements_have_an_estimate() -> None:

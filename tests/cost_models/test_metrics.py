@@ -78,13 +78,6 @@ def test_a_model_has_no_error_on_its_own_costs(costs: SplitCosts) -> None:
     assert found.phases["backward"].mape == pytest.approx(0.75)
 
 
-def test_phases_that_no_device_spends_time_in_have_no_error(costs: SplitCosts) -> None:
-    alone = costs.data.take(np.flatnonzero(costs.data.num_devices == 1))
-    found = errors(MODEL, alone)
-    assert found.phases["forward_comm"].count == 0
-    assert found.phases["forward"].count == len(alone)
-
-
 def test_rankings_range_from_the_measured_order_to_the_reverse(ranked_tasks: list[CostDataset], fitted: Any) -> None:
     exact = ranking(MODEL, ranked_tasks)
     assert (exact.kendall_tau, exact.regret, exact.tasks) == (pytest.approx(1.0), {1: 0.0, 5: 0.0}, 4)

@@ -9,59 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.calibration import DEVICE, LINKS
-from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
-from shard_gym.cost_models.data.measurements import Measurements, load_measurements
-from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
+from shard_gym.cost_models.data.measurements import load_measurements
 from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
-from shard_gym.workload import Workload
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHIPPED = "cpu-amd-epyc-2-threads"
-SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 FACTORS = np.array([2.0, 0.5, 4.0, 1.25])
-REPEAT_FACTOR = 1.1
-"""Repeated over first measurements."""
-
-
-def measure(
-    folder: Path,
-    sampler: PlacementSampler = SAMPLER,
-    count: int = 2 * CYCLE,
-    repeat_every: int | None = 10,
-    factors: np.ndarray = FACTORS,
-) -> Measurements:
-    """The analytical model times `factors`, and in repeats times `REPEAT_FACTOR`."""
-
-    class Scaled(AnalyticalCostModel):
-        hardware = "fake-device"
-
-        def estimate(self, *args: Any) -> CostEstimate:
-            return self._scaled(1.0, *args)
-
-        def measure_again(self, *args: Any) -> CostEstimate:
-            return self._scaled(REPEAT_FACTOR, *args)
-
-        def _scaled(self, factor: float, *args: Any) -> CostEstimate:
-            phases = super().estimate(*args).phases_ms * factors * factor
-            return CostEstimate(phases, float(phases.max(axis=0).sum()))
-
-    collect(Scaled, folder, sampler, count=count, repeat_every=repeat_every)
-    return load_measurements(folder)
 
 
 @pytest.fixture(scope="module")
-def measurements(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
-    return measure(tmp_path_factory.mktemp("measurements"))
-
-
-@pytest.fixture(scope="module")
-def comparison(measurements: Measurements) -> Comparison:
-    return compare(measurements, {})
+def comparison(measure: Any, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare(measure(tmp_path_factory.mktemp("measurements"), factors=FACTORS), {})
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +32,13 @@ def shipped() -> Comparison:
     return compare(load_measurements(RESULTS / "measurements" / SHIPPED), {})
 
 
-def test_measurements_may_have_no_repeats(tmp_path: Path) -> None:
+def test_measurements_may_have_no_repeats(tmp_path: Path, measure: Any) -> None:
     without = compare(measure(tmp_path, count=20, repeat_every=None), {})
     assert without.repeat_errors is None
     assert REPEATED not in page([without], "command", [""]).split("### Errors")[1]
 
 
-def test_a_data_set_without_test_tables_is_refused(tmp_path: Path) -> None:
+def test_a_data_set_without_test_tables_is_refused(tmp_path: Path, measure: Any) -> None:
     with pytest.raises(InvalidOptionError, match="'test'"):
         compare(measure(tmp_path, count=3), {})
 
@@ -112,7 +75,7 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
     assert calibrated != 1825
 
 
-def test_the_page_has_failures_and_spreads(tmp_path: Path) -> None:
+def test_the_page_has_failures_and_spreads(tmp_path: Path, measure: Any) -> None:
     measure(tmp_path, count=20)
     append_failed(tmp_path, [FailedMeasurement(100 + n, 0, "Too large." if n else "Too slow.") for n in range(3)])
     found = load_measurements(tmp_path)
@@ -123,7 +86,7 @@ def test_the_page_has_failures_and_spreads(tmp_path: Path) -> None:
     assert "![" not in text
 
 
-def test_the_page_names_modelled_all_to_alls(tmp_path: Path, comparison: Comparison) -> None:
+def test_the_page_names_modelled_all_to_alls(tmp_path: Path, measure: Any, comparison: Comparison) -> None:
     modelled = "are estimates of the analytical model"
     assert modelled not in page([comparison], "command", [""])
     sequential = compare(measure(tmp_path, repeat_every=None, factors=np.array([2.0, 1.0, 1.0, 1.25])), {})

@@ -11,11 +11,7 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import CostEstimate
-from shard_gym.cost_models.data.dataset import (
-    TABLE_ARRAYS,
-    CostDataset,
-    CostRecorder,
-)
+from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 
@@ -47,7 +43,7 @@ def test_what_is_recorded_is_there(recorder: CostRecorder, drawn: Any) -> None:
         assert not data.phases_ms[placement, topology.num_devices :].any()
         assert data.cost_ms[placement] == estimate.total_ms
     # Equal tables and topologies are kept once.
-    assert len(data.tables) == sum(len(drawn(seed).tables) for seed in (1, 2, 3))
+    assert len(data.tables) == sum(len(drawn(seed)[0]) for seed in (1, 2, 3))
     assert data.topology[1] == data.topology[3]
 
 

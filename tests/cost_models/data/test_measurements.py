@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.folder import FailedMeasurement, append_failed
-from shard_gym.cost_models.data.measurements import load_measurements, load_workloads
+from shard_gym.cost_models.data.measurements import load_workloads
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.workload import Workload
@@ -21,25 +19,8 @@ from shard_gym.workload import Workload
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 
 
-class SlowerAgain(AnalyticalCostModel):
-    """Ten times the cost, if it is measured again."""
-
-    def measure_again(self, placement: object, tables: object, topology: object) -> CostEstimate:
-        estimate = self.estimate(placement, tables, topology)  # type: ignore[arg-type]
-        return CostEstimate(10 * estimate.phases_ms, 10 * estimate.total_ms)
-
-
-def measure(
-    folder: Path, sampler: PlacementSampler = SAMPLER, count: int = 2 * CYCLE, hardware: str = "fake-device"
-) -> Path:
-    model = SlowerAgain()
-    model.hardware = hardware  # type: ignore[attr-defined]
-    collect(lambda: model, folder, sampler, count=count)
-    return folder
-
-
-def test_first_measurements_repeats_and_test_tasks(tmp_path: Path) -> None:
-    found = load_measurements(measure(tmp_path / "many"))
+def test_first_measurements_repeats_and_test_tasks(tmp_path: Path, measure: Any) -> None:
+    found = measure(tmp_path / "many", again=10.0)
     assert len(found.costs.data) == 2 * CYCLE + 7  # 9, 19, ... 69 are repeated; 79 is the last
     assert len(found.first.data) == 2 * CYCLE
     assert found.repeated is not None
@@ -51,13 +32,13 @@ def test_first_measurements_repeats_and_test_tasks(tmp_path: Path) -> None:
     assert [rows.tolist() for rows in found.test_task_rows] == [list(range(8)), list(range(8, 16))]
     for data in found.test_tasks:
         assert len({data.members[data.start[p] : data.start[p + 1]].tobytes() for p in range(len(data))}) == 1
-    few = load_measurements(measure(tmp_path / "few", count=13))  # 4 and 9 are for the test
+    few = measure(tmp_path / "few", count=13)  # 4 and 9 are for the test
     assert (few.test_tasks, few.test_task_rows, len(few.test)) == ([], [], 2)
-    assert load_measurements(measure(tmp_path / "fewest", count=3)).repeated is None
+    assert measure(tmp_path / "fewest", count=3).repeated is None
 
 
-def test_sub_folders_of_one_workload_are_joined(tmp_path: Path) -> None:
-    parts = [load_measurements(measure(tmp_path / "a" / str(k), replace(SAMPLER, seed=k), 40 + k)) for k in (0, 1)]
+def test_sub_folders_of_one_workload_are_joined(tmp_path: Path, measure: Any) -> None:
+    parts = [measure(tmp_path / "a" / str(k), replace(SAMPLER, seed=k), 40 + k, again=10.0) for k in (0, 1)]
     append_failed(tmp_path / "a" / "1", [FailedMeasurement(70, 0, "It died.")])
     (joined,) = load_workloads(tmp_path).values()
     assert joined.first.data.cost_ms.tolist() == [ms for part in parts for ms in part.first.data.cost_ms.tolist()]
@@ -71,12 +52,12 @@ def test_sub_folders_of_one_workload_are_joined(tmp_path: Path) -> None:
         load_workloads(tmp_path)
 
 
-def test_sub_folders_are_sorted_by_batch_size(tmp_path: Path) -> None:
+def test_sub_folders_are_sorted_by_batch_size(tmp_path: Path, measure: Any) -> None:
     for name, size in (("b", 512), ("a", 2048)):
         measure(tmp_path / name, replace(SAMPLER, workload=Workload(size)), 5)
     assert list(load_workloads(tmp_path)) == ["b", "a"]
     assert list(load_workloads(tmp_path / "a")) == [""]
-    measure(tmp_path / "d", replace(SAMPLER, workload=Workload(64)), 5, "other-device")
+    measure(tmp_path / "d", replace(SAMPLER, workload=Workload(64)), 5, name="other-device")
     with pytest.raises(InvalidOptionError, match="fake-device, other-device"):
         load_workloads(tmp_path)
     with pytest.raises(DamagedFileError, match="shard-gym collect"):

@@ -12,7 +12,6 @@ from shard_gym.cost_models.measured.job import Job, Repeats, output_width
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -22,18 +21,9 @@ EPS = 1e-8
 
 def _small_tables(count: int, **training: str) -> Tables:
     """Tables with few rows, of several widths; two of them are read by several features."""
-    reuse = np.zeros((count, NUM_BINS))
-    reuse[:, 1] = 1.0
-    return Tables(
-        num_embeddings=np.arange(count) * 7 + 30,
-        embedding_dim=np.resize([4, 12, 8], count),
-        pooling_factor=np.resize([2.0, 1.5, 3.0], count),
-        distinct_rows=np.full(count, 12.0),
-        reuse_histogram=reuse,
-        access_histogram=reuse,
-        workload=Workload(10, **training),
-        num_features=np.resize([1, 2], count),
-    )
+    dims, pooling = np.resize([4, 12, 8], count), np.resize([2.0, 1.5, 3.0], count)
+    rows, features = np.arange(count) * 7 + 30, np.resize([1, 2], count)
+    return Tables.from_zipf(rows, dims, pooling, 1.0, Workload(10, **training), features)
 
 
 def _reference(tables: Tables, batch_size: int, weights: list[np.ndarray]) -> tuple[Any, list[Any]]:

@@ -92,15 +92,6 @@ def test_a_damaged_cache_is_begun_anew_and_kept(path: Path, damage: Callable[[Pa
     assert MeasurementCache(path).get("7") == [1.0]
 
 
-def test_a_file_that_is_damaged_while_it_is_used_is_begun_anew(path: Path) -> None:
-    cache = MeasurementCache(path)
-    damaged_page(path)
-    with pytest.warns(DamagedCacheWarning, match="damaged"):
-        cache.put("new", [1.0])
-    assert cache.get("new") == [1.0]
-    assert cache.get("1234") is None
-
-
 @pytest.mark.parametrize(
     "ms",
     [
@@ -172,18 +163,15 @@ def test_a_locked_file_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert cache.get("7") == [7.5] * 20
 
 
-def test_a_full_disk_says_so_and_keeps_what_was_there(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pragma", "says"),
+    [("max_page_count = 1", r"is full\. Free space"), ("query_only = ON", "Make the file and its folder writable")],
+)
+def test_a_disk_that_refuses_is_named_and_keeps_what_was_there(path: Path, pragma: str, says: str) -> None:
+    """With these settings SQLite takes no further page, as on a full disk; or none at all, as without the right to
+    write the file, which root does not notice."""
     cache = MeasurementCache(path)
-    cache._connect().execute("PRAGMA max_page_count = 1")  # SQLite then takes no further page, as on a full disk
-    with pytest.raises(UnwritablePathError, match=r"is full\. Free space"):
+    cache._connect().execute(f"PRAGMA {pragma}")
+    with pytest.raises(UnwritablePathError, match=says):
         cache.put("new", [0.0] * 100_000)
     assert cache.get("7") == [7.5] * 20
-
-
-def test_a_file_that_refuses_to_be_written_says_so(path: Path) -> None:
-    """As a file without the right to write it, which root does not notice."""
-    cache = MeasurementCache(path)
-    cache._connect().execute("PRAGMA query_only = ON")
-    assert cache.get("7") == [7.5] * 20
-    with pytest.raises(UnwritablePathError, match="Make the file and its folder writable"):
-        cache.put("new", [1.0])

@@ -10,7 +10,6 @@ import pytest
 
 from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.errors import DamagedFileError, InvalidTablesError
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -38,9 +37,7 @@ def write(arrays: Arrays, path: Path) -> Path:
 
 def tables(*rows: int, names: tuple[str, ...] = ()) -> Tables:
     """Tables called table_0, table_1, ... with so many rows; the statistics do not matter."""
-    reuse = np.tile(np.eye(NUM_BINS)[0], (len(rows), 1))
-    ones = np.ones(len(rows))
-    return Tables(np.array(rows), 4 * ones.astype(int), ones, ones, reuse, reuse, Workload(BATCH), names=names)
+    return Tables.from_zipf(rows, 4, 1.0, 0.0, Workload(BATCH), names=names)
 
 
 def bag(arrays: Arrays, table: int, sample: int) -> list[int]:

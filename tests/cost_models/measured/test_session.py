@@ -23,20 +23,17 @@ from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, J
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Worker, reply_to
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
-from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
 TIMEOUT_S = 2.0
-REAL_TIMEOUT_S = 4.0
 ENOUGH_S = 30.0
 LONG, SHORT = 10_000_000, 2
 MUCH = 2**40
 
 
 def one_table(rows: int = 100) -> Tables:
-    reuse = [[1.0] + [0.0] * (NUM_BINS - 1)]
-    return Tables([rows], [4], [1.0], [8.0], reuse, reuse, Workload(8, "fp32", "sgd"))
+    return Tables.from_zipf([rows], 4, 1.0, 0.0, Workload(8, "fp32", "sgd"))
 
 
 def commands(iterations: int, tables: Tables | None = None, *, exchange: bool = True) -> list[Command]:
@@ -57,17 +54,6 @@ def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[Session]:
     session = Session("cpu", 2, threads=1, timeout_s=TIMEOUT_S)
-    yield session
-    session.close()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def real_session(own_tempdir: None, tmp_path: Path) -> Iterator[Session]:
-    """With torch and FBGEMM."""
-    pytest.importorskip("torch")
-    pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
-    session = Session("cpu", 2, threads=1, timeout_s=REAL_TIMEOUT_S)
     yield session
     session.close()
     assert not list(tmp_path.iterdir())
@@ -118,17 +104,14 @@ def during(session: Session, do: Callable[[list[int]], None]) -> tuple[Measureme
     return caught.value, took
 
 
-@pytest.mark.parametrize("kind", ["session", "real_session"])
-def test_a_killed_worker_is_named(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_killed_worker_is_named(session: Session) -> None:
     """And not the one whose collective fails then."""
-    session: Session = request.getfixturevalue(kind)
     error, took = during(session, lambda pids: os.kill(pids[1], signal.SIGKILL))
     assert isinstance(error, WorkerDiedError)
     assert "device 1 (1 table" in str(error)
     assert "SIGKILL" in str(error)
-    assert took < session._timeout_s
-    if kind == "session":
-        assert works(session)  # the next measurement starts other workers
+    assert took < TIMEOUT_S
+    assert works(session)  # the next measurement starts other workers
 
 
 def test_a_stuck_collective_is_noticed_within_the_timeout(session: Session) -> None:
@@ -187,7 +170,7 @@ def test_a_worker_tells_torchs_lack_of_memory_from_other_errors() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
     worker = Worker()
-    worker.start("cpu", 0, 1, threads=torch.get_num_threads(), timeout_s=REAL_TIMEOUT_S, recorded=None)
+    worker.start("cpu", 0, 1, threads=torch.get_num_threads(), timeout_s=TIMEOUT_S, recorded=None)
     command = json.loads(to_line(commands(SHORT, one_table(rows=MUCH), exchange=False)[0]))
     assert reply_to(worker, command)[0] == OUT_OF_MEMORY
     assert reply_to(worker, ("dance", {}))[0] == FAILED

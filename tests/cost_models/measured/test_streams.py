@@ -13,12 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.measured.arrays import TorchArrays
-from shard_gym.cost_models.measured.streams import (
-    HistogramStream,
-    IndexStream,
-    fused_batch,
-    row_counts,
-)
+from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, fused_batch, row_counts
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
 from shard_gym.pools import load_pool
@@ -113,9 +108,7 @@ def test_any_cut_in_another_order_gives_the_same_sequence(
 
 
 @given(streams_of())
-def test_any_statistics_are_kept_with_bags_as_equal_as_possible(
-    case: tuple[Tables, HistogramStream],
-) -> None:
+def test_any_statistics_are_kept_with_bags_as_equal_as_possible(case: tuple[Tables, HistogramStream]) -> None:
     tables, stream = case
     batch_size, features = tables.workload.batch_size, int(tables.num_features[0])
     reads = round(float(tables.lookups_per_batch[0]))
@@ -149,10 +142,6 @@ def test_epochs_share_their_hot_rows_and_take_cold_ones_cyclically(
     assert len(cold[0]) == len(cold[1])
     others = int(tables.num_embeddings[0]) - len(hot)
     assert len(np.union1d(*cold)) == min(2 * len(cold[0]), others)
-
-
-def tensors() -> TorchArrays:
-    return TorchArrays(pytest.importorskip("torch").device("cpu"))
 
 
 @given(st.integers(1, 2**40), st.integers(1, 3), st.integers(0, 2**62))

@@ -66,26 +66,17 @@ def test_every_trained_weight_gets_a_gradient(architecture: str, loss: Any, untr
 
 
 @pytest.mark.parametrize("architecture", ["dreamshard", "pooled"])
-def test_training_gives_the_same_weights_from_the_same_seed(
+def test_training_halves_the_loss_and_keeps_the_normalization(
     architecture: str, untrained: Any, costs: SplitCosts
 ) -> None:
     model = untrained(architecture)
-    samples = Samples(costs.part("train"), type(model))
-
-    def trained(seed: int) -> tuple[float, dict[str, Any]]:
-        weights = trainable(model.weights)
-        optimizer = new_optimizer(weights)
-        loss = train_network(weights, optimizer, samples, np.random.default_rng(seed), steps=40, learning_rate=5e-3)
-        return loss, as_arrays(weights)
-
-    before = relative_loss(trainable(model.weights), samples, np.random.default_rng(0), 400).item()
-    (loss, one), (_, same), (_, other) = trained(0), trained(0), trained(1)
-    assert np.isfinite(loss)
-    assert relative_loss(trainable(one), samples, np.random.default_rng(0), 400).item() < before / 2
-    assert all(np.array_equal(one[name], same[name]) for name in one)
-    assert any(not np.array_equal(one[name], other[name]) for name in one)
-    for name in (name for name in one if name.endswith(NORMALIZATION)):
-        assert np.array_equal(one[name], model.weights[name])
+    samples, weights = Samples(costs.part("train"), type(model)), trainable(model.weights)
+    before = relative_loss(weights, samples, np.random.default_rng(0), 400).item()
+    rng, optimizer = np.random.default_rng(0), new_optimizer(weights)
+    assert np.isfinite(train_network(weights, optimizer, samples, rng, steps=40, learning_rate=5e-3))
+    assert relative_loss(weights, samples, np.random.default_rng(0), 400).item() < before / 2
+    for name, array in as_arrays(weights).items():
+        assert np.array_equal(array, model.weights[name]) or not name.endswith(NORMALIZATION)
 
 
 def test_the_learning_rate_falls_to_its_end(untrained: Any, costs: SplitCosts) -> None:
