@@ -236,7 +236,8 @@ class Sb3Learner(AlgorithmLearner):
         ended = train(self._model, self._seed(ROLLOUT), self._steps)
         failures = sum(bool(info["failure"]) for info in ended)
         costs = [self._penalty_ms(info["task_index"]) if info["failure"] else info["cost_ms"] for info in ended]
-        return Report(float(np.mean(costs)), {**self._logged(), "failures": failures})
+        mean_ms = float(np.mean(costs)) if costs else math.nan
+        return Report(mean_ms, {**self._logged(), "failures": failures})
 
     def _logged(self) -> dict[str, float]:
         """What SB3 logged of its last update, without the number of updates, which restarts when a run is resumed."""

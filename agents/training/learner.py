@@ -29,7 +29,8 @@ class Report:
     """The numbers of one iteration.
 
     Attributes:
-        mean_cost_ms: mean true cost of the placements evaluated in it; the penalty for those that failed.
+        mean_cost_ms: mean true cost of the placements evaluated in it, the penalty for those that failed; NaN if no
+            episode of an environment ended in it.
         numbers: further numbers for the log, by name.
     """
 

@@ -156,15 +156,22 @@ def test_to_begin_again_touches_only_the_rows_given(random_task: Any, together: 
     assert differing(state, before, again)
 
 
-def test_a_table_that_fills_a_device_exactly_fits(random_task: Any) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_table_that_fills_a_device_exactly_fits(random_task: Any, together: Any, count: int) -> None:
+    """One episode steps on plain numbers, two on arrays."""
     task = random_task(np.random.default_rng(0), 2, 2)
-    first = prepared(task).tables.memory[0, 0]
-    caps = np.array([first, 2 * task.tables.memory_bytes.sum()])
-    exact = prepared(replace(task, topology=replace(task.topology, memory_cap_bytes=caps)))
-    state = initial_state(exact, MODEL)
-    assert state.fits[0, :2].tolist() == [True, True]
-    advance(exact, state, np.array([0]), MODEL)
-    assert state.fits[0, :2].tolist() == [False, True]
+    first, second = prepared(task).tables.memory[0, :2]
+    for caps, before, after in (
+        ([first, 2 * first + second], [True, True], [second == 0, True]),
+        ([first + second, second], [True, first <= second], [True, True]),
+        ([first + second - 1, second - 1], [True, first < second], [False, False]),
+    ):
+        exact = replace(task, topology=replace(task.topology, memory_cap_bytes=np.array(caps)))
+        problem = together([exact] * count, MAX_TABLES, MAX_DEVICES)
+        state = initial_state(problem, MODEL)
+        assert state.fits[:, :2].tolist() == [before] * count
+        advance(problem, state, np.zeros(count, np.int64), MODEL)
+        assert state.fits[:, :2].tolist() == [after] * count
 
 
 class Watched(AnalyticalCostModel):
