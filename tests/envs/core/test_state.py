@@ -162,11 +162,12 @@ def test_a_table_that_fills_a_device_exactly_fits(random_task: Any, together: An
     task = random_task(np.random.default_rng(0), 2, 2)
     first, second = prepared(task).tables.memory[0, :2]
     for caps, before, after in (
-        ([first, 2 * first + second], [True, True], [second == 0, True]),
-        ([first + second, second], [True, first <= second], [True, True]),
-        ([first + second - 1, second - 1], [True, first < second], [False, False]),
+        ([first, first + second], [True, True], [False, True]),
+        ([first + second, second], [True, bool(first <= second)], [True, True]),
+        ([first + second - 1, second], [True, bool(first <= second)], [False, True]),
     ):
-        exact = replace(task, topology=replace(task.topology, memory_cap_bytes=np.array(caps)))
+        topology = replace(task.topology, memory_cap_bytes=np.array(caps))
+        exact = replace(task, topology=topology, known_placement=None)
         problem = together([exact] * count, MAX_TABLES, MAX_DEVICES)
         state = initial_state(problem, MODEL)
         assert state.fits[:, :2].tolist() == [before] * count
