@@ -14,6 +14,8 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import MeasurementError
+from shard_gym.leaderboard.race import Race
+from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.placement import Placement
 from shard_gym.suites import load_suite
@@ -60,14 +62,23 @@ class FailingMachine(Machine):
         return super()._measured(placement, tables, topology, again=again)
 
 
-@pytest.fixture(scope="session")
-def new_machine() -> type[Machine]:
-    return Machine
+class Course:
+    """A folder to race into, six tasks, placements of three entries, and machines that are made up."""
 
+    machine = Machine
 
-@pytest.fixture(scope="session")
-def new_failing() -> type[FailingMachine]:
-    return FailingMachine
+    def __init__(self, folder: Path, suite: TaskSuite, placements: dict[str, list[Placement | None]]) -> None:
+        self.folder, self.suite, self.placements = folder, suite, placements
+
+    def failing(self, fails: Callable[[int, list[int]], bool]) -> FailingMachine:
+        return FailingMachine(self.suite, fails)
+
+    def run(self, machine: Machine | None = None, *, into: str = "", placements: Any = None, **options: Any) -> Race:
+        placements = self.placements if placements is None else placements
+        return run_race(self.folder / into, self.suite, placements, machine or Machine(), **options)
+
+    def load(self) -> Race:
+        return load_race(self.folder, self.suite)
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +94,12 @@ def placements(suite: TaskSuite) -> dict[str, list[Placement | None]]:
 
 
 @pytest.fixture
-def raced(suite: TaskSuite, placements: Any, tmp_path: Path) -> Path:
-    run_race(tmp_path, suite, placements, Machine(), rounds=3)
-    return tmp_path
+def course(suite: TaskSuite, placements: dict[str, list[Placement | None]], tmp_path: Path) -> Course:
+    return Course(tmp_path, suite, placements)
+
+
+@pytest.fixture
+def raced(course: Course) -> Course:
+    """The same after a race of three rounds."""
+    course.run(rounds=3)
+    return course
