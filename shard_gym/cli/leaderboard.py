@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli.agent_options import parse_options
+from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, new_progress, say
 from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError, MissingExtraError
@@ -37,7 +37,6 @@ NOT_VALID = 1
 
 Many = Annotated[list[str], tyro.conf.UseAppendAction]
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)")]
-Options = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
 Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TRACK/SUITE/ENTRY ...]")]
 
 
@@ -72,7 +71,7 @@ class Submit:
     agent: Many = field(default_factory=list)
     evaluation: Files = ()
     deterministic: bool = False
-    option: Options = field(default_factory=list)
+    option: AgentOptions = field(default_factory=list)
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
