@@ -210,9 +210,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
     ranked = [
         RankedEntry(
             replace(
-                by_slug[each.entry],
-                answers=[race.measured_placements(each.entry)],
-                costs_ms=costs[each.entry][None],
+                by_slug[each.entry], answers=[race.measured_placements(each.entry)], costs_ms=costs[each.entry][None]
             ),
             mean_cost_ms=each.mean_ms,
             interval_ms=each.interval_ms,

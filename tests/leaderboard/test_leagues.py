@@ -97,11 +97,7 @@ def test_a_submission_writes_its_league_and_one_without_is_as_valid(root: Path, 
     ("old", "new", "message"),
     [
         ('league = "zero-query"', 'league = "Zero-query"', "planning.league is refused"),
-        (
-            "queries = 0.0",
-            "queries = 7.0",
-            "planning.league is 'zero-query', but with 7.0 evaluations",
-        ),
+        ("queries = 0.0", "queries = 7.0", "planning.league is 'zero-query', but with 7.0 evaluations"),
         ("queries = 0.0", "queries = 7.0", "agent 'random' never evaluates the cost model when it answers"),
     ],
 )

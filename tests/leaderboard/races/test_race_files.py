@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.errors import (
-    DamagedFileError,
-)
+from shard_gym.errors import DamagedFileError
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
