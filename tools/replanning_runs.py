@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +138,8 @@ def minari() -> int:
     return int(found.total_steps)
 
 
-RUNS: dict[str, Callable[[], int]] = {
-    "stable-baselines3": stable_baselines3,
-    "sb3-contrib": sb3_contrib,
-    "cleanrl": cleanrl,
-    "torchrl": torchrl,
-    "rllib": rllib,
-    "tianshou": tianshou,
-    "minari": minari,
-}
+_LIBRARIES = (stable_baselines3, sb3_contrib, cleanrl, torchrl, rllib, tianshou, minari)
+RUNS = {each.__name__.replace("_", "-"): each for each in _LIBRARIES}
 """By the names of tools/libraries.py; each returns its steps."""
 
 

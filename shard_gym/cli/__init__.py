@@ -13,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from shard_gym.cli.console import errors, new_table, output, print_table, sentence
+from shard_gym.cli.console import new_table, output, print_table, warn
 from shard_gym.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
@@ -66,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown_name("command", args[0], COMMANDS)
         _overview()
     except ShardGymError as error:
-        errors().print(sentence(str(error), "bold red"), soft_wrap=True)
+        warn(str(error), "bold red")
         return ERROR_EXIT_CODE
     except KeyboardInterrupt as interrupt:
-        errors().print(sentence(str(interrupt) or "Interrupted.", "bold red"), soft_wrap=True)
+        warn(str(interrupt) or "Interrupted.", "bold red")
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:  # the reader of `shard-gym --help | head` has closed standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -85,7 +85,7 @@ def _show_warning(
     file: object = None,
     line: object = None,
 ) -> None:
-    errors().print(sentence(str(message), "yellow"), soft_wrap=True)
+    warn(str(message))
 
 
 def _run(name: str, args: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from shard_gym.checks import checked_count
-from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
@@ -82,11 +82,8 @@ def collect(
     require_writable(out / INDEX)
     machine = _machine(hardware)
     default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
-    workload = Workload(
-        batch_size,
-        default_dtype if weight_dtype is None else weight_dtype,
-        default_optimizer if optimizer is None else optimizer,
-    )
+    dtype = default_dtype if weight_dtype is None else weight_dtype
+    workload = Workload(batch_size, dtype, default_optimizer if optimizer is None else optimizer)
     if layout == "auto":
         # Fixed here, because one data set has one layout, even if the number of devices changes later.
         layout = PARALLEL if machine.num_devices >= devices else SEQUENTIAL
@@ -157,7 +154,7 @@ def _machine(hardware: str) -> Machine:
         try:
             return this_machine("cuda")
         except (InvalidOptionError, MissingExtraError) as error:
-            errors().print(sentence(f"Measuring on CPUs. {error}", "dim"), soft_wrap=True)
+            warn(f"Measuring on CPUs. {error}", "dim")
             return this_machine("cpu")
     return this_machine(hardware)
 

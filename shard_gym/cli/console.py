@@ -32,6 +32,16 @@ def sentence(text: str, style: str = "") -> Text:
     return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in text), style)
 
 
+def say(text: str, style: str = "") -> None:
+    """Print a sentence for results; the window breaks its lines, so that what is copied has no breaks."""
+    output().print(sentence(text, style), soft_wrap=True)
+
+
+def warn(text: str, style: str = "yellow") -> None:
+    """The same on standard error."""
+    errors().print(sentence(text, style), soft_wrap=True)
+
+
 def heading(console: Console, text: str) -> None:
     """Print a line above a table. It is not the table's title, which rich wraps to the table's width."""
     console.print(sentence(text, "bold"))

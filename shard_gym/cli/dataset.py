@@ -11,7 +11,7 @@ import tyro
 
 from shard_gym.agents import agent_names
 from shard_gym.checks import checked_count, checked_seed
-from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.evaluate import evaluate_all
 from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt
@@ -84,10 +84,9 @@ def dataset(
         )
     _print(written, evaluations, names)
     size = format_bytes(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
-    console = output()
     steps = f"{counted(written.total_episodes, 'episode')}, {counted(written.total_steps, 'step')}, {size}"
-    console.print(sentence(f"\nWritten to {path}: {steps}.", "dim"), soft_wrap=True)
-    console.print(sentence(f'Next, in Python: dataset = minari.load_dataset("{out}")'), soft_wrap=True)
+    say(f"\nWritten to {path}: {steps}.", "dim")
+    say(f'Next, in Python: dataset = minari.load_dataset("{out}")')
 
 
 def _placements(names: Sequence[str], tasks: TaskSuite, count: int, cost_model: str, seed: int) -> list[Evaluation]:

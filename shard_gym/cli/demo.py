@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shard_gym.agents import make_agent
 from shard_gym.cli import main
-from shard_gym.cli.console import heading, output, sentence
+from shard_gym.cli.console import heading, output, say, sentence
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import MissingExtraError, missing_extra
@@ -79,13 +79,13 @@ def demo(out: Path = Path("demo"), seed: int = 0) -> None:
     )
     heading(output(), f"\nDone in {format_seconds(time.perf_counter() - start)}. Next:")
     for what, command in NEXT:
-        output().print(sentence(f"  {what}:\n    {command}"), soft_wrap=True)
+        say(f"  {what}:\n    {command}")
 
 
 def _run(why: str, words: list[str]) -> None:
     """Print a sentence and a command, then run the command here; a failure ends the demo."""
     heading(output(), f"\n{why}")
-    output().print(sentence(f"$ {shlex.join(['shard-gym', *words])}\n", "cyan"), soft_wrap=True)
+    say(f"$ {shlex.join(['shard-gym', *words])}\n", "cyan")
     if code := main(words):
         raise SystemExit(code)
 

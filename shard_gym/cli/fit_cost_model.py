@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, sentence
-from shard_gym.cli.console import errors as console_of_errors
+from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, say, warn
 from shard_gym.cli.options import OptionalFloat, OptionalInt
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.data.measurements import Measurements, load_workloads
@@ -87,7 +86,7 @@ def fit_cost_model(
         _print_errors(measurements, fitted)
     if names:
         written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in workloads for name in names)
-        output().print(sentence(f"Written, each with its card: {written}.", "dim"), soft_wrap=True)
+        say(f"Written, each with its card: {written}.", "dim")
 
 
 def _check_splits(measurements: Measurements) -> None:
@@ -101,12 +100,11 @@ def _check_splits(measurements: Measurements) -> None:
 def _warn_if_small(measurements: Measurements) -> None:
     count, train = len(measurements.first.data), len(measurements.first.part("train"))
     if count < ENOUGH:
-        text = (
+        warn(
             f"{measurements.folder} has {counted(count, 'placement')}, {train:,} of them to train on: {ENOUGH:,} or "
             "more are recommended. The same shard-gym collect with a larger --budget adds to them; shard-gym "
             "report-cost-model shows how far the models are from measuring again."
         )
-        console_of_errors().print(sentence(text, "yellow"), soft_wrap=True)
 
 
 def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:

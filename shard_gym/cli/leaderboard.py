@@ -12,8 +12,8 @@ from typing import Annotated
 import tyro
 
 from shard_gym.checks import checked_count
-from shard_gym.cli.agent_options import parse_options
-from shard_gym.cli.console import FAILED, new_progress, output, sentence
+from shard_gym.cli.agent_options import AgentOptions, parse_options
+from shard_gym.cli.console import FAILED, new_progress, say
 from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
@@ -37,7 +37,6 @@ NOT_VALID = 1
 
 Many = Annotated[list[str], tyro.conf.UseAppendAction]
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)")]
-Options = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
 Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TRACK/SUITE/ENTRY ...]")]
 
 
@@ -72,7 +71,7 @@ class Submit:
     agent: Many = field(default_factory=list)
     evaluation: Files = ()
     deterministic: bool = False
-    option: Options = field(default_factory=list)
+    option: AgentOptions = field(default_factory=list)
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
@@ -95,24 +94,19 @@ class Submit:
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
         require_free(folder)  # this and the next check come before the work
-        commit = self._commit()
-        agent = self._evaluated(folder)
-        machine = self.machine or cpu_model()
-        info = EntryInfo(self.name, self.author, self.licence, self.link, machine, commit)
-        findings = submit(folder, agent, info)
-        if findings:
-            return _print_findings(findings, "The entry was not written")
-        _print(f"Written and verified: {folder.path}.")
-        if verified := verify_entry(folder, recompute=False)[0]:
-            _print(_standing(verified))
-        _print(f"\nNext: {render_command(self.root)}", "dim")
-        return 0
-
-    def _commit(self) -> str:
         commit = self.commit or current_commit()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
-        return commit
+        agent = self._evaluated(folder)
+        info = EntryInfo(self.name, self.author, self.licence, self.link, self.machine or cpu_model(), commit)
+        findings = submit(folder, agent, info)
+        if findings:
+            return _print_findings(findings, "The entry was not written")
+        say(f"Written and verified: {folder.path}.")
+        if verified := verify_entry(folder, recompute=False)[0]:
+            say(_standing(verified))
+        say(f"\nNext: {render_command(self.root)}", "dim")
+        return 0
 
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:
         """The agent with its evaluations; the options declare the facts that are not recorded."""
@@ -174,10 +168,10 @@ class Verify:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
             kept = {} if self.all else read_replays(self.root, verified)[0]
-            _print(f"Written: {write_replays(self.root, {**kept, **replays})}.", "dim")
+            say(f"Written: {write_replays(self.root, {**kept, **replays})}.", "dim")
         count = len(verified)
         entries = "1 entry is valid." if count == 1 else f"All {count} entries are valid."
-        _print(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")
+        say(entries if self.all else f"Valid: {', '.join(self.entries)}.", "green")
         self._print_improvements(verified)
         return 0
 
@@ -201,11 +195,11 @@ class Verify:
         """Print which best known placements the entries improve, and write them if asked to."""
         for suite, better in improvements(verified).items():
             entries = ", ".join(sorted({each.entry for each in better.values()}))
-            _print(f"{suite}: {counted(len(better), 'task')} placed better than the best known, by {entries}.")
+            say(f"{suite}: {counted(len(better), 'task')} placed better than the best known, by {entries}.")
             if self.update_best_known:
-                _print(f"Written to {update_best_known(suite, better)}.", "dim")
+                say(f"Written to {update_best_known(suite, better)}.", "dim")
             else:
-                _print("Write them with --update-best-known.", "dim")
+                say("Write them with --update-best-known.", "dim")
 
 
 @dataclass(frozen=True)
@@ -223,12 +217,12 @@ class Render:
     def run(self) -> int:
         """Write the tables, or compare them."""
         if not self.check:
-            _print(f"Written: {', '.join(map(str, write_pages(self.root)))}.")
+            say(f"Written: {', '.join(map(str, write_pages(self.root)))}.")
             return 0
         findings = outdated(self.root)
         if findings:
             return _print_findings(findings, "The generated tables are out of date")
-        _print("The generated tables are up to date.", "green")
+        say("The generated tables are up to date.", "green")
         return 0
 
 
@@ -247,13 +241,11 @@ class Site:
     def run(self) -> int:
         """Write the files of the page."""
         written = write_site(load_leaderboards(self.root), self.out)
-        _print(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
+        say(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
         return 0
 
 
-def leaderboard(
-    command: Annotated[Submit | Verify | Render | Site, tyro.conf.arg(name="")],
-) -> int:
+def leaderboard(command: Annotated[Submit | Verify | Render | Site, tyro.conf.arg(name="")]) -> int:
     """Submit to the leaderboards, verify entries, make the tables and the web page.
 
     leaderboards/README.md describes the way from a policy to an entry.
@@ -271,13 +263,13 @@ def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, 
         try:
             row, differences = replay(each, several)
         except MissingExtraError as error:
-            _print(f"{each.folder.id}: not replayed. {error}", "yellow")
+            say(f"{each.folder.id}: not replayed. {error}", "yellow")
             continue
         findings += differences
         if row is not None:
             here, declared = format_seconds(row.seconds), format_seconds(each.entry.planning.seconds)
             tasks_replayed = f"{each.folder.id}: {counted(row.tasks, 'task')} replayed"
-            _print(f"{tasks_replayed}, {here} per task here, {declared} declared.")
+            say(f"{tasks_replayed}, {here} per task here, {declared} declared.")
             replays[each.folder.id] = row
     return replays, findings
 
@@ -300,10 +292,6 @@ def _standing(verified: VerifiedEntry) -> str:
 def _print_findings(findings: Sequence[Finding], headline: str) -> int:
     """Print every finding on a line of its own; returns the exit code."""
     for finding in findings:
-        _print(str(finding))
-    _print(f"\n{headline}: {counted(len(findings), 'finding')}.", FAILED)
+        say(str(finding))
+    say(f"\n{headline}: {counted(len(findings), 'finding')}.", FAILED)
     return NOT_VALID
-
-
-def _print(text: str, style: str = "") -> None:
-    output().print(sentence(text, style), soft_wrap=True)

@@ -11,7 +11,7 @@ import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.cli import PROG
-from shard_gym.cli.console import errors, sentence
+from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
@@ -83,10 +83,8 @@ def placing_agent(
         return agent_named(name, cost_model=model, seed=seed, suite=suite, **options)
     agent = agent_named(name, cost_model=PLANNING, seed=seed, suite=suite, **options)
     if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
-        text = (
-            f"{name} plans under the cost model {PLANNING}, not under measured costs; only its placements are measured."
-        )
-        errors().print(sentence(text, "dim"), soft_wrap=True)
+        plans = f"{name} plans under the cost model {PLANNING}, not under measured costs"
+        warn(f"{plans}; only its placements are measured.", "dim")
     return agent
 
 

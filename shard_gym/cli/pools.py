@@ -50,9 +50,8 @@ def pool_source(name_or_path: str) -> str | Path:
 def _list(console: Console) -> None:
     table = new_table()
     table.add_column("pool\nSHA-256", no_wrap=True)
-    table.add_column("tables", no_wrap=True, justify="right")
-    table.add_column("batch\nsize", no_wrap=True, justify="right")
-    table.add_column("dims", no_wrap=True, justify="right")
+    for header in ("tables", "batch\nsize", "dims"):
+        table.add_column(header, no_wrap=True, justify="right")
     table.add_column("what it is", min_width=20)
     for pool in map(load_pool, pool_names()):
         table.add_row(

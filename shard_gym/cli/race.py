@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
@@ -91,7 +91,7 @@ def race(
     if counts[0] == len(done.measurements):
         had = f"{out} has {counted(done.num_rounds, 'round')} of this race already"
         ended = f"Nothing was measured: {had}. For more of them, raise --rounds."
-    output().print(sentence(f"\n{ended}", "dim"), soft_wrap=True)
+    say(f"\n{ended}", "dim")
 
 
 def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from shard_gym.cli.console import output, sentence
+from shard_gym.cli.console import say
 from shard_gym.cli.options import OptionalStr, command_line
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
@@ -68,7 +68,7 @@ def report_cost_model(
     options = {"models": files, "profile": profile, "out": out.as_posix(), "no_pictures": no_pictures}
     command = command_line("report-cost-model", data.as_posix(), **options)
     write_atomically(target, page(comparisons, command, links).encode())
-    output().print(sentence(f"Written: {', '.join(map(str, (target, *drawn)))}.", "dim"), soft_wrap=True)
+    say(f"Written: {', '.join(map(str, (target, *drawn)))}.", "dim")
 
 
 def _models_of(models: dict[Path, NeuralCostModel], measurements: Measurements) -> dict[str, NeuralCostModel]:

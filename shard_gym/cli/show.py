@@ -29,7 +29,7 @@ from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.tasks import Suite
+from shard_gym.tasks import Suite, Task
 from shard_gym.text import counted, format_change, format_seconds
 
 DEVICES, TABLES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
@@ -106,11 +106,7 @@ def _show_answer(asked: Asked) -> None:
     bound = max(filter(None, (stored, proven_bound(agent, model))), default=None)
     best = best_known_costs(suite, model).get(task.name)
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
-    heading(
-        console,
-        f"{task.name}: {counted(task.num_tables, 'table')} on {task.num_devices} x {task.topology.device.name},\n"
-        f"placed by {asked.agent}, costed by {model.fingerprint}\n",
-    )
+    _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
     print_explanation(console, explanation, asked.devices, asked.tables, asked.moves)
     if asked.picture is not None:
         from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
@@ -158,11 +154,7 @@ def _show_episode(asked: Asked) -> None:
         histories[name] = played.history
     best = best_sequence(PlanTable.of(episode_data(task, model)), task.topology, task.pause_s)
     histories[ORACLE] = history_of(task, best.actions, model)
-    heading(
-        console,
-        f"{task.name}: {counted(task.num_tables, 'table')} on {task.num_devices} x {task.topology.device.name},\n"
-        f"{task.pause_s:g} s for a plan, decided by {asked.agent}\n",
-    )
+    _print_heading(task, f"{task.pause_s:g} s for a plan, decided by {asked.agent}")
     console.print(sentence(render_ansi(task, histories[asked.agent])))
     _print_histories(histories)
     if asked.picture is not None:
@@ -170,6 +162,11 @@ def _show_episode(asked: Asked) -> None:
 
         save_picture(draw(task, histories), asked.picture)
         console.print(sentence(f"\nPicture written to {asked.picture}.", "dim"))
+
+
+def _print_heading(task: Task | DriftTask, how: str) -> None:
+    tables = counted(task.num_tables, "table")
+    heading(output(), f"{task.name}: {tables} on {task.num_devices} x {task.topology.device.name},\n{how}\n")
 
 
 def _print_histories(histories: Mapping[str, History]) -> None:

@@ -32,32 +32,27 @@ def suites(verbose: bool = False, verify: bool = False) -> int:
 def _list(verbose: bool) -> int:
     table = new_table()
     table.add_column("suite\nversion, SHA-256" if verbose else "suite", no_wrap=True)
-    table.add_column("tasks", no_wrap=True, justify="right")
-    table.add_column("T", no_wrap=True, justify="right")
-    table.add_column("D", no_wrap=True, justify="right")
-    table.add_column(
-        "pool on hardware\ndescription" if verbose else "pool on hardware", min_width=27 if verbose else 31
-    )
+    for header in ("tasks", "T", "D"):
+        table.add_column(header, no_wrap=True, justify="right")
+    source = "pool on hardware"
+    table.add_column(f"{source}\ndescription" if verbose else source, min_width=27 if verbose else 31)
     shown = set()
     for info in map(suite_info, suite_names()):
         problem = info.track if info.track in PROBLEMS else "placement"
         if problem not in shown:
-            table.add_row(
-                Text(problem, "bold cyan"), "", "", "", Text(PROBLEMS.get(problem, "of whole tables"), "cyan")
-            )
+            about = Text(PROBLEMS.get(problem, "of whole tables"), "cyan")
+            table.add_row(Text(problem, "bold cyan"), "", "", "", about)
             shown.add(problem)
-        name, source = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
+        name, about = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
         if verbose:
             name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")
-            source.append(f"\n{info.description}", "dim")
+            about.append(f"\n{info.description}", "dim")
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks.get('test', 0)}"
-        table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), source)
+        table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), about)
     console = output()
     print_table(console, table)
     if not verbose:
-        console.print(
-            sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"),
-        )
+        console.print(sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"))
     return 0
 
 

@@ -15,7 +15,7 @@ from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.console import REFERENCE, errors, new_progress, output, sentence
+from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
@@ -84,7 +84,7 @@ def train(
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
-        output().print(sentence(f"Written to {run.folder / AGENT}.", "dim"), soft_wrap=True)
+        say(f"Written to {run.folder / AGENT}.", "dim")
         if spreads:
             print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
         if not (no_evaluate or cost.measures):
@@ -103,7 +103,7 @@ def train(
         measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}
         evaluating = command_line("race", suite=suite, entry=rivals, **measuring, out="runs/race")
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
-    output().print(sentence(f"\nNext: {evaluating}\n      {watching}"), soft_wrap=True)
+    say(f"\nNext: {evaluating}\n      {watching}")
 
 
 def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:

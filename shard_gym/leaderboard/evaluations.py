@@ -74,27 +74,23 @@ def evaluate_agent(
             f"Name one agent, or the folders of {len(SEEDS)} training runs of one agent, one for each seed; "
             f"got {', '.join(agents)}."
         )
+    trainings = [training for training in recorded if training is not None]
     if agents[0] not in AGENTS:
-        _require_one_training(agents, [training for training in recorded if training is not None])
+        _require_one_training(agents, trainings)
     stochastic = is_stochastic(names[0])
     evaluations: list[Evaluation] = []
+    one_run = trainings and len(agents) == 1
     budget = 0
     for seed in SEEDS if stochastic else ONE_SEED:
         agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, suite=suite, **options)
         budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, COST_MODEL))
-        if (
-            len(evaluations) == 2
-            and len(agents) == 1
-            and recorded[0]
-            and _answers(evaluations[0]) == _answers(evaluations[1])
-        ):
+        if one_run and len(evaluations) == 2 and _answers(evaluations[0]) == _answers(evaluations[1]):
             raise InvalidOptionError(
                 f"{agents[0]} answers alike with every seed, because only its training is stochastic. Give the folders "
                 f"of {len(SEEDS)} training runs, one for each of the seeds {list(SEEDS)}."
             )
         on_seed(seed)
-    trainings = [training for training in recorded if training is not None]
     trained = {}
     if trainings and agents[0] not in AGENTS:
         trained = dict(trainings[0].options)

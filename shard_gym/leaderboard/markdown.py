@@ -12,11 +12,7 @@ import numpy as np
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.competitors import Competitor, competitors
-from shard_gym.leaderboard.ranking import (
-    Leaderboard,
-    RankedEntry,
-    load_leaderboards,
-)
+from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import VerifiedEntry
@@ -50,30 +46,14 @@ _ABOUT_RATIOS = (
 )
 
 LEAGUE_COLUMNS = (
-    "league",
-    "entry",
-    "mean ms",
-    "95% interval",
-    "gap to best",
-    "beats next",
-    "failed",
-    "plan ms",
-    "replayed ms",
-    "budget",
-    "trained on",
+    *("league", "entry", "mean ms", "95% interval", "gap to best", "beats next", "failed", "plan ms", "replayed ms"),
+    *("budget", "trained on"),
 )
 """Columns of a track with leagues."""
 
 RACE_COLUMNS = (
-    "entry",
-    "mean ms",
-    "95% interval",
-    "to the cheapest",
-    "beats next",
-    "failed",
-    "plan ms",
-    "budget",
-    "trained on",
+    *("entry", "mean ms", "95% interval", "to the cheapest", "beats next", "failed", "plan ms"),
+    *("budget", "trained on"),
 )
 
 BEFORE_FACTS = ("entry", "over oracle", "95% interval", "hours")
@@ -161,14 +141,8 @@ def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
         )
         for board in boards[:OPEN_ROWS]
     ]
-    header = (
-        "open suite",
-        "best `zero-query` entry",
-        "best that is not trained",
-        "best search",
-        "best known above bounds",
-    )
-    return table(header, rows, left=4)
+    entries = ("best `zero-query` entry", "best that is not trained", "best search")
+    return table(("open suite", *entries, "best known above bounds"), rows, left=4)
 
 
 def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
@@ -183,11 +157,8 @@ def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
     return f"{100 * gap:.1f}%, {escaped(name)}" if found else "-"
 
 
-def _plans_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """All entries of the track of plans, by league, with their gap on each suite; empty if there are none."""
-    boards = [each for each in leaderboards if each.track == SHARDING]
-    if not boards:
-        return ""
+def _plans_table(boards: Sequence[Leaderboard]) -> str:
+    """All entries of the track of plans, by league, with their gap on each suite."""
     found: dict[tuple[str, ...], dict[str, RankedEntry]] = {}
     for board in boards:
         for ranked in board.entries:

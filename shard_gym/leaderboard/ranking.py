@@ -195,8 +195,11 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
             if members and rules.scored:
                 leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
             elif members:
-                own = [each for each in races if each.folder.suite == suite]
-                leaderboards += [race_leaderboard(each, members) for each in own] or [_without_race(suite, members)]
+                own = [race_leaderboard(each, members) for each in races if each.folder.suite == suite]
+                hardware = suite_info(suite).hardware
+                leaderboards += own or [
+                    Leaderboard(MEASURED, hardware, load_scorer(suite), None, (), not_raced=tuple(members))
+                ]
     return leaderboards
 
 
@@ -207,9 +210,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
     ranked = [
         RankedEntry(
             replace(
-                by_slug[each.entry],
-                answers=[race.measured_placements(each.entry)],
-                costs_ms=costs[each.entry][None],
+                by_slug[each.entry], answers=[race.measured_placements(each.entry)], costs_ms=costs[each.entry][None]
             ),
             mean_cost_ms=each.mean_ms,
             interval_ms=each.interval_ms,
@@ -223,10 +224,6 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
     ]
     not_raced = tuple(each for each in entries if each.folder.slug not in race.placements)
     return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, tuple(ranked), verified, not_raced)
-
-
-def _without_race(suite: str, entries: Sequence[VerifiedEntry]) -> Leaderboard:
-    return Leaderboard(MEASURED, suite_info(suite).hardware, load_scorer(suite), None, (), None, tuple(entries))
 
 
 def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:

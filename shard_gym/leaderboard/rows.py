@@ -10,7 +10,7 @@ import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import InvalidPlacementError, short_repr
-from shard_gym.leaderboard.schema import Row
+from shard_gym.leaderboard.schema import Row, SequenceRow
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.store import EntryFolder, Finding
 from shard_gym.problems import Answer
@@ -28,11 +28,11 @@ AnswerGrid = list[list[Answer | None]]
 
 def _arrange(
     rows: Sequence[Row], suite: Suite[Any], seeds: Sequence[int], file: str
-) -> tuple[dict[tuple[int, int], Row], list[Finding]]:
+) -> tuple[dict[tuple[int, int], Any], list[Finding]]:
     """The rows by positions of seed and task, and a finding for every pair that is missing, duplicate or unknown."""
     tasks = {task.name: number for number, task in enumerate(suite)}
     positions = {seed: position for position, seed in enumerate(seeds)}
-    cells: dict[tuple[int, int], Row] = {}
+    cells: dict[tuple[int, int], Any] = {}
     findings = []
     for row in rows:
         if row.task not in tasks:
@@ -81,9 +81,9 @@ class CheckedRows:
             except InvalidPlacementError as error:
                 self.findings.append(Finding(file, str(error), row.task, row.seed))
         self.facts = {heading: np.full((len(seeds), len(suite)), np.nan) for heading in scorer.problem.headings}
-        for cell, row in cells.items():
-            for heading in self.facts.keys() & row.claimed_facts.keys():
-                self.facts[heading][cell] = row.claimed_facts[heading]
+        for cell, row in cells.items() if folder.rules.claims else ():
+            for heading in self.facts.keys() & row.facts.keys():
+                self.facts[heading][cell] = row.facts[heading]
         if not recompute:
             self.costs_ms = self._claimed_costs(cells, scorer)
             return
@@ -98,31 +98,31 @@ class CheckedRows:
                 )
                 self.findings.append(Finding(file, reason, seed=seed))
 
-    def _claimed_costs(self, cells: Mapping[tuple[int, int], Row], scorer: Scorer) -> FloatArray:
+    def _claimed_costs(self, cells: Mapping[tuple[int, int], SequenceRow], scorer: Scorer) -> FloatArray:
         costs = np.zeros((len(self.answers), len(scorer.suite)))
         for (position, number), row in cells.items():
-            known = self.answers[position][number] is not None and row.claimed_ms is not None
-            costs[position, number] = row.claimed_ms if known else scorer.penalty_ms(number)
+            claimed = None if self.answers[position][number] is None else row.cost_ms
+            costs[position, number] = scorer.penalty_ms(number) if claimed is None else claimed
         return costs
 
 
-def _wrong_claim(row: Row, answer: Answer, number: int, scorer: Scorer, recompute: bool) -> str:
+def _wrong_claim(row: SequenceRow, answer: Answer, number: int, scorer: Scorer, recompute: bool) -> str:
     """How the claims of a row differ from what is computed, or nothing.
 
     Raises:
         InvalidPlacementError: the answer cannot be played.
     """
-    said, noun, again = row.claimed_facts, scorer.problem.noun, "Submit the entry again."
+    said, noun, again = row.facts, scorer.problem.noun, "Submit the entry again."
     true = claims_of(answer, number, scorer) if recompute else {}
-    if row.claimed_ms is None or said.keys() != set(scorer.problem.headings):
+    if row.cost_ms is None or said.keys() != set(scorer.problem.headings):
         return f"It must claim cost_ms, and facts with {list(scorer.problem.headings)}. {again}"
     if not recompute:
         return ""
     cost, facts = true.values()
-    if not isclose(row.claimed_ms, cost, rel_tol=TOLERANCE):
-        return f"cost_ms is {row.claimed_ms}, but the {noun} costs {cost}. {again}"
+    if not isclose(row.cost_ms, cost, rel_tol=TOLERANCE):
+        return f"cost_ms is {row.cost_ms}, but the {noun} costs {cost}. {again}"
     if not all(isclose(said[key], facts[key], rel_tol=TOLERANCE) for key in facts):
-        return f"facts are {short_repr(dict(said))}, but the {noun} gives {facts}. {again}"
+        return f"facts are {short_repr(said)}, but the {noun} gives {facts}. {again}"
     return ""
 
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar
-
-from typing_extensions import override
 
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
@@ -241,16 +239,6 @@ class Row(Strict):
     seed: Count
     answer: Any
 
-    @property
-    def claimed_ms(self) -> float | None:
-        """The cost that it claims, in tracks whose rows do."""
-        return None
-
-    @property
-    def claimed_facts(self) -> Mapping[str, float]:
-        """The facts that it claims besides."""
-        return {}
-
 
 class PlacementRow(Row):
     """A row of `placements.json`: T device numbers.
@@ -270,21 +258,11 @@ class PlanRow(Row):
 
 
 class SequenceRow(Row):
-    """A row of `sequences.json`: a digit for each decision, the cost, and the facts that tables show (see `Track`)."""
+    """A row of `sequences.json`: a digit for each decision, and the cost and the facts that it claims (see `Track`)."""
 
     answer: str | None = Field(alias="sequence")
     cost_ms: Amount | None = None
     facts: Annotated[dict[Line, Amount], Field(max_length=20)] = {}
-
-    @property
-    @override
-    def claimed_ms(self) -> float | None:
-        return self.cost_ms
-
-    @property
-    @override
-    def claimed_facts(self) -> Mapping[str, float]:
-        return self.facts
 
 
 RowT = TypeVar("RowT", bound=Row)

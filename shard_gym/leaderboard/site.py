@@ -118,10 +118,8 @@ def _replanning_values(key: str, board: Leaderboard) -> Iterator[tuple[str, Any]
     names = [task.name for task in board.scorer.suite]
     best = board.best.costs_ms.tolist() if board.best else [None] * len(names)
     yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
-    yield (
-        f"{key}/tasks",
-        [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)],
-    )
+    tasks = [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)]
+    yield f"{key}/tasks", tasks
     for ranked in board.entries:
         yield f"{key}/entries/{ranked.verified.folder.slug}", _sequence_sheets(ranked, board)
 
@@ -258,22 +256,19 @@ def _replanning_row(ranked: RankedEntry) -> dict[str, Any]:
 def _sequence_sheets(ranked: RankedEntry, board: Leaderboard) -> dict[str, list[Any]]:
     """The scores of all tasks, and the first seed's actions and time of each: a digit for each decision, 0 keeps."""
     verified, problem = ranked.verified, board.scorer.problem
-    sheets: list[dict[str, Any] | None] = []
+    sheets: list[dict[str, Any] | None] = [None] * len(board.scorer.suite)
     for number, answer in enumerate(verified.answers[0]):
+        if answer is None:
+            continue
         cost_ms = float(verified.costs_ms[0, number])
         paused, moved, plans, repairs = (float(verified.facts[heading][0, number]) for heading in problem.headings)
-        sheet = (
-            None
-            if answer is None
-            else {
-                "actions": problem.to_json(answer),
-                "hours": _hours(cost_ms),
-                "seconds": rounded([cost_ms / 1e3 - paused - moved, paused, moved]),
-                "plans": int(plans),
-                "repairs": int(repairs),
-            }
-        )
-        sheets.append(sheet)
+        sheets[number] = {
+            "actions": problem.to_json(answer),
+            "hours": _hours(cost_ms),
+            "seconds": rounded([cost_ms / 1e3 - paused - moved, paused, moved]),
+            "plans": int(plans),
+            "repairs": int(repairs),
+        }
     lowest = board.best.costs_ms if board.best else np.full(len(sheets), np.nan)
     return {"scores": rounded((verified.costs_ms / lowest - 1.0).mean(axis=0)), "sheets": sheets}
 

@@ -241,7 +241,10 @@ def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = Tru
     not. Nor may an entry outside the league `search` have the best known answers, unless they came from it.
     """
     names = [((each.folder.board, skeleton(each.entry.name)), each) for each in entries]
-    findings = [_name_taken(each, first) for first, each in repeated(names)]
+    findings = []
+    for first, each in repeated(names):
+        reason = f"The name {each.entry.name!r} is that of {first.folder.id}, {first.entry.name!r}. Choose another."
+        findings.append(Finding(each.folder.file(ENTRY), reason))
     suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
     for each in entries:
         if len(each.answers[0]) >= MANY_TASKS and (recompute or not each.folder.rules.claims):
@@ -290,9 +293,3 @@ def _share(entry: VerifiedEntry, others: list[list[bytes]]) -> float:
         return 0.0
     equal = sum(each in other for own, other in zip(entry.cells, others, strict=True) for each in own)
     return equal / max(1, compared)
-
-
-def _name_taken(entry: VerifiedEntry, first: VerifiedEntry) -> Finding:
-    """The finding that two entries of a suite have names that look the same."""
-    reason = f"The name {entry.entry.name!r} is that of {first.folder.id}, {first.entry.name!r}. Choose another."
-    return Finding(entry.folder.file(ENTRY), reason)

@@ -43,22 +43,37 @@ class Outcome(NamedTuple):
     err: str
 
 
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+class Run:
     """Calls main with the arguments given, 80 columns wide unless `columns` says otherwise."""
 
-    def call(*args: object, columns: int = 80) -> Outcome:
-        monkeypatch.setenv("COLUMNS", str(columns))
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *args: object, columns: int = 80) -> Outcome:
+        self.monkeypatch.setenv("COLUMNS", str(columns))
         try:
             code = main([str(arg) for arg in args])
         except SystemExit as ended:
             code = int(str(ended.code))
-        return Outcome(code, *capsys.readouterr())
+        return Outcome(code, *self.capsys.readouterr())
 
-    return call
+    def ok(self, *args: object, columns: int = 80) -> Outcome:
+        """The same of a command that must succeed."""
+        outcome = self(*args, columns=columns)
+        assert outcome.code == 0, outcome.err + outcome.out
+        return outcome
+
+    def refused(self, says: str, *args: object, columns: int = 80) -> Outcome:
+        """The same of a command that must end with this error, in lines of any width, and print nothing else."""
+        outcome = self(*args, columns=columns)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert says in " ".join(outcome.err.split())
+        return outcome
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(capsys, monkeypatch)
 
 
 def _agent_rows(out: str) -> dict[str, list[str]]:

@@ -30,8 +30,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_extras
 def test_an_agent_is_trained_and_compared_and_a_picture_and_a_plan_are_shown(run, agent_rows, tmp_path: Path) -> None:
-    code, out, _ = run("demo", "--out", tmp_path / "demo.d", columns=200)
-    assert code == 0
+    out = run.ok("demo", "--out", tmp_path / "demo.d", columns=200).out
     trained = str(tmp_path / "demo.d" / "dreamshard")
     rows = agent_rows(out)
     assert set(rows) == {trained, *demo.HEURISTICS}
@@ -81,7 +80,5 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr(demo, "main", None)  # calling it would be a TypeError
     (tmp_path / "file.json").write_text("old")
-    code, text, err = run("demo", "--out", tmp_path / out, columns=500)
-    assert (code, text) == (2, "")
-    assert "placement.png cannot be written: " in err
+    run.refused("placement.png cannot be written: ", "demo", "--out", tmp_path / out, columns=500)
     assert (tmp_path / "file.json").read_text() == "old"

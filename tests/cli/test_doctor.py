@@ -91,8 +91,7 @@ def test_all_is_well_on_cpus_and_gpus(run, find: Find, columns: int) -> None:
 @pytest.mark.parametrize(("fails", "works"), [("cuda", "CPU processes"), ("cpu", "CUDA GPUs")])
 def test_one_kind_of_device_is_enough(run, find: Find, fails: str, works: str) -> None:
     find(CUDA_PAIR, CUDA_TORCH, **{fails: FAILED})
-    code, out, _ = run("doctor")
-    assert code == 0
+    out = run.ok("doctor").out
     assert f"can be measured here, on {works}.\n\nThe CPU lacks instructions" in out
 
 
@@ -145,8 +144,7 @@ def test_gpus_that_cannot_be_used_are_explained(run, find: Find, monkeypatch: py
 @pytest.mark.parametrize("columns", [40, 100])
 def test_two_distributions_are_told_of_even_where_they_work(run, find: Find, columns: int) -> None:
     find(BOTH, CPU_TORCH)
-    code, out, _ = run("doctor", columns=columns)
-    assert code == 0
+    out = run.ok("doctor", columns=columns).out
     assert out.count("are both") == 1
     for command in ("`pip uninstall -y fbgemm-gpu-cpu fbgemm-gpu`", "`pip install 'fbgemm-gpu-cpu==1.8.*'`"):
         assert command in out  # on one line
@@ -157,8 +155,7 @@ def test_a_driver_without_cuda_in_torch_is_pointed_out(run, find: Find, monkeypa
     driver.write_text("NVRM version")
     monkeypatch.setattr(diagnosis, "NVIDIA_DRIVER", driver)
     find(CPU_PAIR, CPU_TORCH)
-    code, out, _ = run("doctor")
-    assert code == 0
+    out = run.ok("doctor").out
     assert "This machine has an NVIDIA driver. To measure on its GPUs" in out
 
 
@@ -170,16 +167,14 @@ def test_a_system_without_wheels_is_named(run, find: Find, monkeypatch) -> None:
 
 def test_an_fbgemm_that_works_unknown_to_pip_needs_no_advice(run, find: Find) -> None:
     find(Installed("", {}), CPU_TORCH)
-    code, out, _ = run("doctor")
-    assert code == 0
+    out = run.ok("doctor").out
     assert (cells(out)["torch"], cells(out)["do they match"]) == ("2.13.0+cpu", "not known")
     assert out.endswith("\n\nPlacements can be measured here, on CPU processes.\n")
 
 
 def test_json_holds_everything(run, find: Find) -> None:
     find(CUDA_PAIR, CUDA_TORCH, cuda=FAILED)
-    code, out, _ = run("doctor", "--json")
-    assert code == 0
+    out = run.ok("doctor", "--json").out
     record = json.loads(out)
     assert record["works_on"] == ["cpu"]
     assert Installed(**record["installed"]) == CUDA_PAIR

@@ -13,8 +13,7 @@ STEPS = ("--steps", 200)
 
 
 def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
-    outcome = run("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", *STEPS)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("fit-cost-model", data, "--out", tmp_path, "--network", "pooled", *STEPS)
     train = len(load_measurements(data).first.part("train"))
     said = f"{data} has 300 placements, {train} of them to train on: 1,000 or more are recommended."
     assert said in " ".join(outcome.err.split())
@@ -32,8 +31,9 @@ def test_a_fit_beats_a_constant_guess(run, data: Path, tmp_path: Path) -> None:
 def test_every_data_set_has_its_own_models(run, measured_into, tmp_path: Path) -> None:
     for size in (512, 1024):
         measured_into(tmp_path / "data" / f"batch-{size}", 10, size)
-    outcome = run("fit-cost-model", tmp_path / "data", "--out", tmp_path / "out", "--network", "pooled", "--steps", 2)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(
+        "fit-cost-model", tmp_path / "data", "--out", tmp_path / "out", "--network", "pooled", "--steps", 2
+    )
     for size in (512, 1024):
         card = load_cost_model(tmp_path / "out" / f"batch-{size}" / "pooled.safetensors").card
         assert card["data"]["workload"]["batch_size"] == size
@@ -42,8 +42,7 @@ def test_every_data_set_has_its_own_models(run, measured_into, tmp_path: Path) -
 
 
 def test_the_linear_model_has_no_file(run, data: Path, tmp_path: Path) -> None:
-    outcome = run("fit-cost-model", data, "--out", tmp_path / "new", "--network", "linear")
-    assert outcome.code == 0
+    outcome = run.ok("fit-cost-model", data, "--out", tmp_path / "new", "--network", "linear")
     assert "linear" in outcome.out
     assert "Written" not in outcome.out
     assert not (tmp_path / "new").exists()
@@ -58,14 +57,12 @@ def test_the_linear_model_has_no_file(run, data: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_refused(run, data: Path, tmp_path: Path, args: tuple[object, ...], words: str) -> None:
-    outcome = run("fit-cost-model", data, "--out", tmp_path / "new", *args)
-    assert outcome.code == 2
-    assert words in " ".join(outcome.err.split())
+    run.refused(words, "fit-cost-model", data, "--out", tmp_path / "new", *args)
     assert not (tmp_path / "new").exists()
 
 
 def test_too_little_data_is_refused(run, measured_into, tmp_path: Path) -> None:
-    outcome = run("fit-cost-model", measured_into(tmp_path / "data", 3), "--out", tmp_path / "new")
-    assert outcome.code == 2
-    assert "too small to fit a model to" in " ".join(outcome.err.split())
+    run.refused(
+        "too small to fit a model to", "fit-cost-model", measured_into(tmp_path / "data", 3), "--out", tmp_path / "new"
+    )
     assert run("fit-cost-model", tmp_path / "nowhere", "--out", tmp_path / "new").code == 2

@@ -25,8 +25,7 @@ def lookups(tmp_path: Path) -> Path:
 
 def test_a_pool_is_written_and_loads_again(run, lookups: Path, tmp_path: Path) -> None:
     out = tmp_path / "pool.json"
-    code, text, _ = run("import-pool", lookups, "--name", "mine", "--out", out, columns=500)
-    assert code == 0
+    text = run.ok("import-pool", lookups, "--name", "mine", "--out", out, columns=500).out
     pool = load_pool(out)
     assert pool.sha256 == import_meta(lookups, "mine").sha256
     assert text == f"{TABLES} tables written to {out}, SHA-256 {pool.sha256}.\n"
@@ -37,6 +36,4 @@ def test_a_pool_is_written_and_loads_again(run, lookups: Path, tmp_path: Path) -
 def test_a_file_that_is_not_there_and_a_name_that_is_no_json_are_refused(
     run, tmp_path: Path, out: str, says: str
 ) -> None:
-    code, _, err = run("import-pool", tmp_path / "no.pt", "--name", "mine", "--out", tmp_path / out)
-    assert code == 2
-    assert says in err
+    run.refused(says, "import-pool", tmp_path / "no.pt", "--name", "mine", "--out", tmp_path / out)

@@ -35,8 +35,7 @@ def known_placement(task: Task) -> Any:
 
 
 def submitted(run, agent: str = "size-greedy", entry: str = ENTRY) -> None:
-    outcome = run("leaderboard", "submit", entry, *FACTS, "--agent", agent)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("leaderboard", "submit", entry, *FACTS, "--agent", agent)
     assert "Written and verified" in outcome.out
 
 
@@ -59,8 +58,7 @@ def test_submit_verify_render_and_site(run, folder: Path) -> None:
     assert run("leaderboard", "render", "--check").code == 0
     assert "| Greedy |" in (folder / "leaderboards" / "README.md").read_text()
     assert sorted(path.name for path in (folder / "leaderboards").iterdir()) == ["README.md", "simulated"]
-    built = run("leaderboard", "site")
-    assert built.code == 0
+    built = run.ok("leaderboard", "site")
     assert "Open build/leaderboard-site/index.html." in built.out
     assert (folder / "build" / "leaderboard-site" / "data" / f"{ENTRY.replace(SUITE, SUITE + '/entries')}.js").is_file()
 
@@ -71,8 +69,7 @@ def test_a_submission_says_its_league_and_queries_are_declared(run, folder: Path
     assert refused.code == 1
     assert "agent 'size-greedy' never evaluates the cost model when it answers" in refused.out
     (folder / "mine.json").write_text(json.dumps(evaluate(known_placement, SUITE).to_json()))
-    mine = run(*submit, "--evaluation", "mine.json", "--deterministic", "--planning-queries", 5)
-    assert mine.code == 0, mine.out
+    mine = run.ok(*submit, "--evaluation", "mine.json", "--deterministic", "--planning-queries", 5)
     assert "5 evaluations of the scoring cost model for a task while it answers: league guided." in mine.out
     assert (
         "league zero-query." in run(*submit[:2], f"{ENTRY}-2", *FACTS[2:], "--name", "Two", "--agent", "dim-greedy").out
@@ -92,15 +89,12 @@ def test_verify_lists_every_finding_and_fails(run, folder: Path) -> None:
     assert f"{ENTRY}/extra: The folder holds" in outcome.out
     assert "The entries are not valid: 2 findings." in outcome.out
     for command in ("render", "site"):
-        refused = run("leaderboard", command)
-        assert refused.code == 2
-        assert "2 findings, the first:" in refused.err
+        run.refused("2 findings, the first:", "leaderboard", command)
 
 
 def test_replay_compares_with_the_agent(run, folder: Path) -> None:
     submitted(run)
-    outcome = run("leaderboard", "verify", "--all", "--replay", 1)
-    assert outcome.code == 0
+    outcome = run.ok("leaderboard", "verify", "--all", "--replay", 1)
     assert f"{ENTRY}: 1 task replayed" in outcome.out
     path = folder / "leaderboards" / ENTRY / "entry.toml"
     path.write_text(path.read_text().replace('name = "size-greedy"', 'name = "lookup-greedy"'))
@@ -157,9 +151,7 @@ def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) ->
     ],
 )
 def test_contradictory_arguments_are_refused(run, folder: Path, args: tuple[str, ...], message: str) -> None:
-    outcome = run("leaderboard", *args)
-    assert outcome.code == 2
-    assert message in outcome.err.replace("\n", " ")
+    run.refused(message, "leaderboard", *args)
 
 
 def test_an_invalid_entry_is_not_written(run, folder: Path) -> None:
@@ -183,7 +175,6 @@ def test_the_commands_of_the_readme_work_as_they_stand(run, folder: Path) -> Non
     for command in commands[1:3]:
         assert command[:2] == ["shard-gym", "leaderboard"]
         words = [*command[1:], "--commit", "0" * 40] if command[2] == "submit" else command[1:]
-        outcome = run(*words)
-        assert outcome.code == 0, outcome.err + outcome.out
+        run.ok(*words)
     assert commands[3][:2] == ["git", "switch"]
     assert run("leaderboard", "verify", "--all").out == "1 entry is valid.\n"

@@ -18,8 +18,7 @@ def test_the_overview_names_every_command(run) -> None:
     assert usage.startswith("usage: shard-gym")  # tyro lists all commands there, in one line
     assert max(map(len, lines)) <= 80
     for args in ((), ("--help",)):
-        outcome = run(*args, columns=120)
-        assert outcome.code == 0
+        outcome = run.ok(*args, columns=120)
         for name, text in COMMANDS.items():
             assert name in outcome.out
             assert text in outcome.out
@@ -27,8 +26,7 @@ def test_the_overview_names_every_command(run) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_fits_80_columns_and_shows_no_none(run, name: str) -> None:
-    outcome = run(name, "--help")
-    assert outcome.code == 0
+    outcome = run.ok(name, "--help")
     assert f"shard-gym {name}" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert "None" not in outcome.out
@@ -109,9 +107,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
 ) -> None:
     for module in ("evaluate", "place"):
         monkeypatch.setattr(f"shard_gym.cli.{module}.placing_agent", None)  # calling it would be a TypeError
-    code, out, err = run(*args, tmp_path)
-    assert (code, out) == (2, "")
-    assert "cannot be written: it is a folder" in " ".join(err.split())
+    run.refused("cannot be written: it is a folder", *args, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ OPTIONS = ("--option", "iterations=3", "--option", "measurements=4", "--option",
 
 
 def test_training_measures_and_says_how_to_race(run, machine, tmp_path: Path) -> None:
-    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "mine")
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*TRAIN, *OPTIONS, "--out", tmp_path / "mine")
     assert "Trained dreamshard: 3 iterations, 12 measurements, 0 failures" in outcome.out
     assert f"Next: shard-gym race --suite {SUITE} --entry {tmp_path / 'mine'} --entry random" in outcome.out
     assert len(machine.jobs) == 12
@@ -46,8 +45,7 @@ def test_a_run_that_was_stopped_measures_nothing_twice(run, machine, tmp_path: P
         with pytest.raises(OSError, match="killed"):
             run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut")
     machine.stop = staticmethod(lambda count: None)
-    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "cut", "--resume")
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*TRAIN, *OPTIONS, "--out", tmp_path / "cut", "--resume")
     assert machine.jobs == whole
     assert "12 measurements, 0 failures" in outcome.out
 
@@ -56,8 +54,7 @@ def test_training_names_the_layout_and_tells_how_well_the_machine_measures(
     run, machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "load_average", lambda: 100.0)
-    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path / "busy")
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*TRAIN, *OPTIONS, "--out", tmp_path / "busy")
     assert outcome.err.count("The load average is 100.0") == 1
     assert "The iterations of a measurement differ by 0." in outcome.out  # the machine's noise is 1%
     assert "That is much" not in outcome.err
@@ -73,8 +70,7 @@ def test_training_names_the_layout_and_tells_how_well_the_machine_measures(
 def test_measurements_that_fail_are_told(run, machine, tmp_path: Path) -> None:
     failing = iter([None] * 5 + [WorkerDiedError("The worker of device 1 died.")] * 2)
     machine.stop = staticmethod(lambda count: next(failing, None))
-    outcome = run(*TRAIN, *OPTIONS, "--out", tmp_path)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*TRAIN, *OPTIONS, "--out", tmp_path)
     assert "13 measurements, 1 failure" in outcome.out
 
 
@@ -82,8 +78,7 @@ EVALUATE = ("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--cost-model
 
 
 def test_an_evaluation_keeps_its_measurements_beside_its_results(run, machine, tmp_path: Path) -> None:
-    first = run(*EVALUATE, "--out", tmp_path / "new" / "dims.json")
-    assert first.code == 0, first.err
+    first = run.ok(*EVALUATE, "--out", tmp_path / "new" / "dims.json")
     assert "failed" in first.out
     assert "gap to" not in first.out  # no best known placements, and no agent asks while it plans
     assert "queries" not in first.out
@@ -100,8 +95,7 @@ def test_a_task_that_cannot_be_measured_fails_alone(run, machine, tmp_path: Path
     tasks = len(load_suite(SUITE))
     failing = iter([None] * (tasks + 2) + [WorkerDiedError("The worker of device 1 died.")] * 2)
     machine.stop = staticmethod(lambda count: next(failing, None))
-    outcome = run(*EVALUATE, "--out", tmp_path / "dims.json", columns=100)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*EVALUATE, "--out", tmp_path / "dims.json", columns=100)
     assert "dim-greedy failed on 1 of 20 tasks, each charged with its penalty:" in outcome.out
     assert f"{SUITE}/test/2: The worker of device 1 died." in " ".join(outcome.out.split())
     results = json.loads((tmp_path / "dims.json").read_text())["tasks"]
@@ -131,20 +125,17 @@ def test_a_placement_that_cannot_be_measured_fails_in_the_race(run, machine, tmp
     failing = iter([None] + [WorkerDiedError("The worker of device 1 died.")] * 2)
     machine.stop = staticmethod(lambda count: next(failing, None))
     entries = ("--entry", "random", "--entry", "lookup-greedy")
-    outcome = run("race", "--suite", SUITE, "--tasks", 2, "--rounds", 2, *entries, "--out", tmp_path, columns=100)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("race", "--suite", SUITE, "--tasks", 2, "--rounds", 2, *entries, "--out", tmp_path, columns=100)
     race = load_race(tmp_path, TaskSuite(SUITE, load_suite(SUITE).tasks[:2], "test"))
     charged = format_ms(race.costs_ms()[race.failed][0, 0])
     assert f"failed on {SUITE}/test/0, charged with {charged} ms: The worker of device 1 died." in outcome.out
 
 
 def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> None:
-    evaluated = run("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--out", tmp_path / "dims.json")
-    assert evaluated.code == 0, evaluated.err
+    run.ok("evaluate", "--agent", "dim-greedy", "--suite", SUITE, "--out", tmp_path / "dims.json")
     entries = ("--entry", "random", "--entry", "lookup-greedy", "--entry", f"dims={tmp_path / 'dims.json'}")
     given = ("race", "--suite", SUITE, "--tasks", 4, "--rounds", 2, *entries, "--out", tmp_path / "race")
-    outcome = run(*given)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok(*given)
     assert f"{SUITE} test, 4 tasks, 2 rounds, measured on" in outcome.out
     whole = load_suite(SUITE)
     race = load_race(tmp_path / "race", TaskSuite(whole.name, whole.tasks[:4], whole.split))
@@ -196,21 +187,17 @@ def test_entries_are_named_after_whole_folders_and_files_without_suffix(tmp_path
     ],
 )
 def test_what_cannot_be_is_refused(run, machine, arguments: Any, says: str) -> None:
-    outcome = run(*arguments)
-    assert outcome.code == 2
-    assert says in " ".join(outcome.err.split())
+    run.refused(says, *arguments)
 
 
 def test_a_file_of_another_suite_is_refused(run, machine, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"tasks": [{"task": "dlrm-20x4/test/0", "placement": [0]}]}))
-    outcome = run("race", "--suite", SUITE, "--entry", tmp_path / "other.json", "--out", tmp_path / "race")
-    assert outcome.code == 2
-    assert "is no evaluation of one agent on cpu-20x2" in " ".join(outcome.err.split())
+    given = ("race", "--suite", SUITE, "--entry", tmp_path / "other.json", "--out", tmp_path / "race")
+    run.refused("is no evaluation of one agent on cpu-20x2", *given)
 
 
 def test_an_agent_can_ask_a_measured_cost_model(run, machine) -> None:
-    outcome = run("show", "--suite", SUITE, "--agent", "lookup-greedy", "--cost-model", "measured", columns=100)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("show", "--suite", SUITE, "--agent", "lookup-greedy", "--cost-model", "measured", columns=100)
     assert "costed by measured-v2-" in outcome.out
     assert "lower bound" in outcome.out
 
@@ -219,20 +206,17 @@ PLANS = "plans under the cost model analytical, not under measured costs"
 
 
 def test_agents_that_ask_a_cost_model_do_not_measure_while_they_place(run, machine, tmp_path: Path) -> None:
-    shown = run("show", "--suite", SUITE, "--agent", "local-search", "--cost-model", "measured", columns=100)
-    assert shown.code == 0, shown.err
+    shown = run.ok("show", "--suite", SUITE, "--agent", "local-search", "--cost-model", "measured", columns=100)
     assert len(machine.jobs) == 1
     assert f"local-search {PLANS}" in shown.err
     machine.jobs.clear()
     tables = ("--tables", "merlin-tiny", "--hardware", "cpu", "--num-devices", 2, "--agent", "cost-greedy")
-    placed = run("place", *tables, "--cost-model", "measured")
-    assert placed.code == 0, placed.err
+    placed = run.ok("place", *tables, "--cost-model", "measured")
     assert json.loads(placed.out)["cost_model"].startswith("measured")
     assert len(machine.jobs) == 1
     assert f"cost-greedy {PLANS}" in placed.err
     machine.jobs.clear()
-    scored = run("evaluate", "--agent", "cost-greedy", "--suite", SUITE, "--cost-model", "measured")
-    assert scored.code == 0, scored.err
+    scored = run.ok("evaluate", "--agent", "cost-greedy", "--suite", SUITE, "--cost-model", "measured")
     assert len(machine.jobs) <= 2 * len(load_suite(SUITE))  # one for each placement, also of the reference
     assert scored.err.count(PLANS) == 1
     assert PLANS not in run("show", "--suite", SUITE, "--agent", "local-search").err

@@ -70,8 +70,7 @@ def test_classes_makers_functions_and_agents_are_evaluated(
     run, agent_rows, mine: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.chdir(mine.parent)
-    outcome = run("evaluate", "--agent", f"mine.py:{what}", "--suite", "dlrm-20x4", columns=120)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("evaluate", "--agent", f"mine.py:{what}", "--suite", "dlrm-20x4", columns=120)
     assert f"mine.py:{what}" in agent_rows(outcome.out)
 
 
@@ -124,8 +123,7 @@ def test_what_is_no_agent_is_refused(mine: Path, name: str, says: str) -> None:
 def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
     tasks = load_suite("dlrm-20x4").tasks[:3]
     save_suite(tmp_path / "mine.json", TaskSuite("mine", tasks, "test"))
-    outcome = run("evaluate", "--agent", "lookup-greedy", "--suite", tmp_path / "mine.json", columns=120)
-    assert outcome.code == 0, outcome.err
+    outcome = run.ok("evaluate", "--agent", "lookup-greedy", "--suite", tmp_path / "mine.json", columns=120)
     assert "mine" in outcome.out
     assert "3 tasks" in outcome.out
 

@@ -34,8 +34,7 @@ def arguments(file: Path | str, **options: object) -> list[object]:
 
 def test_the_plan_is_valid_and_costs_what_it_says(run, file: Path, tables: Tables, tmp_path: Path) -> None:
     cap = 2.5
-    code, out, _ = run(*arguments(file, **{"memory-cap-gib": cap, "out": tmp_path / "plan.json"}))
-    assert code == 0
+    out = run.ok(*arguments(file, **{"memory-cap-gib": cap, "out": tmp_path / "plan.json"})).out
     assert "feature" in out
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert list(plan) == ["agent", "cost_model", "cost_ms", "placement", "devices"]
@@ -56,11 +55,8 @@ def test_without_a_file_the_plan_is_all_that_is_printed(run, file: Path, tmp_pat
 
 
 def test_tables_without_dims_need_one(run) -> None:
-    code, _, err = run(*arguments("dlrm-2022"))
-    assert code == 2
-    assert "choose one for all with --embedding-dim" in err
-    code, out, _ = run(*arguments("dlrm-2022", **{"embedding-dim": 8, "agent": "size-greedy"}))
-    assert code == 0
+    run.refused("choose one for all with --embedding-dim", *arguments("dlrm-2022"))
+    out = run.ok(*arguments("dlrm-2022", **{"embedding-dim": 8, "agent": "size-greedy"})).out
     assert len(json.loads(out)["placement"]) == 788
 
 
@@ -80,9 +76,7 @@ def test_tables_without_dims_need_one(run) -> None:
     ],
 )
 def test_what_cannot_be_placed_is_a_sentence(run, file: Path, options: dict[str, object], says: str) -> None:
-    code, out, err = run(*arguments(file, **options))
-    assert (code, out) == (2, "")
-    assert says in err
+    run.refused(says, *arguments(file, **options))
 
 
 @pytest.mark.parametrize("name", ["tables.csv", "folder/tables"])
@@ -90,9 +84,9 @@ def test_a_path_that_does_not_end_in_json_is_told_apart_from_an_unknown_pool(run
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
-    code, _, err = run(*arguments(f"{tmp_path}/{name}"))
-    assert code == 2
-    assert f"{tmp_path}/{name} is not a pool file: the name of one ends in .json." in err
+    err = run.refused(
+        f"{tmp_path}/{name} is not a pool file: the name of one ends in .json.", *arguments(f"{tmp_path}/{name}")
+    ).err
     assert "There is no pool" not in err
 
 
@@ -100,17 +94,11 @@ def test_capitals_in_the_suffix_do_not_matter(run, file: Path) -> None:
     capital = file.with_suffix(".JSON")
     file.rename(capital)
     assert run(*arguments(capital)).code == 0
-    code, _, err = run(*arguments(file.with_name("none.JSON")))
-    assert code == 2
-    assert "none.JSON cannot be read" in err
+    run.refused("none.JSON cannot be read", *arguments(file.with_name("none.JSON")))
 
 
 def test_a_file_that_is_no_pool_or_names_a_table_twice_is_refused(run, file: Path, tables: Tables) -> None:
     save_pool(Pool("twice", replace(tables, names=("a",) * 24), load_pool("dlrm-2021").card), file)
-    code, _, err = run(*arguments(file))
-    assert code == 2
-    assert "are named 'a'" in err
+    run.refused("are named 'a'", *arguments(file))
     file.write_text("{}")
-    code, _, err = run(*arguments(file))
-    assert code == 2
-    assert "my_tables.json" in err
+    run.refused("my_tables.json", *arguments(file))

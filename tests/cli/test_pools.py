@@ -7,8 +7,7 @@ from shard_gym.pools import load_pool, pool_names, save_pool
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_every_pool_is_listed(run, columns: int) -> None:
-    code, out, _ = run("pools", columns=columns)
-    assert code == 0
+    out = run.ok("pools", columns=columns).out
     assert max(map(len, out.splitlines())) <= columns
     for name in pool_names():
         pool = load_pool(name)
@@ -21,8 +20,7 @@ def test_the_whole_card_is_printed(run, tmp_path) -> None:
     pool = load_pool("dlrm-2021")
     save_pool(pool, tmp_path / "copy.json")
     for name in ("dlrm-2021", tmp_path / "copy.json"):
-        code, out, _ = run("pools", name, columns=10_000)
-        assert code == 0
+        out = run.ok("pools", name, columns=10_000).out
         card = pool.card
         texts = (card.title, card.source, card.how_made, *card.published_facts, *card.assumptions, *card.how_close)
         for text in (pool.sha256, *texts):
@@ -30,6 +28,4 @@ def test_the_whole_card_is_printed(run, tmp_path) -> None:
 
 
 def test_an_unknown_pool_is_named(run) -> None:
-    code, _, err = run("pools", "dlrm-2020")
-    assert code == 2
-    assert "There is no pool named 'dlrm-2020'." in err
+    run.refused("There is no pool named 'dlrm-2020'.", "pools", "dlrm-2020")

@@ -26,8 +26,7 @@ def rows(out: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("columns", [50, 80, 120])
 def test_critical_devices_carry_a_star_and_numbers_are_whole_in_any_window(run, columns: int) -> None:
-    code, out, _ = run(*ARGS, columns=columns)
-    assert code == 0
+    out = run.ok(*ARGS, columns=columns).out
     assert columns < 80 or max(map(len, out.splitlines())) <= columns
     for device in range(TASK.num_devices):
         shown = rows(out)[str(device)]
@@ -101,8 +100,7 @@ def test_the_best_known_cost_stands_beside_the_cost(run, tmp_path: Path, monkeyp
 
 def test_with_many_devices_the_critical_ones_are_shown(run) -> None:
     critical = [str(device) for device in EXPLANATION.critical.any(axis=1).nonzero()[0]]
-    code, out, _ = run(*ARGS, "--devices", len(critical))
-    assert code == 0
+    out = run.ok(*ARGS, "--devices", len(critical)).out
     assert f"{TASK.num_devices - len(critical)} left out." in out
     assert [line.split()[0] for line in out.splitlines() if line[:3].strip().isdigit()] == critical
 
@@ -120,8 +118,7 @@ def test_impossible_counts_are_refused(run, option: str, value: int, least: int)
 
 def test_a_picture_is_drawn(run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    code, out, _ = run(*ARGS, "--picture", tmp_path / "p.png", columns=500)
-    assert code == 0
+    out = run.ok(*ARGS, "--picture", tmp_path / "p.png", columns=500).out
     assert str(tmp_path / "p.png") in out
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
@@ -134,9 +131,7 @@ def test_a_picture_that_cannot_be_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr("shard_gym.cli.show.load_suite", None)  # calling it would be a TypeError
-    code, out, err = run(*ARGS, "--picture", tmp_path / name, columns=500)
-    assert (code, out) == (2, "")
-    assert says in err
+    run.refused(says, *ARGS, "--picture", tmp_path / name, columns=500)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
@@ -149,9 +144,7 @@ def test_a_picture_that_cannot_be_is_refused_before_any_work(
     ],
 )
 def test_an_unknown_task_is_named_without_a_list_of_all_of_them(run, task: str, says: str) -> None:
-    code, _, err = run(*ARGS[:4], task, *ARGS[5:])
-    assert code == 2
-    assert says in err
+    err = run.refused(says, *ARGS[:4], task, *ARGS[5:]).err
     assert len(err) < 300
 
 
@@ -173,6 +166,4 @@ def test_what_an_episode_of_replanning_does_not_use_is_refused(
 ) -> None:
     task = drift_task(4, 2, 0)
     monkeypatch.setattr(show, "load_suite", lambda *_: DriftSuite("drift-medium-30", (task,)))
-    code, _, err = run("show", "--suite", "drift-medium-30", "--task", "0", *more)
-    assert code == 2
-    assert reason in " ".join(err.split())
+    run.refused(reason, "show", "--suite", "drift-medium-30", "--task", "0", *more)

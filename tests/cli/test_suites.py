@@ -15,8 +15,7 @@ from shard_gym.suites import best_known, load_suite, placing, suite_info, suite_
 @pytest.mark.parametrize("columns", [50, 80, 120])
 @pytest.mark.parametrize("options", [(), ("--verbose",)])
 def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[str, ...]) -> None:
-    code, out, _ = run("suites", *options, columns=columns)
-    assert code == 0
+    out = run.ok("suites", *options, columns=columns).out
     lines = [line for line in out.splitlines() if line.strip()]
     assert "…" not in out
     if columns < 80:
@@ -55,8 +54,7 @@ def test_verify_costs_the_best_known_placements(run, tmp_path: Path, monkeypatch
     monkeypatch.setattr(command, "suite_names", lambda: [suite.name, "spot-600"])
     known = {task.name: task.known_placement for task in suite}
     path = best_known.write_best_known([suite], known, AnalyticalCostModel(), "By memory alone.")
-    code, out, _ = run("suites", "--verify", columns=200)
-    assert code == 0
+    out = run.ok("suites", "--verify", columns=200).out
     assert "100 tasks, 50 best known answers" in out
     assert f"All {len(pool_names()) + 2} are as they were published." in out
     record = json.loads(path.read_text())

@@ -39,8 +39,7 @@ def args(out: Path, *more: object, evaluated: bool = False) -> list[object]:
 
 
 def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, agent_rows, out: Path) -> None:
-    code, text, _ = run(*args(out, evaluated=True), columns=100)
-    assert code == 0
+    text = run.ok(*args(out, evaluated=True), columns=100).out
     arrays, about = load_arrays(out / "agent.safetensors", "agent")
     assert arrays["encoder.weight_hh_l0"].shape == (32, 8)
     state = load_arrays(out / "training.safetensors", "training")[1]
@@ -132,9 +131,7 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(
 def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_more(run, out: Path) -> None:
     run(*args(out))
     before = (out / "training.safetensors").read_bytes()
-    code, text, err = run(*args(out), columns=500)
-    assert (code, text) == (2, "")
-    assert f"{out} already holds a training run, or its agent. Resume it" in err
+    run.refused(f"{out} already holds a training run, or its agent. Resume it", *args(out), columns=500)
     code, text, err = run(*args(out, "--resume"))
     assert (code, len(err.splitlines())) == (0, 1)
     assert "Trained rnn: 3 iterations, 12 cost-model evaluations" in text
@@ -167,9 +164,7 @@ def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
 ) -> None:
     options: dict[str, Any] = {"agent": "rnn", "suite": SUITE, "out": out} | change
     flags = [(f"--{key}", each) for key, value in options.items() for each in (value if key == "option" else [value])]
-    code, text, err = run("train", *(part for flag in flags for part in flag))
-    assert (code, text) == (2, "")
-    assert says in err
+    err = run.refused(says, "train", *(part for flag in flags for part in flag)).err
     assert err.count("\n") == 1
     assert not out.exists()
 
@@ -179,9 +174,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr(command, "evaluate", None)  # calling it would be a TypeError
     (tmp_path / "file").write_text("old")
-    code, _, err = run(*args(tmp_path / "file"), columns=500)
-    assert code == 2
-    assert "cannot be written" in err
+    run.refused("cannot be written", *args(tmp_path / "file"), columns=500)
     assert (tmp_path / "file").read_text() == "old"
 
 
@@ -228,8 +221,7 @@ def test_evaluate_tells_two_agents_of_one_family_apart(
 ) -> None:
     folder, file = trained[0], trained[1] / "agent.safetensors"
     agents = ("--agent", folder, "--agent", file, "--agent", "random")
-    code, text, _ = run("evaluate", *agents, "--suite", SUITE, "--out", tmp_path / "r.json", columns=300)
-    assert code == 0
+    text = run.ok("evaluate", *agents, "--suite", SUITE, "--out", tmp_path / "r.json", columns=300).out
     records = json.loads((tmp_path / "r.json").read_text())
     assert [record["agent"] for record in records] == [str(folder), str(file), "random"]
     assert agent_rows(text).keys() == {str(folder), str(file), "random"}
@@ -241,13 +233,11 @@ def test_evaluate_tells_two_agents_of_one_family_apart(
 def test_show_and_place_take_a_trained_agent(run, trained: tuple[Path, Path], tmp_path: Path) -> None:
     task = load_suite(SUITE)[0]
     cost = AnalyticalCostModel().estimate(load_agent(trained[0]).place(task), task.tables, task.topology).total_ms
-    code, text, _ = run("show", "--suite", SUITE, "--agent", trained[0], columns=300)
-    assert code == 0
+    text = run.ok("show", "--suite", SUITE, "--agent", trained[0], columns=300).out
     assert f"placed by {trained[0]}" in text
     assert re.search(rf"^cost +{re.escape(format_ms(cost))} ms", text, re.MULTILINE)
     pool = ("--tables", "mlperf-dlrm-dcnv2", "--hardware", "a100-dgx", "--num-devices", 4)
-    code, text, _ = run("place", *pool, "--agent", trained[0] / "agent.safetensors")
-    assert code == 0
+    text = run.ok("place", *pool, "--agent", trained[0] / "agent.safetensors").out
     plan = json.loads(text)
     assert plan["agent"] == str(trained[0] / "agent.safetensors")
     assert len(plan["placement"]) == 26
@@ -261,7 +251,5 @@ def test_a_path_without_an_agent_is_a_sentence(
     Path("folder").mkdir()
     Path("agent.pt").write_bytes(b"\x80\x04.")
     for arguments in (("evaluate",), ("show",)):
-        code, text, err = run(*arguments, "--suite", SUITE, "--agent", agent)
-        assert (code, text) == (2, "")
-        assert agent in err
+        err = run.refused(agent, *arguments, "--suite", SUITE, "--agent", agent).err
         assert "There is no file" in err or "no safetensors file" in err

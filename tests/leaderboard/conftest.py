@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.measured.measurement import Measurement
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import WorkerDiedError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
@@ -139,3 +144,41 @@ def verified_entry(root: Path, slug: str) -> VerifiedEntry:
 def verified() -> Callable[[Path, str], VerifiedEntry]:
     """The verified entry of a folder name under a root."""
     return verified_entry
+
+
+class Machine(MeasuredCostModel):
+    """Measures by estimating, times noise; `slow(number)` says how slow it is at its number-th measurement.
+
+    It cannot measure the placements of which `fails(tables, placement)` is true.
+    """
+
+    def __init__(
+        self,
+        *,
+        iterations: int = 4,
+        slow: Callable[[int], float] = lambda number: 1.0,
+        resolved: str = "parallel",
+        fails: Callable[[Any, list[int]], bool] = lambda tables, placement: False,
+        **options: Any,
+    ) -> None:
+        super().__init__("cpu", iterations=iterations, **options)
+        self.slow, self.resolved, self.fails, self.count, self.refused = slow, resolved, fails, 0, 0
+
+    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+        assert again
+        if self.fails(tables, placement.tolist()):
+            self.refused += 1
+            raise WorkerDiedError("The worker of device 1\ndied.")
+        rng = np.random.default_rng(self.count)
+        self.count += 1
+        phases = AnalyticalCostModel().estimate(placement, tables, topology).phases_ms * self.slow(self.count)
+        ms = phases * rng.lognormal(0, 0.02, (self.repeats.iterations, *phases.shape))
+        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
+
+    def layout_of(self, num_devices: int) -> str:
+        return self.resolved
+
+
+@pytest.fixture(scope="session")
+def new_machine() -> type[Machine]:
+    return Machine

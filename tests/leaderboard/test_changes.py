@@ -13,6 +13,7 @@ from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.changes import check_changes
 
 ENTRY = "simulated/dlrm-20x4/random"
+RACE = "measured/gpu-40x4/races/mine/race.json"
 
 
 def page(block: str, table: str = "old") -> str:
@@ -67,11 +68,7 @@ def link(root: Path) -> None:
         (link, f"{ENTRY}/entry.toml", "It was removed."),
         (write(f"{ENTRY}/entry.toml", "x"), f"{ENTRY}/entry.toml", "It was changed."),
         (write("replayed.json", "[]"), "replayed.json", "It was changed."),
-        (
-            write("measured/gpu-40x4/races/mine/race.json", "{}"),
-            "measured/gpu-40x4/races/mine/race.json",
-            "It was added",
-        ),
+        (write(RACE, "{}"), RACE, "It was added"),
         (write("README.md", page("leaderboards") + "Send me money."), "README.md", "changed outside the generated"),
         (write("README.md", page("leaderboards").replace("Rules", "No rules")), "README.md", "changed outside"),
         (write("README.md", page("other")), "README.md", "changed outside"),

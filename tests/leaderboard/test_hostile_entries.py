@@ -155,18 +155,14 @@ DECLARED: dict[str, tuple[str, str, str]] = {
     "a bomb of brackets": ("options = {}", f"options = {{x = {'[' * 9_000}{']' * 9_000}}}", "It is not readable TOML"),
     # Names and links
     "a link that runs code": (LINK, "javascript:alert(1)", "link is refused: it must be an https:// address"),
-    "a link with lines of its own": (LINK, r"https://e.org/\\n\\n#\\tOWNED\\n", "link is refused: it must be an https"),
     "a link with a line break at its end": (LINK, r"https://e.org/\\n", "link is refused: it must be an https://"),
     "a link with a tab": (LINK, r"https://e.org/\\tx", "link is refused: it must be an https:// address"),
-    "a link without a host": (LINK, "https://", "link is refused: it must be an https:// address"),
     "a link with an empty host": (LINK, "https:///code", "link is refused: it must be an https:// address"),
     "a link with a port for a host": (LINK, "https://:443/", "link is refused: it must be an https:// address"),
     "a link with a password": (LINK, "https://github.com@evil.org/", "link is refused: it must be an https://"),
     "a link with dots for a host": (LINK, "https://../x", "link is refused: it must be an https:// address"),
     "a licence that is none": ('"MIT"', '"Free (2026)"', "licence is refused: it must be an SPDX licence expression"),
     "a licence in other letters": ('"MIT"', '"mit"', "licence is refused: it must be written 'MIT'"),
-    "a truth value for a schema": ("schema = 1", "schema = true", "It must have the schema 1, not True"),
-    "a float for a schema": ("schema = 1", "schema = 1.0", "It must have the schema 1, not 1.0"),
     "a text of several lines": ("options = {}", 'options = {x = """a"""}', "It is not readable TOML: texts of several"),
     "keys with dots": ("options = {}", f"options = {{{'x.' * 40}x = 1}}", "It is not readable TOML: a dotted key"),
     "a link that leaves its cell": (LINK, "https://e.org/x)|<b>", "link is refused"),
@@ -292,11 +288,6 @@ def test_a_hostile_entry_is_refused_at_its_place(random_entry, change: Change, e
     found = random_entry.findings()
     assert any(re.match(f"simulated/dlrm-20x4/random/{expected}", each, re.DOTALL) for each in found), found
     assert not any("\n" in each for each in found)
-
-
-def test_letters_with_accents_are_letters(random_entry) -> None:
-    random_entry.toml("The random agent", "Größe zuerst, naïve")
-    assert random_entry.findings() == []
 
 
 def test_a_million_mistakes_are_a_short_list(random_entry) -> None:

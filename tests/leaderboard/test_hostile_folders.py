@@ -36,23 +36,25 @@ def test_a_linked_folder_is_not_followed(root: Path, random_entry, tmp_path: Pat
     assert random_entry.findings() == [expected]
 
 
-@pytest.mark.parametrize("name", ["Random", "ran dom", "..evil", "x" * 65])
-def test_folders_with_other_names_are_refused(root: Path, name: str) -> None:
-    (root / "simulated" / SUITE / name).mkdir()
-    expected = "The folder of an entry is named with 1 to 64 of a-z, 0-9 and single hyphens between them."
-    assert findings_of(root) == [f"simulated/{SUITE}/{name}: {expected}"]
+SLUG = "The folder of an entry is named with 1 to 64 of a-z, 0-9 and single hyphens between them."
+TRACKS = "There is no such track; the tracks are simulated, sharding, measured and replanning."
 
 
-def test_there_are_no_other_tracks(root: Path) -> None:
-    (root / "Simulated" / SUITE).mkdir(parents=True)
-    expected = "There is no such track; the tracks are simulated, sharding, measured and replanning."
-    assert findings_of(root) == [f"Simulated: {expected}"]
-
-
-@pytest.mark.parametrize("file", ["notes.txt", "simulated/run.sh", "simulated/dlrm-20x4/.DS_Store"])
-def test_files_beside_entries_are_refused(root: Path, file: str) -> None:
-    (root / file).write_text("x")
-    assert f"{file}: No file is allowed here; remove it." in findings_of(root)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((f"simulated/{SUITE}/{name}/", SLUG) for name in ("Random", "ran dom", "..evil", "x" * 65)),
+        ("Simulated/", TRACKS),
+        *((name, "No file is allowed here; remove it.") for name in ("notes.txt", "simulated/run.sh")),
+        (f"simulated/{SUITE}/.DS_Store", "No file is allowed here; remove it."),
+    ],
+)
+def test_other_folders_and_files_are_refused(root: Path, name: str, reason: str) -> None:
+    if name.endswith("/"):
+        (root / name).mkdir()
+    else:
+        (root / name).write_text("x")
+    assert findings_of(root) == [f"{name.rstrip('/')}: {reason}"]
 
 
 def test_an_entry_in_another_suites_folder_is_refused(root: Path, random_entry) -> None:

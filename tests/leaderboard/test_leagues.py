@@ -13,12 +13,10 @@ import pytest
 from shard_gym.agents import Agent, PolicyAgent, make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import evaluate
-from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import guided_limit, league_of
 from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known, improved_by
@@ -98,23 +96,14 @@ def test_a_submission_writes_its_league_and_one_without_is_as_valid(root: Path, 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("queries = 0.0", "queries = 7.0", "planning.league is 'zero-query', but with 7.0 evaluations"),
         ('league = "zero-query"', 'league = "Zero-query"', "planning.league is refused"),
-        ("queries = 0.0", "queries = 7.0", "but with 7.0 evaluations of the cost model for a task"),
+        ("queries = 0.0", "queries = 7.0", "planning.league is 'zero-query', but with 7.0 evaluations"),
         ("queries = 0.0", "queries = 7.0", "agent 'random' never evaluates the cost model when it answers"),
     ],
 )
 def test_a_contradiction_is_refused(random_entry, old: str, new: str, message: str) -> None:
     random_entry.toml(old, new)
     assert any(message in each for each in random_entry.findings())
-
-
-def test_agents_that_need_the_cost_cannot_declare_that_they_ask_nothing(random_entry) -> None:
-    for name in ("cost-greedy", "local-search"):
-        random_entry.text(lambda text, name=name: text.replace('name = "random"', f'name = "{name}"'))
-        (found,) = (each for each in random_entry.findings() if "planning.queries" in each)
-        assert f"agent '{name}' evaluates the cost model" in found
-        random_entry.text(lambda text, name=name: text.replace(f'name = "{name}"', 'name = "random"'))
 
 
 def test_trained_agents_are_zero_query_by_their_observation(root: Path, random_entry) -> None:
@@ -129,8 +118,10 @@ def test_trained_agents_are_zero_query_by_their_observation(root: Path, random_e
 
 
 @pytest.mark.parametrize("name", ["cost-greedy", "local-search"])
-def test_only_policies_have_an_observation_without_costs(random_entry, name: str) -> None:
+def test_agents_that_need_the_cost_cannot_declare_that_they_ask_nothing(random_entry, name: str) -> None:
+    """Not with an observation without costs either, which only policies have."""
     random_entry.text(lambda text: text.replace('name = "random"', f'name = "{name}"'))
+    assert any(f"agent '{name}' evaluates the cost model" in each for each in random_entry.findings())
     random_entry.toml("options = {}", 'options = {observation = "features"}')
     assert any(f"agent '{name}' evaluates the cost model" in each for each in random_entry.findings())
 
@@ -148,7 +139,7 @@ def test_an_entry_may_declare_a_later_league(root: Path, random_entry, verified)
     assert verified(root, "random").league == "search"
 
 
-def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp_path: Path) -> None:
+def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp_path: Path, submit_as) -> None:
     known = best_known(SUITE, make_cost_model("analytical"))
 
     class Copies(Agent):
@@ -158,11 +149,10 @@ def test_the_best_known_placements_are_a_copy_outside_the_league_of_searches(tmp
             return known[task.name].answer
 
     folder = EntryFolder(tmp_path, "simulated", SUITE.name, "copies")
-    info = EntryInfo("Copies", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)
-    agent = EvaluatedAgent("copies", False, (evaluate(Copies(), SUITE),))
-    (finding,) = submit(folder, agent, info)
+    evaluation = evaluate(Copies(), SUITE)
+    (finding,) = submit_as(folder, "copies", [evaluation])
     assert "100% of the placements are best known ones" in finding.reason
-    assert submit(folder, replace(agent, planning_queries=5.0, search_budget=9), info) == []
+    assert submit_as(folder, "copies", [evaluation], planning_queries=5.0, search_budget=9) == []
     assert verify_all(tmp_path)[1] == []
     entry = folder.path / "entry.toml"
     entry.write_text(re.sub('league = "search"\nqueries = .*\n', "queries = 0.0\n", entry.read_text()))
@@ -186,11 +176,10 @@ def test_the_measured_track_has_no_leagues(measured_entry, verified, root: Path)
     assert any("but the track 'measured' has no leagues" in each for each in measured_entry.findings())
 
 
-def test_queries_that_an_agent_does_not_count_are_declared(tmp_path: Path) -> None:
+def test_queries_that_an_agent_does_not_count_are_declared(tmp_path: Path, submit_as) -> None:
     evaluation = evaluate(make_agent("size-greedy"), SUITE)
     folder = EntryFolder(tmp_path, "simulated", SUITE.name, "mine")
-    info = EntryInfo("Mine", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)
-    assert submit(folder, EvaluatedAgent("mine", False, (evaluation,), planning_queries=80.0), info) == []
+    assert submit_as(folder, "mine", [evaluation], planning_queries=80.0) == []
     entry, _ = verify_entry(folder)
     assert entry is not None
     assert (entry.entry.planning.queries, entry.entry.planning.league, entry.league) == (80.0, "guided", "guided")

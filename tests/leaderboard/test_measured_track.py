@@ -9,17 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shard_gym.cli import main
 from shard_gym.cli.race import _from_leaderboard, race
-from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.cost_models.measured.measurement import Measurement
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError, WorkerDiedError
+from shard_gym.errors import InvalidOptionError
 from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
@@ -39,24 +35,11 @@ ENTRY = f"measured/{SUITE}/random"
 JSON = f"{RACED}/race.json"
 
 
-class Machine(MeasuredCostModel):
-    """Estimates, in ten iterations with noise."""
-
-    def __init__(self, batch_size: int | None = None) -> None:
-        super().__init__("cpu", batch_size=batch_size)
-        self.rng = np.random.default_rng(0)
-
-    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
-        phases = AnalyticalCostModel().estimate(placement, tables, topology).phases_ms
-        ms = phases * self.rng.lognormal(0, 0.01, (10, *phases.shape))
-        return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _machine() -> Iterator[None]:
+def _machine(new_machine: Any) -> Iterator[None]:
     """Races are measured on it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Machine())
+        patch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: new_machine(iterations=10))
         yield
 
 
@@ -101,19 +84,14 @@ def test_a_race_is_a_leaderboard_and_entries_can_wait_for_theirs(raced: Path) ->
 
 
 def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, new_machine: Any
 ) -> None:
-    class Fails(Machine):
-        def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
-            if placement.tolist() == bad:
-                raise WorkerDiedError("The worker of device 1 died.")
-            return super()._measured(placement, tables, topology, again=again)
-
     (leaderboard,) = load_leaderboards(root)
     assert leaderboard.race is not None
     bad = leaderboard.race.race.placements["random"][3].tolist()
+    failing = new_machine(fails=lambda tables, placement: placement == bad)
     shutil.rmtree(root / RACED)
-    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Fails())
+    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: failing)
     race(SUITE, root / RACED, leaderboard=root, rounds=3)
     assert findings_of(root) == []
     (leaderboard,) = load_leaderboards(root)
@@ -122,12 +100,14 @@ def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
     assert ranked["random"].costs_ms.argmax() == 3
 
 
-def test_a_race_of_few_rounds_or_of_another_batch_ranks_nobody(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_of_few_rounds_or_of_another_batch_ranks_nobody(
+    root: Path, monkeypatch: pytest.MonkeyPatch, new_machine: Any
+) -> None:
     shutil.rmtree(root / RACED)
     race(SUITE, root / RACED, leaderboard=root, rounds=2)
     assert findings_of(root) == [f"{JSON}: It has 2 rounds; the measured track wants at least 3."]
     shutil.rmtree(root / RACED)
-    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: Machine(512))
+    monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: new_machine(batch_size=512))
     race(SUITE, root / RACED, leaderboard=root, rounds=3)
     assert findings_of(root) == [f"{JSON}: It measured batches of 512 samples; race without --batch-size."]
 
@@ -275,12 +255,14 @@ def test_only_valid_entries_are_raced_with_the_placements_of_seed_0(
     assert f"measured/{SUITE}/size-greedy is not valid" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_entries_are_raced_on_all_test_tasks_and_more_entries_may_join(root: Path, tmp_path: Path) -> None:
+def test_entries_are_raced_on_all_test_tasks_and_more_entries_may_join(
+    root: Path, tmp_path: Path, new_machine: Any
+) -> None:
     for options in ({"split": "train"}, {"tasks": 2}):
         with pytest.raises(InvalidOptionError, match="raced on all test tasks; leave out --split and --tasks"):
             race(SUITE, tmp_path / "race", leaderboard=root, **options)
     with pytest.raises(InvalidOptionError, match="Two entries are named 'random'"):
         race(SUITE, tmp_path / "race", ("random",), root)
     race(SUITE, tmp_path / "race", ("dim-greedy",), root, rounds=1)
-    done = load_race(tmp_path / "race", as_measured(load_suite(SUITE), Machine()))
+    done = load_race(tmp_path / "race", as_measured(load_suite(SUITE), new_machine()))
     assert list(done.placements) == ["lookup-greedy", "random", "size-greedy", "dim-greedy"]

@@ -15,12 +15,11 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
 from shard_gym.io.markdown import END, begin
-from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
+from shard_gym.leaderboard.evaluations import read_evaluation
 from shard_gym.leaderboard.markdown import TABLES, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
 from shard_gym.leaderboard.replay import can_replay, replay
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 
@@ -29,10 +28,9 @@ TABLE = 3
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> EntryFolder:
+def folder(tmp_path: Path, submit_as) -> EntryFolder:
     folder = EntryFolder(tmp_path, "sharding", SUITE, "hugectr")
-    agent = EvaluatedAgent("hugectr", False, (evaluate(make_agent("hugectr"), SUITE),))
-    assert submit(folder, agent, EntryInfo("HugeCTR", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)) == []
+    assert submit_as(folder, "hugectr", [evaluate(make_agent("hugectr"), SUITE)]) == []
     return folder
 
 
@@ -77,7 +75,7 @@ def test_failures_are_shown_as_such_and_not_as_costs(folder: EntryFolder, add_en
     above, own = page.read_text().split("<summary>shard-4")
     rows = [line.split(" | ") for line in above.splitlines() if "| zero-query" in line]
     assert [(row[1], row[4:]) for row in rows] == [
-        ("HugeCTR", ["", f"{100 * planner.gap:.1f}% |"]),
+        ("The hugectr agent", ["", f"{100 * planner.gap:.1f}% |"]),
         (
             "The lookup-greedy agent",
             [f"{100 * greedy.gap_of_answers:.1f}% (fails {greedy.verified.failures} of 50)", " |"],
@@ -97,9 +95,26 @@ def split(plan: list[Any]) -> list[Any]:
     return next(pair for pair in plan if pair[0] == "column_wise")
 
 
+def uneven(plan: list[Any]) -> None:
+    """Uneven blocks of rows: TorchRec accepts them and computes wrong results."""
+    rows = int(load_suite(SUITE)[0].tables.num_embeddings[0])
+    first = [[device, device, 1, 0, 128] for device in range(7)]
+    plan[0] = ["row_wise", [*first, [7, 7, rows - 7, 0, 128]]]
+
+
+def all_on_one(plan: list[Any]) -> None:
+    tables = load_suite(SUITE)[0].tables
+    for table, (rows, dim) in enumerate(
+        zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
+    ):
+        plan[table] = ["table_wise", [[0, 0, rows, 0, dim]]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (uneven, "is row_wise, so device 0 has rows 0 to"),
+        (all_on_one, "Device 0 is given 26 shards that need"),
         (lambda plan: split(plan)[1].pop(), r"has columns .* in no shard"),
         (lambda plan: split(plan)[1].append(split(plan)[1][0]), r"has columns .* in 2 shards"),
         (lambda plan: split(plan)[1][0].__setitem__(4, 62), "whose width 62 is not a multiple of 4"),
@@ -119,34 +134,14 @@ def test_a_hostile_plan_is_refused(folder: EntryFolder, change: Callable[[list[A
         raise AssertionError(finding)
 
 
-def test_uneven_blocks_of_rows_are_refused(folder: EntryFolder) -> None:
-    """TorchRec accepts them and computes wrong results."""
-    rows = int(load_suite(SUITE)[0].tables.num_embeddings[0])
-
-    def uneven(plan: list[Any]) -> None:
-        first = [[device, device, 1, 0, 128] for device in range(7)]
-        plan[0] = ["row_wise", [*first, [7, 7, rows - 7, 0, 128]]]
-
-    assert "is row_wise, so device 0 has rows 0 to" in changed(folder, uneven)[0]
-
-
-def test_a_plan_over_the_memory_is_refused(folder: EntryFolder) -> None:
-    def all_on_one(plan: list[Any]) -> None:
-        for table, dim in enumerate(load_suite(SUITE)[0].tables.embedding_dim.tolist()):
-            plan[table] = ["table_wise", [[0, 0, int(load_suite(SUITE)[0].tables.num_embeddings[table]), 0, dim]]]
-
-    assert "Device 0 is given 26 shards that need" in changed(folder, all_on_one)[0]
-
-
 def test_a_folder_of_plans_has_no_placements(folder: EntryFolder) -> None:
     (folder.path / "plans.json").rename(folder.path / "placements.json")
     found = [str(finding) for finding in verify_entry(folder)[1]]
     assert any("The folder holds entry.toml, plans.json and nothing else" in each for each in found)
 
 
-def test_plans_and_placements_have_their_own_tracks(tmp_path: Path) -> None:
-    info = EntryInfo("Mine", ["Ada Example"], "MIT", "", "a laptop", "0" * 40)
+def test_plans_and_placements_have_their_own_tracks(tmp_path: Path, submit_as) -> None:
     for track, suite, right in (("simulated", SUITE, "sharding"), ("sharding", "mlperf-x8", "simulated")):
-        agent = EvaluatedAgent("hugectr", False, (evaluate(make_agent("hugectr"), suite),))
+        evaluation = evaluate(make_agent("hugectr"), suite)
         with pytest.raises(InvalidOptionError, match=f"submit to {right}/{suite}/mine"):
-            submit(EntryFolder(tmp_path, track, suite, "mine"), agent, info)
+            submit_as(EntryFolder(tmp_path, track, suite, "mine"), "hugectr", [evaluation])

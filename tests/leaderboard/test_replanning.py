@@ -204,10 +204,6 @@ def test_tuned_agents_learn_from_training_tasks(root: Path, tmp_path: Path, monk
         (lambda rows: rows[1].update(sequence="0" * 335 + "9"), "is '9', but must be a digit from 0 to 8"),
         (lambda rows: rows[1].update(sequence="\u0661" * 336), "is '\u0661', but must be a digit"),
         (lambda rows: rows[1].update(sequence=[0] * 336), "input should be a valid string"),
-        (lambda rows: rows[1].update(task="tiny-20/test/7"), "has no such test task"),
-        (lambda rows: rows[1].update(seed=1), "The seed is none of [0]"),
-        (lambda rows: rows[1].update(task=rows[0]["task"]), "The task occurs twice for this seed"),
-        (lambda rows: rows.pop(), "The task is missing for this seed"),
         (lambda rows: rows[1].update(cost_ms="1"), "rows.1.cost_ms is refused"),
         (lambda rows: rows[1].update(cost_ms=1e9), "cost_ms is 1000000000.0, but the sequence costs"),
         (lambda rows: rows[1].pop("cost_ms"), "It must claim cost_ms, and facts with ['pauses, s'"),
@@ -217,7 +213,6 @@ def test_tuned_agents_learn_from_training_tasks(root: Path, tmp_path: Path, monk
         (lambda rows: rows[1].update(sequence="5" + rows[1]["sequence"][1:]), "Action 5 at decision 0 of task"),
         (lambda rows: rows[1].update(sequence="1" + rows[1]["sequence"][1:]), "but the sequence costs"),
         (lambda rows: rows[1].update(sequence=None), "scores.failures is 0, but 1 sequences are null"),
-        (lambda rows: rows[1].update(more=1), "The key 'rows.1.more' is not known"),
     ],
 )
 def test_what_is_wrong_with_rows_is_named(root: Path, suite: DriftSuite, edit: Any, reason: str) -> None:
@@ -257,11 +252,9 @@ def test_other_actions_of_a_shipped_agent_are_found_by_a_replay(root: Path, caps
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("ab" * 32, "cd" * 32, "suite.sha256 is 'cdcd"),
         (f'"{SUITE}"', '"other-20"', "suite.name is 'other-20', but in replanning/tiny-20 it must be 'tiny-20'"),
         ("seeds = [0]", "seeds = [1]", "seeds are [1], but a deterministic agent has exactly the seeds [0]"),
         ("stochastic = false", "stochastic = true", "agent.stochastic is true, but must be false"),
-        ("learns = false", "learns = true", "agent.learns and training.data differ"),
         ("queries = 0.0", "queries = 1.0", "agent 'every' never evaluates the cost model"),
         ("queries = 0.0", 'queries = 0.0\nleague = "search"', "the track 'replanning' has no leagues; remove it"),
         ('track = "replanning"', 'track = "simulated"', "track is 'simulated', but in replanning/tiny-20"),

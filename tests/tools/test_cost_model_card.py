@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,10 +23,8 @@ SPECIAL = {"thread_group", "launch", "updates", "bag_lookups"}
 
 
 @pytest.fixture(scope="module")
-def card(tool: Any) -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))  # it imports the tools of the fit
-        yield tool("cost_model_card")
+def card(tool: Any) -> Any:
+    return tool("cost_model_card")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ pytest.importorskip("scipy")
 
 
 @pytest.fixture(scope="module")
-def fit(tool: Any) -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))  # it imports published.py
-        yield tool("fit_analytical")
+def fit(tool: Any) -> Any:
+    return tool("fit_analytical")
 
 
 @pytest.fixture(scope="module")

@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.errors import (
-    DamagedFileError,
-)
+from shard_gym.errors import DamagedFileError
 from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import load_race, write_race
+from shard_gym.leaderboard.race_files import write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.tasks import TaskSuite
 
 
-def test_what_was_written_is_read_back(raced: Path, suite: TaskSuite) -> None:
-    race = load_race(raced, suite)
-    before = (raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()
-    write_race(raced, race)
-    assert ((raced / RACE).read_bytes(), (raced / ROUNDS).read_bytes()) == before
+def test_what_was_written_is_read_back(raced: Any) -> None:
+    race = raced.load()
+    before = (raced.folder / RACE).read_bytes(), (raced.folder / ROUNDS).read_bytes()
+    write_race(raced.folder, race)
+    assert ((raced.folder / RACE).read_bytes(), (raced.folder / ROUNDS).read_bytes()) == before
     record = json.loads(before[0])
     assert [each["entry"] for each in record["results"]] == [each.entry for each in race.results()]
 
@@ -50,17 +46,13 @@ def _each_device(record: dict[str, Any], kind: type) -> None:
         (_with("hardware", "nvidia-h200"), "names other placements, hardware or settings"),
         (_with("settings", {"iterations": 1000}), "names other placements, hardware or settings"),
         (_with("penalties_ms", [1.0] * 6), "names other placements, hardware or settings"),
-        (_with("penalties_ms", "much"), "does not describe a race"),
-        (lambda record: record["placements"]["random"].__setitem__(0, [10**30]), "does not describe a race"),
         (
             lambda record: record["placements"].update(random=record["placements"]["local-search"]),
             "names other placements, hardware or settings",
         ),
         (_with("schema", 2), "has schema 2, but this version reads 1; update shard-gym"),
         (_with("schema", True), "must have the schema 1, not True"),
-        (_with("schema", 1.0), "must have the schema 1, not 1.0"),
         (_with("winner", "random"), "unknown key 'winner'"),
-        (_with("placements", {}), "names other placements, hardware or settings"),
         (lambda record: record["placements"].pop("random"), "names other placements, hardware or settings"),
         (_with("rounds", 3.0), "rounds in"),
         (lambda record: record["placements"]["random"].__setitem__(0, [0.5] * 20), "a list of integers"),
@@ -73,12 +65,12 @@ def _each_device(record: dict[str, Any], kind: type) -> None:
         (lambda record: record["placements"]["random"][0].__setitem__(0, 10**30), "does not describe a race"),
     ],
 )
-def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, says: str) -> None:
-    record = json.loads((raced / RACE).read_text())
+def test_an_edited_race_is_refused(raced: Any, edit: Any, says: str) -> None:
+    record = json.loads((raced.folder / RACE).read_text())
     edit(record)
-    (raced / RACE).write_text(json.dumps(record))
+    (raced.folder / RACE).write_text(json.dumps(record))
     with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
+        raced.load()
 
 
 @pytest.mark.parametrize(
@@ -97,18 +89,16 @@ def test_an_edited_race_is_refused(raced: Path, suite: TaskSuite, edit: Any, say
         (lambda rows: [replace(rows[0], load=-1.0), *rows[1:]], "a load average of -1"),
     ],
 )
-def test_edited_rounds_are_refused_even_with_their_checksum(
-    raced: Path, suite: TaskSuite, edit: Any, says: str
-) -> None:
-    race = load_race(raced, suite)
+def test_edited_rounds_are_refused_even_with_their_checksum(raced: Any, edit: Any, says: str) -> None:
+    race = raced.load()
     rounds = module._to_parquet(replace(race, measurements=tuple(edit(list(race.measurements)))))
-    (raced / ROUNDS).write_bytes(rounds)
+    (raced.folder / ROUNDS).write_bytes(rounds)
     with pytest.raises(DamagedFileError, match="rounds_sha256 in|" + says):
-        load_race(raced, suite)
-    record = json.loads((raced / RACE).read_text())
-    (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(rounds)}))
+        raced.load()
+    record = json.loads((raced.folder / RACE).read_text())
+    (raced.folder / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(rounds)}))
     with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
+        raced.load()
 
 
 def _with_settings(**settings: Any) -> Callable[[Race], Race]:
@@ -137,15 +127,13 @@ def _with_penalties(race: Race, penalties_ms: Any) -> Race:
     return replace(race, penalties_ms=penalties_ms)
 
 
-def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_failed(
-    raced: Path, suite: TaskSuite
-) -> None:
-    race = load_race(raced, suite)
-    write_race(raced, _with_penalties(race, race.penalties_ms / 2))
-    assert load_race(raced, suite).results() == race.results()
+def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_failed(raced: Any) -> None:
+    race = raced.load()
+    write_race(raced.folder, _with_penalties(race, race.penalties_ms / 2))
+    assert raced.load().results() == race.results()
     failed = _with_a_failure(race)
-    write_race(raced, failed)
-    assert load_race(raced, suite).results() == failed.results()
+    write_race(raced.folder, failed)
+    assert raced.load().results() == failed.results()
 
 
 @pytest.mark.parametrize(
@@ -166,17 +154,35 @@ def test_penalties_of_another_version_of_the_cost_model_are_read_where_nothing_f
         (_renamed("Lookup-Greedy"), "Two entries are named"),
     ],
 )
-def test_a_race_that_no_program_ran_is_refused(raced: Path, suite: TaskSuite, forge: Any, says: str) -> None:
+def test_a_race_that_no_program_ran_is_refused(raced: Any, forge: Any, says: str) -> None:
     """All checksums and results are those of what is claimed."""
-    write_race(raced, forge(load_race(raced, suite)))
+    write_race(raced.folder, forge(raced.load()))
     with pytest.raises(DamagedFileError, match=says):
-        load_race(raced, suite)
+        raced.load()
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing", b"x" * 1000])
-def test_rounds_that_are_no_parquet_file_are_refused(raced: Path, suite: TaskSuite, content: bytes) -> None:
-    (raced / ROUNDS).write_bytes(content)
-    record = json.loads((raced / RACE).read_text())
-    (raced / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(content)}))
+def test_rounds_that_are_no_parquet_file_are_refused(raced: Any, content: bytes) -> None:
+    (raced.folder / ROUNDS).write_bytes(content)
+    record = json.loads((raced.folder / RACE).read_text())
+    (raced.folder / RACE).write_text(json.dumps(record | {"rounds_sha256": sha256_of(content)}))
     with pytest.raises(DamagedFileError, match="damaged, or no Parquet file"):
-        load_race(raced, suite)
+        raced.load()
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ({"a": [1.0471, 2]}, True),
+        ({"a": [1.0471 * (1 + 2e-16), 2]}, True),
+        ({"a": [1.0471 * (1 + 1e-10), 2]}, False),
+        ({"a": [1.0471, 2.0]}, False),
+        ({"a": [1.0471, True]}, False),
+        ({"a": [1.0471]}, False),
+        ({"b": [1.0471, 2]}, False),
+        ({"a": (1.0471, 2)}, False),
+    ],
+)
+def test_only_last_digits_may_differ(found: Any, same: bool) -> None:
+    """Between a record and what its raw rounds give: the last digits of fractions, and nothing else."""
+    assert module._same(found, {"a": [1.0471, 2]}) is same
