@@ -29,6 +29,8 @@ EXACT_ROWS = 512
 _CELLS = 256
 _KEPT = 2**15  # tables whose statistics are kept, about 20 MB
 
+_STEEPEST = 600.0  # s log(1 + q), of drifting exponents too; a float holds exp(-745)
+
 _GRID_STEP = 1e-3  # of log(rate); the narrowest transition, at a rate of 32768, is 5.5e-3 wide
 _GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall into the first or the last bin
 
@@ -45,7 +47,7 @@ class RowPopularity:
         s: (T,) float64, exponent, at least 0; 0 is uniform.
 
     Raises:
-        InvalidTablesError: the arrays differ in length or hold NaN or a negative number.
+        InvalidTablesError: the arrays differ in length or hold NaN or a negative number, or (1 + q)^-s is 0 as a float.
     """
 
     q: NDArray[np.float64]
@@ -56,6 +58,13 @@ class RowPopularity:
             object.__setattr__(self, name, _checked(f"The row popularity's {name}", getattr(self, name)))
         if len(self.q) != len(self.s):
             raise InvalidTablesError(f"The row popularity has {len(self.q)} values of q but {len(self.s)} of s.")
+        steep = self.s * np.log1p(self.q) > _STEEPEST
+        if steep.any():
+            table = int(steep.argmax())
+            raise InvalidTablesError(
+                f"Table {table} has the row popularity q = {self.q[table]:g} and s = {self.s[table]:g}, with which "
+                "(1 + q)^-s is 0 as a float. Choose a smaller q or s."
+            )
 
     @staticmethod
     def zipf(exponent: ArrayLike) -> RowPopularity:

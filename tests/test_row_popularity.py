@@ -98,3 +98,5 @@ def test_tables_that_cannot_be_are_refused_by_the_name_of_the_argument(changes: 
 def test_an_impossible_popularity_is_refused(q: Any) -> None:
     with pytest.raises(InvalidTablesError, match="q must be"):
         RowPopularity(q, [1.0])  # type: ignore[arg-type]
+    with pytest.raises(InvalidTablesError, match=r"Table 1 has the row popularity q = 1e\+06 and s = 110, with which"):
+        RowPopularity(np.array([1e6, 1e6]), np.array([1.0, 110.0]))

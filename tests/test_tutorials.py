@@ -80,7 +80,7 @@ def test_the_agent_of_replanning_plays_as_it_is_named_on_the_command_line(
     page = (REPO / "docs" / "tutorials" / "own-agent.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(program(page, "class Mine:"), encoding="utf-8")
-    assert "--agent mine.py:Mine\n" in page
+    assert "--agent mine.py:Mine --tasks 2\n" in page
     suite = load_suite("drift-strong-30")
     smallest = min(suite, key=lambda task: task.num_tables)
     (played,) = evaluate(agent_named("mine.py:Mine"), replace(suite, tasks=(smallest,))).tasks

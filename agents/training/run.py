@@ -150,8 +150,8 @@ class TrainingRun:
         """
         learner = self.learner
         with exclusive_access(self.folder):
-            if learner.iteration >= learner.iterations and not (self.folder / AGENT).exists():
-                self._save()  # the agent of a finished run was removed
+            if learner.iteration >= learner.iterations and not self._has_agent():
+                self._save()  # that of a finished run was removed, damaged or replaced
             with TrainingLog(self.folder / LOG, learner.iteration) as log:
                 while learner.iteration < learner.iterations:
                     started = time.perf_counter()
@@ -181,6 +181,16 @@ class TrainingRun:
         if broken:
             raise broken
         return report
+
+    def _has_agent(self) -> bool:
+        """Whether the folder holds the agent of the state that it holds."""
+        try:
+            arrays, about = load_arrays(self.folder / AGENT, "agent")
+        except InvalidCheckpointError:
+            return False
+        weights = self.learner.weights()
+        same = arrays.keys() == weights.keys() and all(np.array_equal(arrays[name], weights[name]) for name in arrays)
+        return same and about.get("agent") == self.learner.name
 
     def _save(self) -> None:
         """Save the agent, then the state. A run killed in between repeats the iteration and saves the same agent."""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence
+from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.cost_models import CostModel
@@ -109,6 +109,8 @@ def evaluate(
 def evaluate_all(agents: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) -> dict[str, Evaluation]:
     """Every agent on every task, with a progress bar each; the results name the agents by their keys."""
     evaluations = {}
+    if notice := problem_of(tasks[0]).notice:
+        warn(notice, "dim")
     with new_progress() as progress:
         for name, agent in agents.items():
             bar = progress.add_task(name, total=len(tasks))
@@ -160,8 +162,9 @@ def print_evaluations(
     for cells in zip(*shown, strict=True):
         table.add_row(*cells)
     print_table(console, table)
-    ratios = f"vs {reference.agent}" + (f" and gap to {problem.best_name} (known)" if best else "")
-    none = " None where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
+    known = "" if problem.bounds_are_reached else " known"
+    ratios = f"vs {reference.agent}" + (f" and gap to {problem.best_name}{known}" if best else "")
+    none = " - where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
     _print_failures(console, evaluations)
 

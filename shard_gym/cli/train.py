@@ -95,9 +95,7 @@ def train(
         command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
-    problem = problem_of(tasks[0])
-    rival = "lane-greedy" if problem.name == "placement" else problem.rivals[-1]
-    evaluating = command_line("evaluate", agent=[out, rival], suite=suite)
+    evaluating = command_line("evaluate", agent=[out, problem_of(tasks[0]).rivals[-1]], suite=suite)
     if cost.measures:
         rivals = [str(out), REFERENCE, *PAPER_HEURISTICS]
         measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}

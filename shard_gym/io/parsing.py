@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shard_gym.checks import is_number
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 
 MAX_DEPTH = 32  # lists and objects inside each other, and parts of a dotted key
@@ -101,7 +102,7 @@ def require_fields(record: Any, kinds: Kinds, source: str, optional: Kinds | Non
             continue
         allowed = kind if isinstance(kind, tuple) else (kind,)
         value = record[key]
-        if type(value) not in allowed and not (float in allowed and type(value) is int):
+        if type(value) not in allowed and not (float in allowed and type(value) is int and is_number(value)):
             wanted = " or ".join("null" if each is type(None) else each.__name__ for each in allowed)
             raise DamagedFileError(f"{key} of {source} must be {wanted}, not {short_repr(value)}.")
     return record

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.errors import DamagedFileError
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.competitors import Competitor, competitors
@@ -77,6 +78,8 @@ def render(root: Path) -> dict[Path, bytes]:
     pages = {}
     for name, block in PAGES:
         page = Path(os.path.normpath(root / name))
+        if name == README and not page.exists():
+            raise DamagedFileError(f"There is no {page} for the tables. Copy that of ShardGym's leaderboards/ there.")
         if name == README or has_block(page, block):
             pages[page] = with_block(page, block, contents[block](leaderboards)).encode()
     return pages

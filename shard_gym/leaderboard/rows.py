@@ -81,9 +81,12 @@ class CheckedRows:
             except InvalidPlacementError as error:
                 self.findings.append(Finding(file, str(error), row.task, row.seed))
         self.facts = {heading: np.full((len(seeds), len(suite)), np.nan) for heading in scorer.problem.headings}
-        for cell, row in cells.items() if folder.rules.claims else ():
+        for (position, number), row in cells.items() if folder.rules.claims else ():
+            if row.answer is None and (row.cost_ms is not None or row.facts):
+                reason = "It has no answer, so it claims no cost_ms and no facts."
+                self.findings.append(Finding(file, reason, row.task, row.seed))
             for heading in self.facts.keys() & row.facts.keys():
-                self.facts[heading][cell] = row.facts[heading]
+                self.facts[heading][position, number] = row.facts[heading]
         if not recompute:
             self.costs_ms = self._claimed_costs(cells, scorer)
             return

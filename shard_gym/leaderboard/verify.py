@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from shard_gym.agents import AGENTS
+from shard_gym.agents.options import placing_options
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
@@ -17,7 +18,7 @@ from shard_gym.io.files import sha256_of
 from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, entered_league
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.rows import MANY_TASKS, TOLERANCE, AnswerGrid, CheckedRows, canonical, repeated
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, Entry, parse
+from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AgentPart, Entry, parse
 from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
@@ -137,6 +138,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
             if declared != true:
                 must = f"must be {str(true).lower()} for ShardGym's agent {agent.name!r}"
                 wrong.append(f"agent.{key} is {str(declared).lower()}, but {must}.")
+        wrong += _check_options(agent)
     if rules.leagues:
         wrong += check_league(entry.planning, scorer.suite)
     elif entry.planning.league is not None:
@@ -145,6 +147,17 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
     if rules.scored:
         wrong += check_planning(agent, entry.planning, rules.problem)
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
+
+
+def _check_options(agent: AgentPart) -> list[str]:
+    """What is wrong with the options of one of ShardGym's agents that needs no training."""
+    if agent.name in LEARNERS:
+        return []  # its options are those of a training, too
+    known = [option.name for option in placing_options(agent.name)]
+    unknown = sorted(set(agent.options) - set(known))
+    has = f"its options are {', '.join(known)}" if known else "it has none"
+    wrong = f"agent.options names {short_repr(unknown)}, which ShardGym's agent {agent.name!r} does not take: {has}."
+    return [wrong] if unknown else []
 
 
 def is_stochastic(agent: str) -> bool:

@@ -48,11 +48,15 @@ class Problem(ABC, Generic[TaskT]):
     unit: Literal["ms", "s"] = "ms"  #: that people read costs in
     reference = "random"  #: name of the agent that others are compared with
     #: Names of the simple agents that trained ones are compared with.
-    rivals: tuple[str, ...] = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy")
+    rivals: tuple[str, ...] = (
+        *("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy"),
+        "lane-greedy",
+    )
     goals: tuple[str, ...] = rivals  #: those that answer the training tasks first, to show what is to be beaten
     bounds_are_reached = False  #: whether an answer costs as much as the proven bound; then bounds are best known costs
     headings: tuple[str, ...] = ()  #: of the numbers besides the cost that tables show of an answer (`facts`)
     best_name = "best"  #: what tables call the best answers known
+    notice = ""  #: why nothing is seen while tasks are answered, a sentence
     takes: str  #: what an agent of this problem is, for messages
 
     def format_cost(self, cost_ms: float) -> str:
@@ -126,7 +130,9 @@ class Problem(ABC, Generic[TaskT]):
     def require_agent(self, agent: Any) -> None:
         """Raise InvalidOptionError unless `agent` is one of this problem."""
         own = getattr(agent, "problems", None) or (self.name,)
-        answers = (own,) if isinstance(own, str) else tuple(own)
+        answers = (own,) if isinstance(own, str) else own
+        if not isinstance(answers, (tuple, list, set, frozenset)):
+            raise wrong_kind("problems of the agent", own, "the names of problems, such as ('replanning',)")
         if not isinstance(agent, type) and self.name not in answers:
             raise InvalidOptionError(
                 f"Agent {getattr(agent, 'name', '')!r} answers {' and '.join(answers)}, not {self.name}. The agents of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,10 +17,11 @@ from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
+from shard_gym.envs.replanning.fixed_devices import read_only
 from shard_gym.envs.replanning.history import SECONDS, History
 from shard_gym.envs.replanning.play import checked_actions, history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
-from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError, short_repr
+from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError, short_repr
 from shard_gym.problems.base import FAILURES, Attempt, Problem
 from shard_gym.problems.placement import cost_in_turn
 from shard_gym.tables import Tables
@@ -44,6 +46,7 @@ class ReplanningProblem(Problem[DriftTask]):
     bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
     headings = ("pauses, s", "migrations, s", "plans", "repairs")
     best_name = "oracle"
+    notice = "All episodes are played side by side, about 2 s for each task, so all their results come at once."
     takes = "an object with act(observations), or a function of observations that returns an action for each episode"
 
     @override
@@ -55,6 +58,17 @@ class ReplanningProblem(Problem[DriftTask]):
         """The function of observations; `attempts` says how it is called."""
         act: Callable[[Any], Any] = getattr(agent, "act", agent)
         return act
+
+    @override
+    def require_agent(self, agent: Any) -> None:
+        super().require_agent(agent)
+        for name, value in (("begin", 1), ("act", {})):
+            try:
+                if callable(method := getattr(agent, name, None)):
+                    inspect.signature(method).bind(value)
+            except (TypeError, ValueError) as error:
+                takes = "the number of episodes" if name == "begin" else "observations"
+                raise InvalidOptionError(f"The agent's {name} does not take {takes} alone.") from error
 
     @override
     def attempts(self, agent: Any, tasks: Suite[DriftTask], model: CostModel) -> Iterator[Attempt]:
@@ -138,9 +152,9 @@ class ReplanningProblem(Problem[DriftTask]):
 
     @override
     def canonical(self, answer: Sequences, task: DriftTask) -> bytes | None:
-        """The actions; None where no plan was made but those that had to be: agents that do nothing are alike."""
+        """The plans that were made; None where it is no other than those that had to be: who does nothing is alike."""
         history = _history(task, answer, self.model("analytical"))
-        return answer.tobytes() if (history.kinds >= 0).sum() > history.repairs.sum() else None
+        return history.kinds.tobytes() if (history.kinds >= 0).sum() > history.repairs.sum() else None
 
     @override
     def facts(self, answer: Sequences, task: DriftTask, model: CostModel) -> dict[str, float]:
@@ -168,4 +182,7 @@ def _named_model(name: str) -> CostModel:
 
 @lru_cache(maxsize=4096)
 def _kept_history(task: DriftTask, actions: bytes, model: AdditiveCostModel) -> History:
-    return history_of(task, np.frombuffer(actions, np.int64), model)
+    history = history_of(task, np.frombuffer(actions, np.int64), model)
+    for array in history:
+        read_only(array)
+    return history

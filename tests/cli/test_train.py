@@ -47,7 +47,7 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert about["trained"]["options"] == {"iterations": 3, "episodes": 4, "hidden": 8}
     assert text.startswith("Trained rnn: 3 iterations, 12 cost-model evaluations, ")
     assert f"Written to {out / 'agent.safetensors'}.\n" in text
-    assert agent_rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS}
+    assert agent_rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS, "lane-greedy"}
     assert agent_rows(text)["rnn"][0] == format_ms(evaluate(load_agent(out), SUITE).mean_cost_ms)
     assert agent_rows(text)["size-greedy"][0] == format_ms(evaluate(make_agent("size-greedy"), SUITE).mean_cost_ms)
     assert text.endswith(

@@ -17,11 +17,13 @@ import shard_gym
 from shard_gym.agents.replanning import tuning
 from shard_gym.agents.replanning.rules import EveryHours
 from shard_gym.cli import main
+from shard_gym.drift.levels import SPOT
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replanning.oracle import best_sequence
 from shard_gym.envs.replanning.plan_table import PlanTable
+from shard_gym.envs.replanning.play import history_of
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard import verify
@@ -212,7 +214,11 @@ def test_tuned_agents_learn_from_training_tasks(root: Path, tmp_path: Path, monk
         (lambda rows: rows[1]["facts"].update({"pauses, s": 1.0}), "but the sequence gives"),
         (lambda rows: rows[1].update(sequence="5" + rows[1]["sequence"][1:]), "Action 5 at decision 0 of task"),
         (lambda rows: rows[1].update(sequence="1" + rows[1]["sequence"][1:]), "but the sequence costs"),
-        (lambda rows: rows[1].update(sequence=None), "scores.failures is 0, but 1 sequences are null"),
+        (lambda rows: rows[1].update(sequence=None), "It has no answer, so it claims no cost_ms and no facts"),
+        (
+            lambda rows: rows[1].update(sequence=None, cost_ms=None, facts={}),
+            "scores.failures is 0, but 1 sequences are null",
+        ),
     ],
 )
 def test_what_is_wrong_with_rows_is_named(root: Path, suite: DriftSuite, edit: Any, reason: str) -> None:
@@ -255,6 +261,11 @@ def test_other_actions_of_a_shipped_agent_are_found_by_a_replay(root: Path, caps
         (f'"{SUITE}"', '"other-20"', "suite.name is 'other-20', but in replanning/tiny-20 it must be 'tiny-20'"),
         ("seeds = [0]", "seeds = [1]", "seeds are [1], but a deterministic agent has exactly the seeds [0]"),
         ("stochastic = false", "stochastic = true", "agent.stochastic is true, but must be false"),
+        (
+            '"hours" = 24',
+            '"max_seconds" = 24',
+            "names ['max_seconds'], which ShardGym's agent 'every' does not take",
+        ),
         ("queries = 0.0", "queries = 1.0", "agent 'every' never evaluates the cost model"),
         ("queries = 0.0", 'queries = 0.0\nleague = "search"', "the track 'replanning' has no leagues; remove it"),
         ('track = "replanning"', 'track = "simulated"', "track is 'simulated', but in replanning/tiny-20"),
@@ -281,7 +292,6 @@ def test_other_data_to_learn_from_are_refused(root: Path, suite: DriftSuite, dat
     [
         ({"hours": 24, "kind": 7}, "The agent makes"),
         ({"hours": 24, "kind": 99}, "kind of agent 'every' must be an integer from 0 to 7, not 99"),
-        ({"days": 1}, "has the settings hours, kind"),
         ({"hours": "x", "kind": 0}, "hours of agent 'every' must be a positive number"),
     ],
 )
@@ -358,6 +368,18 @@ def test_copies_are_refused_unless_both_are_replayed(
     assert submit_actions(suite, actions) == 1
     assert "100% of the sequences are those of replanning/tiny-20/daily" in " ".join(capsys.readouterr().out.split())
     assert not (root / REPLANNING / SUITE / "mine").exists()
+
+
+def test_other_actions_at_repairs_hide_no_copy(drift_task: Callable[..., DriftTask]) -> None:
+    """Where a plan must be made, 0 and 1 both make that for the last hour."""
+    problem: Any = PROBLEMS[REPLANNING]
+    task = drift_task(5, 4, 0, SPOT)
+    daily = np.where(np.arange(DECISIONS) % 24 == 12, 1, 0)
+    repairs = history_of(task, daily, problem.model(COST_MODEL)).repairs
+    assert repairs.any()
+    other = np.where(repairs, 1 - daily, daily)
+    assert problem.canonical(other, task) == problem.canonical(daily, task)
+    assert problem.canonical(np.roll(daily, 1), task) != problem.canonical(daily, task)
 
 
 def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, monkeypatch: Any) -> None:

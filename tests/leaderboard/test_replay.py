@@ -28,8 +28,6 @@ def test_agents_of_shard_gym_repeat_their_placements(made: Path, verified, slug:
     ("old", "new", "message"),
     [
         ('name = "size-greedy"', 'name = "dim-greedy"', "Replayed, the agent's placement costs"),
-        ("options = {}", "options = {speed = 9}", "entry.toml: The agent cannot run as declared"),
-        ("options = {}", 'options = {cost_model = "x"}', "entry.toml: The agent cannot run as declared"),
         ("search_budget = 0", "search_budget = 7", "planning.search_budget is 7, but the agent's is 0"),
     ],
 )

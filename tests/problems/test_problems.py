@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.drift.levels import GROWING, STRONG
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replanning.episode_data import DECISIONS
+from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.problems import PROBLEMS, problem_of
+from shard_gym.problems.replanning import _history
 from shard_gym.sharding import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
@@ -108,6 +110,26 @@ def test_agents_are_asked_what_they_play_alone(name: str, drift_task: Callable[.
     for wrong in (3, "random", type(make_agent("random"))):
         with pytest.raises(InvalidOptionError, match="agent must be"):
             PROBLEMS[name].require_agent(wrong)
+    with pytest.raises(InvalidOptionError, match="problems of the agent must be the names of problems"):
+        PROBLEMS[name].require_agent(SimpleNamespace(problems=3))
+
+
+@pytest.mark.parametrize("method", ["begin", "act"])
+def test_methods_with_other_arguments_are_refused_before_anything_is_played(method: str) -> None:
+    agent = SimpleNamespace(begin=lambda count: None, act=lambda observations: None)
+    PROBLEMS["replanning"].require_agent(agent)
+    setattr(agent, method, lambda one, other: None)
+    with pytest.raises(InvalidOptionError, match=f"The agent's {method} does not take .* alone"):
+        PROBLEMS["replanning"].require_agent(agent)
+
+
+def test_what_is_kept_of_an_episode_cannot_be_written_to(drift_task: Callable[..., DriftTask]) -> None:
+    problem, task = PROBLEMS["replanning"], drift_task(tables=4, devices=2)
+    data = episode_data(task, problem.model("analytical"))  # type: ignore[arg-type]
+    data.options(2)
+    kept = [data.first_plan.placement, data.plan(50, 0).placement, data.window_lookups(2), *data.options(2)]
+    kept += _history(task, np.zeros(DECISIONS, np.int64), problem.model("analytical"))
+    assert [array.flags.writeable for array in kept] == [False] * len(kept)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,15 @@ class RunOfDay(NamedTuple):
     memory: FloatArray  #: (m,) float64, share of each memory cap in use; more than 1 if the tables outgrew a device
 
 
+Array = TypeVar("Array", bound=NDArray[Any])
+
+
+def read_only(array: Array) -> Array:
+    """`array` itself, which is kept for later callers, protected from writes."""
+    array.setflags(write=False)
+    return array
+
+
 class FixedDevices:
     """The plans of a task on m devices. Everything is computed when it is first asked for, and knows the past alone.
 
@@ -77,7 +86,7 @@ class FixedDevices:
             plans, possible = (np.concatenate(each, axis=1) for each in zip(*halves, strict=True))
             loads, everywhere = self._window_loads(day)
             replayed = self.planner.costs(loads[:, None], everywhere[:, None], plans[:, :, None])
-            self._plans[day] = PlansOfDay(plans, possible, replayed)
+            self._plans[day] = PlansOfDay(*map(read_only, (plans, possible, replayed)))
         return self._plans[day]
 
     def plan(self, day: int, hour: int, kind: int) -> tuple[Placement, bool]:
@@ -91,7 +100,7 @@ class FixedDevices:
         tried = self._greedy_of(np.arange(max(last + 1 - HOURS, 0), last + 1), headroom, windows)
         room = self._has_room(tried, day, headroom)
         plans, possible = self._cheapest(day, hour, headroom, tried, room, windows)
-        return plans[0], bool(possible[0])
+        return read_only(plans[0]), bool(possible[0])
 
     def window_ms(self, plan: Placement, day: int, hour: int, window: int) -> float:
         """Ms of a plan with the mean lookups of a window before a decision."""
@@ -153,7 +162,7 @@ class FixedDevices:
         """(H, W, T) mean lookups of each window before each decision of a day, in multiples of the pooling factors."""
         if day not in self._window_lookups:
             lookups = self.parts.task.drift.lookups
-            self._window_lookups[day] = window_means(lookups, (HISTORY_DAYS + day) * HOURS, HOURS)
+            self._window_lookups[day] = read_only(window_means(lookups, (HISTORY_DAYS + day) * HOURS, HOURS))
         return self._window_lookups[day]
 
     def _window_loads(self, day: int, hours: Index = EVERY, windows: Index = EVERY) -> tuple[FloatArray, FloatArray]:

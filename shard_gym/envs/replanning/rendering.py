@@ -31,7 +31,7 @@ def render_ansi(task: DriftTask, history: History, failure: str = "") -> str:
     """A line for each day so far, the cost of each hour; below it, plans made when an hour began; why it failed."""
     costs, hours = history.hourly_ms, len(history.hourly_ms)
     day, hour = divmod(hours, HOURS)
-    when = "over" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
+    when = "finished" if day == DAYS else f"day {day + 1} of {DAYS}, {hour:02}:00"
     lines = [f"{shorten(task.name, _WIDTH - len(when) - 2)}: {when}"]
     if failure:
         lines += textwrap.wrap(f"FAILED: {failure}", _WIDTH)

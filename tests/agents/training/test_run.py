@@ -151,7 +151,7 @@ def test_a_finished_run_resumes_to_the_same_agent_without_another_iteration(make
     assert again.learner.true_cost_queries == 4
     assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
     whole = contents(folder)
-    (folder / "agent.safetensors").unlink()
+    (folder / "agent.safetensors").write_bytes(b"damaged")
     make(resume=True).run()
     assert contents(folder) == whole
 

@@ -54,7 +54,7 @@ def test_a_text_shows_each_hour_and_its_plan(kinds_of_tasks: Tasks, hours: int) 
     text = render_ansi(kinds_of_tasks["growing"], given)
     assert max(map(len, text.splitlines())) <= 80
     assert text.endswith("\n")
-    when = "over" if hours == DECISIONS else f"day {hours // 24 + 1} of {DAYS}, {hours % 24:02}:00"
+    when = "finished" if hours == DECISIONS else f"day {hours // 24 + 1} of {DAYS}, {hours % 24:02}:00"
     assert text.splitlines()[0] == f"growing: {when}"
     if not hours:
         assert len(text.splitlines()) == 1
