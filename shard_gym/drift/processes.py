@@ -57,8 +57,10 @@ def draw_drift(level: DriftLevel, num_tables: int, days: int, rng: np.random.Gen
     logs += _shifts(level, intervals, num_tables, rng)
     logs += _incidents(level, intervals, num_tables, rng)
     logs += _walk(level, intervals, num_tables, rng)
-    lookups = np.clip(np.exp(logs), LOWEST, HIGHEST) * _presence(level, day, num_tables, rng)
-    return Drift(first_weekday, lookups, _rows(level, days, num_tables, rng), _exponents(level, days, num_tables, rng))
+    presence = _presence(level, day, num_tables, rng)
+    rows, exponents = _rows(level, days, num_tables, rng), _exponents(level, days, num_tables, rng)
+    # A further process is drawn here, after all others, so that the suites that exist stay as they are.
+    return Drift(first_weekday, np.clip(np.exp(logs), LOWEST, HIGHEST) * presence, rows, exponents)
 
 
 def draw_available(level: DriftLevel, num_devices: int, hours: int, rng: np.random.Generator) -> NDArray[np.bool_]:
