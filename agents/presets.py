@@ -12,6 +12,7 @@ from shard_gym.cost_models.neural.storage import NETWORKS, network_named
 from shard_gym.errors import InvalidCheckpointError, unknown_name
 
 COST = "cost."  # prefix of the weights of a cost network in the file of an agent
+TYPES = "sharding_types"  # key of the sharding types that were learned, in the metadata of an agent
 
 
 @dataclass(frozen=True, kw_only=True)

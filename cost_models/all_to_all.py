@@ -10,6 +10,8 @@ so the first `knee` bytes pass at w / (1 + extra), the others at w. The numbers 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -59,13 +61,22 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     return np.where((total > 0) & cluster.device_mask, busy + column(cluster.latency_ms), 0.0)
 
 
-def all_to_all_ms_with_one(
-    output_bytes: FloatArray, devices: NDArray[np.int64], new_bytes: FloatArray, cluster: Cluster
-) -> tuple[FloatArray, FloatArray]:
-    """M all-to-alls in which one device has other outputs: (M,) ms of it, and (M,) ms of the slowest device.
+class SlowestLinks(NamedTuple):
+    """What M all-to-alls move in which one device has other outputs; (M,) bytes through a link, times D."""
 
-    They have the bits of `all_to_all_ms`, in O(M + D): the slowest device sends most or receives most, and what it
-    receives depends on its own outputs, those of its host and the total.
+    own_near: FloatArray  # of the device that changes, inside its host
+    own_far: FloatArray  # of it, to and from other hosts; 0 within one host
+    most_near: FloatArray  # the most of any device, inside its host
+    most_far: FloatArray  # the most of any device, to and from other hosts; 0 within one host
+
+
+def slowest_links_with_one(
+    output_bytes: FloatArray, devices: NDArray[np.int64], new_bytes: FloatArray, cluster: Cluster
+) -> SlowestLinks:
+    """The links of M all-to-alls in which one device has other outputs, in O(M + D).
+
+    The slowest device sends most or receives most, and what it receives depends on its own outputs, those of its host
+    and the total.
 
     Args:
         output_bytes: (D,) float64, see `all_to_all_ms`.
@@ -88,17 +99,30 @@ def all_to_all_ms_with_one(
     own = np.maximum(new_bytes * peers[host, 0], own_host - new_bytes)
     others = np.maximum(most * peers[host, 0], own_host - least)
     slowest = np.maximum.reduce([own, others, largest_of_others(elsewhere)[host]])
+    if not cluster.crosses_hosts:
+        return SlowestLinks(own, np.zeros_like(own), slowest, np.zeros_like(own))
+    sends = count - 1.0 - peers
+    far = np.maximum(new_bytes * sends[host, 0], total - own_host)
+    sent = largest_of_others(output_bytes * np.broadcast_to(sends, grid.shape)[there])[devices]
+    return SlowestLinks(own, far, slowest, np.maximum.reduce([far, sent, total + largest_of_others(-by_host)[host]]))
+
+
+def all_to_all_ms_with_one(
+    output_bytes: FloatArray, devices: NDArray[np.int64], new_bytes: FloatArray, cluster: Cluster
+) -> tuple[FloatArray, FloatArray]:
+    """M all-to-alls in which one device has other outputs: (M,) ms of it, and (M,) ms of the slowest device.
+
+    They have the bits of `all_to_all_ms`, in O(M + D); the arguments are those of `slowest_links_with_one`.
+    """
+    count = cluster.num_devices
+    links = slowest_links_with_one(output_bytes, devices, new_bytes, cluster)
     inside = cluster.intra_bytes_per_ms * count, cluster.intra_knee_bytes * count, cluster.intra_knee_extra
-    own_ms, slowest_ms = link_ms(own, *inside), link_ms(slowest, *inside)
+    own_ms, slowest_ms = link_ms(links.own_near, *inside), link_ms(links.most_near, *inside)
     if cluster.crosses_hosts:
-        sends = count - 1.0 - peers
-        own = np.maximum(new_bytes * sends[host, 0], total - own_host)
-        sent = largest_of_others(output_bytes * np.broadcast_to(sends, grid.shape)[there])[devices]
-        slowest = np.maximum.reduce([own, sent, total + largest_of_others(-by_host)[host]])
         across = cluster.inter_bytes_per_ms * count, cluster.inter_knee_bytes * count, cluster.inter_knee_extra
-        own_ms = np.maximum(own_ms, link_ms(own, *across))
-        slowest_ms = np.maximum(slowest_ms, link_ms(slowest, *across))
-    exchanged = total > 0
+        own_ms = np.maximum(own_ms, link_ms(links.own_far, *across))
+        slowest_ms = np.maximum(slowest_ms, link_ms(links.most_far, *across))
+    exchanged = output_bytes.sum() - output_bytes[devices] + new_bytes > 0
     own_ms, slowest_ms = (np.where(exchanged, ms + cluster.latency_ms, 0.0) for ms in (own_ms, slowest_ms))
     return own_ms, slowest_ms
 

@@ -18,7 +18,7 @@ from shard_gym.agents.presets import COST
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.checks import checked_count, checked_seed, is_not_negative
 from shard_gym.cost_models import CostModel, ShardingCostModel
-from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import (
     InvalidCheckpointError,
@@ -158,7 +158,7 @@ def load_attention(
         policy = AttentionPolicy(hidden, layers)
     load_module_arrays(policy, under(POLICY, arrays), "The policy")
     weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
-    expected = PooledShardingModel.new_weights(np.random.default_rng(0))
+    expected = PooledCostModel.new_weights(np.random.default_rng(0))
     require_arrays("The agent's file", weights, prefixed(COST, expected))
-    learned = PooledShardingModel(under(COST, weights))
+    learned = PooledCostModel(under(COST, weights))
     return AttentionAgent(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shard_gym.agents.heuristics import lookup_score
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.pooled import WORK, PooledCostModel
+from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.problem import WIDE, IntArray, Problem
 from shard_gym.forms import SplitTask
 from shard_gym.lookup_statistics import NUM_BINS
@@ -20,7 +20,7 @@ from shard_gym.tasks import Task
 
 NUM_SHARES = len(AMOUNT_NAMES) + 1  # shares of a table: of the `Tables.amounts` and of the memory
 LOOKUPS, VALUES_UPDATED = AMOUNT_NAMES.index("lookups"), AMOUNT_NAMES.index("values_updated")
-NUM_FEATURES = len(FEATURE_NAMES) + NUM_BINS + len(WORK) + 1 + 2 * len(AMOUNT_NAMES) + 1 + 1 + 4
+NUM_FEATURES = len(FEATURE_NAMES) + NUM_BINS + PooledCostModel.num_work + 1 + 2 * len(AMOUNT_NAMES) + 1 + 4
 LEAST_SHARE = 1e-3  # this is added to shares before the logarithm
 
 
@@ -36,11 +36,11 @@ def described(task: Task) -> NDArray[np.float32]:
     """(T, `NUM_FEATURES`) float32 of the tables of `task`, in its own order: statistics, shares, and the machine."""
     tables, topology = task.tables, task.topology
     inputs = PooledCostModel.describe(tables).astype(np.float64)
-    inputs[:, -len(WORK) - 1 : -1] = np.log2(1.0 + inputs[:, -len(WORK) - 1 : -1])
+    work = slice(-PooledCostModel.num_work - 1, -1)
+    inputs[:, work] = np.log2(1.0 + inputs[:, work])
     amounts = tables.amounts()
     shares = amounts / np.maximum(amounts.sum(axis=0), 1e-12) * task.num_devices
     memory = (tables.memory_bytes / topology.memory_cap_bytes.max())[:, None]
-    lane = lane_share(tables.embedding_dim)[:, None]
     cluster = topology.cluster()
     machine = [
         np.log2(task.num_devices),
@@ -48,7 +48,7 @@ def described(task: Task) -> NDArray[np.float32]:
         np.log2(float(cluster.intra_bytes_per_ms) / 1e8),
         float(cluster.crosses_hosts),
     ]
-    columns = [inputs, np.log2(shares + LEAST_SHARE), shares, memory, lane, np.tile(machine, (len(tables), 1))]
+    columns = [inputs, np.log2(shares + LEAST_SHARE), shares, memory, np.tile(machine, (len(tables), 1))]
     return np.concatenate(columns, axis=1, dtype=np.float32)
 
 

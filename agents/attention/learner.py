@@ -31,8 +31,7 @@ from shard_gym.cost_models import (
 )
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
-from shard_gym.cost_models.data.shards import ShardRecorder
-from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.forms import FINER, FORMS, SplitTask, formed, whole
@@ -143,7 +142,7 @@ class AttentionLearner(Learner):
         self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._training = ModuleTraining(self._policy, self.learning_rate, MAX_GRADIENT_NORM)
-        self._learned = CostNetworkTraining(PooledShardingModel, ShardRecorder(), self.rng(COST_WEIGHTS))
+        self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS))
 
     @override
     def iterate(self) -> Report:
@@ -271,7 +270,7 @@ class AttentionLearner(Learner):
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
     def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
-        inputs, devices = shard_inputs(form, PooledShardingModel, placement)
+        inputs, devices = shard_inputs(form, PooledCostModel, placement)
         self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
 
     @override

@@ -1,4 +1,4 @@
-"""The trained agent, local search (`dream-search`) or a policy (`paper`) under the surrogate; needs NumPy only."""
+"""The trained agents: `plan-search` under the surrogate (`dream-search`), or a policy (`paper`). They need no torch."""
 
 from __future__ import annotations
 
@@ -12,69 +12,109 @@ from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.dreamshard.policy import new_policy
 from shard_gym.agents.dreamshard.rollout import play
-from shard_gym.agents.presets import COST, options_to_place
-from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.presets import COST, TYPES, options_to_place
+from shard_gym.agents.splits import SplitTables
 from shard_gym.checks import checked_seed
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.core.problem import prepare
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan, plan_of_placement
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.system import one_blas_thread
 from shard_gym.tasks import Task
 
 POLICY = "policy."  # prefix of the policy's weights in a file; that of the surrogate's is `COST`
-PROPOSAL_QUERIES = 2_000  # surrogate evaluations of a search for a placement to measure
 
 
-class DreamShardAgent(Agent):
-    """Places tasks of any size under a learned cost model; it never evaluates the true cost.
+class SurrogateSearchAgent(Agent):
+    """Searches for placements and plans under a learned cost model; it never evaluates the true cost.
 
     Args:
+        name: its name.
         cost_model: the surrogate.
-        options: of the preset it was trained with.
-        policy_weights: of the policy of the preset `paper`; `dream-search` has none.
-        seed: of the local search.
+        options: those that it was trained with.
+        sharding_types: those that the surrogate learned; table_wise alone for one that learned from placements.
+        seed: of the search.
     """
 
     def __init__(
         self,
         name: str,
-        cost_model: AdditiveCostModel,
-        options: SearchOptions | PaperOptions,
-        policy_weights: FloatWeights | None = None,
+        cost_model: NeuralCostModel,
+        options: SearchOptions,
+        sharding_types: tuple[str, ...] = (TABLE_WISE,),
         seed: int = 0,
     ) -> None:
         self.name = name
         self.cost_model = cost_model
         self.options = options
-        self.policy_weights = policy_weights or {}
+        self.sharding_types = sharding_types
         self.seed = checked_seed(seed)
 
     @property
     @override
+    def splits(self) -> bool:
+        return self.sharding_types != (TABLE_WISE,)
+
+    @property
+    @override
     def search_budget(self) -> int:
-        return self.options.queries if isinstance(self.options, SearchOptions) else 0
+        return self.options.queries
+
+    @override
+    def place(self, task: Task) -> Placement:
+        return self.split(task, (TABLE_WISE,)).device
+
+    @override
+    def plan(self, task: Task) -> ShardingPlan:
+        if not self.splits:
+            return plan_of_placement(self.place(task), task.tables)
+        return self.split(task, self.sharding_types).plan()
+
+    def split(
+        self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None, seed: int | None = None
+    ) -> SplitTables:
+        """The parts of the best plan of these types; of a shorter search with `queries`, and with another `seed`."""
+        options, seed = self.options, self.seed if seed is None else seed
+        queries = min(queries or options.queries, options.queries)
+        with one_blas_thread():
+            search = PlanSearchAgent(self.cost_model, sharding_types, options.max_shards, queries, seed=seed)
+            return search.split(task)
+
+
+class DreamShardAgent(Agent):
+    """Places tasks of any size with DreamShard's policy, which sees the costs of a surrogate; it searches nothing.
+
+    Args:
+        name: its name.
+        cost_model: the surrogate.
+        options: of the preset `paper`.
+        policy_weights: of the policy.
+    """
+
+    def __init__(
+        self, name: str, cost_model: AdditiveCostModel, options: PaperOptions, policy_weights: FloatWeights
+    ) -> None:
+        self.name = name
+        self.cost_model = cost_model
+        self.options = options
+        self.policy_weights = policy_weights
 
     @override
     def place(self, task: Task) -> Placement:
         with one_blas_thread():
-            if isinstance(self.options, SearchOptions):
-                return LocalSearchAgent(self.cost_model, self.options.queries, seed=self.seed).place(task)
-            return self._episode(task, self.options, None)
+            return self.proposal(task, None)
 
-    def proposal(self, task: Task, rng: np.random.Generator) -> Placement:
-        """A placement to measure in training: of a shorter search, or of an episode with drawn devices."""
-        if isinstance(self.options, SearchOptions):
-            queries, seed = min(PROPOSAL_QUERIES, self.options.queries), int(rng.integers(2**31))
-            return LocalSearchAgent(self.cost_model, queries, seed=seed).place(task)
-        return self._episode(task, self.options, rng)
-
-    def _episode(self, task: Task, options: PaperOptions, rng: np.random.Generator | None) -> Placement:
-        """The placement of one episode of the policy; with the most likely devices where `rng` is None."""
+    def proposal(self, task: Task, rng: np.random.Generator | None) -> Placement:
+        """The placement of one episode, with the most likely devices where `rng` is None, otherwise with drawn ones."""
         problem = prepare(task, self.cost_model, task.num_tables, task.num_devices)
-        rollout = play(problem, self.cost_model, self.policy_weights, rng, cost_features=options.cost_features)
+        cost_features = self.options.cost_features
+        rollout = play(problem, self.cost_model, self.policy_weights, rng, cost_features=cost_features)
         if not rollout.complete[0]:
             raise NoPlacementFoundError(
                 f"The policy of {self.name} left a table of task {task.name!r} without a device that has room for it. "
@@ -86,13 +126,22 @@ class DreamShardAgent(Agent):
 
 def load_dreamshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
-) -> DreamShardAgent:
+) -> Agent:
     """The agent of a training run; `changes` are `queries` for `dream-search`, the errors those of `load_agent`."""
     options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
     network, rng = options.architecture, np.random.default_rng(0)
-    policy = new_policy(rng) if isinstance(options, PaperOptions) else {}
-    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), policy))
-    return DreamShardAgent(about["agent"], network(under(COST, arrays)), options, under(POLICY, arrays), seed)
+    if isinstance(options, SearchOptions):
+        return load_search(arrays, about, options, seed)
+    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), new_policy(rng)))
+    return DreamShardAgent(about["agent"], network(under(COST, arrays)), options, under(POLICY, arrays))
+
+
+def load_search(arrays: Arrays, about: Mapping[str, Any], options: SearchOptions, seed: int) -> SurrogateSearchAgent:
+    """The agent of a training run with `SearchOptions`; the errors are those of `load_agent`."""
+    network = options.architecture
+    require_arrays("The agent's file", arrays, prefixed(COST, network.new_weights(np.random.default_rng(0))))
+    types = tuple(name for name in network.sharding_types if name in about.get(TYPES, ()))
+    return SurrogateSearchAgent(about["agent"], network(under(COST, arrays)), options, types or (TABLE_WISE,), seed)
 
 
 def agent_arrays(cost_weights: FloatWeights, policy_weights: FloatWeights) -> Arrays:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.agent import POLICY, DreamShardAgent, agent_arrays
 from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
 from shard_gym.agents.dreamshard.reinforce import PolicyTraining
+from shard_gym.agents.dreamshard.search_learner import SurrogateSearchLearner
 from shard_gym.agents.presets import COST
-from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkTraining, PlacementCostLearner
+from shard_gym.agents.training.loads import ShardLoad, loads_of_data, whole_tables
 from shard_gym.cost_models import CostModel
-from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
@@ -24,16 +26,12 @@ from shard_gym.cost_models.neural.training import paper_loss, relative_loss
 from shard_gym.errors import InvalidOptionError
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.io.files import read_bytes, sha256_of
-from shard_gym.placement import Placement
-from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
-from shard_gym.topology import Topology
+from shard_gym.tasks import Task, TaskSuite
 
 TRAIN_POLICY = 2  # purpose of a random generator, after those of `CostNetworkLearner`
-COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the surrogate's optimizer in a state
 
 
-class DreamShardLearner(PlacementCostLearner):
+class DreamShardLearner(SurrogateSearchLearner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
 
     The arguments and errors that are not named here are those of `PresetLearner`.
@@ -44,7 +42,7 @@ class DreamShardLearner(PlacementCostLearner):
             used. Nothing is measured then. A warning says if they are of other devices than the tasks have.
 
     Raises:
-        InvalidOptionError: `data` is of tables with another workload.
+        InvalidOptionError: `data` is of tables with another workload, or tasks may be split and `data` has placements.
         DamagedFileError: `data` holds no measurements.
     """
 
@@ -64,9 +62,7 @@ class DreamShardLearner(PlacementCostLearner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed, name, preset, changes)
-        rng, search = np.random.default_rng([self.seed]), isinstance(self.options, SearchOptions)
-        recorder, decay = CostRecorder(self.cost_model.fingerprint), WEIGHT_DECAY if search else 0.0
-        self._network = CostNetworkTraining(self.options.architecture, recorder, rng, decay, COST_OPTIMIZER)
+        rng = np.random.default_rng([self.seed, 1])
         self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
         self._given: CostDataset | None = None
         self._pools: Sequence[str] = ()
@@ -77,23 +73,28 @@ class DreamShardLearner(PlacementCostLearner):
             self.sources = {"data_hardware": measurements.index.hardware, "data_sha256": sha256_of(index)}
             _warn_of_other_devices(suite, self._given, data, measurements.index.hardware)
             self.planned_queries = 0
+            self.plans = False  # measured are placements
 
-    @property
-    def measurements(self) -> CostDataset:
-        """The placements measured so far, at least one, and their true costs."""
-        return self._network.recorder.dataset()
-
+    @override
     def _measure(self) -> list[float]:
         """Those of `data` if it is given."""
         if not self._given:
             return super()._measure()
-        if not len(self._network.recorder):
-            self._network.recorder.extend(self._given)
+        if not len(self.network.recorder):
+            for load, estimate in loads_of_data(self._given):
+                self._record(load, estimate)
         return [float(cost) for cost in self._given.cost_ms]
 
-    def _random_load(self, number: int, rng: np.random.Generator) -> tuple[Tables, Topology, Placement] | None:
+    @override
+    def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
         """None also for the preset `paper`, whose policy proposes all placements."""
         return None if self._policy else super()._random_load(number, rng)
+
+    @override
+    def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
+        if self._policy is None:
+            return super()._proposed(agent, task, rng)
+        return whole_tables(task.tables, task.topology, agent.proposal(task, rng))
 
     @property
     def _falling_rate(self) -> float:
@@ -107,11 +108,12 @@ class DreamShardLearner(PlacementCostLearner):
         loss = paper_loss if issubclass(self.options.architecture, DreamShardCostModel) else relative_loss
         return self._fit((self._falling_rate, self._falling_rate), loss)
 
+    @override
     def _train_more(self) -> dict[str, float]:
         if self._policy is None:
             return {}
         self.on_stage("training the policy")
-        return self._policy.update(self._network.model(), self.rng(TRAIN_POLICY), self._falling_rate)
+        return self._policy.update(self.network.model(), self.rng(TRAIN_POLICY), self._falling_rate)
 
     @override
     def state(self) -> Arrays:
@@ -127,17 +129,20 @@ class DreamShardLearner(PlacementCostLearner):
 
     @override
     def weights(self) -> Arrays:
-        return agent_arrays(self._network.weights(), self._policy.arrays() if self._policy else {})
+        return agent_arrays(self.network.weights(), self._policy.arrays() if self._policy else {})
 
+    @override
     def about(self) -> dict[str, Any]:
         """Also the pools of `data`."""
         pools = [f"pool/{name}" for name in self._pools]
         return {**super().about(), **({"more_data": pools} if pools else {})}
 
     @override
-    def agent(self) -> DreamShardAgent:
-        policy = self._policy.arrays() if self._policy else {}
-        return DreamShardAgent(self.name, self._network.model(), self.options, policy, self.seed)
+    def agent(self) -> Agent:
+        if self._policy is None:
+            return super().agent()
+        assert isinstance(self.options, PaperOptions)
+        return DreamShardAgent(self.name, self.network.model(), self.options, self._policy.arrays())
 
 
 def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:

@@ -9,17 +9,19 @@ from shard_gym.agents.base import MAX_QUERIES
 from shard_gym.agents.presets import CostNetworkOptions
 from shard_gym.checks import checked_count, checked_positive
 from shard_gym.errors import InvalidOptionError
+from shard_gym.sharding.variants import checked_max_shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(CostNetworkOptions):
-    """`dream-search`: a surrogate trained on few measurements, and local search under it. There is no policy.
+    """`dream-search`: a surrogate trained on few measurements, and `plan-search` under it. There is no policy.
 
-    The first iteration measures random loads, the later ones the agent's own placements. The learning rate falls to 0
-    within each iteration.
+    The first iteration measures random loads, the later ones the agent's own answers to training tasks: placements, or
+    plans where tasks may be split. The learning rate falls to 0 within each iteration.
 
     Attributes:
-        queries: surrogate evaluations of the search that places a task.
+        queries: surrogate evaluations of the search that answers a task.
+        max_shards: column shards of a table at most, a power of two.
     """
 
     placing: ClassVar[tuple[str, ...]] = ("queries",)
@@ -29,11 +31,13 @@ class SearchOptions(CostNetworkOptions):
     network: str = "pooled"
     cost_updates: int = 600
     learning_rate: float = 6e-3
-    queries: int = 10_000
+    queries: int = 50_000
+    max_shards: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_count("queries", self.queries, most=MAX_QUERIES)
+        checked_max_shards(self.max_shards)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from shard_gym.agents.base import MAX_QUERIES
+from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.presets import CostNetworkOptions
 from shard_gym.checks import checked_count
 from shard_gym.sharding.variants import checked_max_shards
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuroShardOptions(CostNetworkOptions):
-    """Options of both presets.
-
-    Attributes:
-        learning_rate: of Adam; it falls to 0.
-        max_shards: column shards of a table at most, a power of two.
-    """
-
-    max_shards: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_max_shards(self.max_shards)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperOptions(NeuroShardOptions):
+class PaperOptions(CostNetworkOptions):
     """`paper`: networks trained on random loads as the paper draws them, and its beam search over column splits.
 
     Half of the measurements are of up to 15 tables on one device, the others of 10 to 59 tables on all devices. The
@@ -36,6 +19,7 @@ class PaperOptions(NeuroShardOptions):
     those of `NeuroShardCostModel`, which says how they differ.
 
     Attributes:
+        max_shards: column shards of a table at most, a power of two.
         width: k, sets of splits that go on after each split.
         candidates: n, the largest parts, and the costliest, that may be halved next.
         max_splits: L, splits one after another.
@@ -56,35 +40,11 @@ class PaperOptions(NeuroShardOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        checked_max_shards(self.max_shards)
         for name in ("width", "candidates", "limits"):
             checked_count(name, getattr(self, name))
         checked_count("max_splits", self.max_splits, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions(NeuroShardOptions):
-    """`search`: the search of `plan-search` under a network that also estimates row-wise and data-parallel shards.
-
-    The first iteration measures random loads of shards, the later ones the agent's own plans for training tasks.
-
-    Attributes:
-        queries: estimates of the search that plans a task.
-    """
-
-    placing: ClassVar[tuple[str, ...]] = ("queries",)
-
-    iterations: int = 3
-    measurements: int = 200
-    network: str = "pooled-sharding"
-    cost_updates: int = 2_000
-    learning_rate: float = 6e-3
-    max_shards: int = 8
-    queries: int = 20_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checked_count("queries", self.queries, most=MAX_QUERIES)
-
-
 PRESETS: dict[str, type[SearchOptions] | type[PaperOptions]] = {"search": SearchOptions, "paper": PaperOptions}
-"""The options of each preset; their defaults are the preset."""
+"""The options of each preset; their defaults are the preset. `search` is `dream-search` by another name."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.surco.agent import SurCoAgent
 from shard_gym.agents.surco.options import PRESETS, ZeroOptions
-from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkTraining, PlacementCostLearner
+from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
+from shard_gym.agents.training.loads import ShardLoad, random_load, whole_tables
 from shard_gym.cost_models import CostModel
-from shard_gym.cost_models.data.dataset import CostRecorder
-from shard_gym.tasks import TaskSuite
-
-WEIGHTS = 0  # purpose of a random generator
+from shard_gym.tasks import Task, TaskSuite
 
 
-class SurCoLearner(PlacementCostLearner):
+class SurCoLearner(CostNetworkLearner):
     """SurCo in training (see `ZeroOptions`).
 
     The first iteration measures random loads, the later ones the agent's own placements, as `dream-search` does.
@@ -27,7 +26,6 @@ class SurCoLearner(PlacementCostLearner):
         preset: "zero".
     """
 
-    MEASURE, TRAIN = 1, 2
     presets = PRESETS
 
     options: ZeroOptions
@@ -42,10 +40,16 @@ class SurCoLearner(PlacementCostLearner):
         preset: str = "zero",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, cost_model, seed, name, preset, changes)
-        recorder = CostRecorder(self.cost_model.fingerprint)
-        self._network = CostNetworkTraining(self.options.architecture, recorder, self.rng(WEIGHTS), WEIGHT_DECAY)
+        super().__init__(suite, cost_model, seed, name, preset, changes, WEIGHT_DECAY)
+
+    @override
+    def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
+        return None if self.iteration else random_load(self.suite, rng)
+
+    @override
+    def _proposed(self, agent: SurCoAgent, task: Task, rng: np.random.Generator) -> ShardLoad:
+        return whole_tables(task.tables, task.topology, agent.proposal(task, rng))
 
     @override
     def agent(self) -> SurCoAgent:
-        return SurCoAgent(self.name, self._network.model(), self.options)
+        return SurCoAgent(self.name, self.network.model(), self.options)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.presets import COST, CostNetworkOptions
+from shard_gym.agents.presets import COST, TYPES, CostNetworkOptions
 from shard_gym.agents.training.learner import PresetLearner, Report
-from shard_gym.agents.training.random_loads import random_load
-from shard_gym.agents.training.torch_arrays import OPTIMIZER, load_optimizer_arrays, optimizer_arrays
-from shard_gym.cost_models import CostModel
-from shard_gym.cost_models.data.dataset import CostRecorder
+from shard_gym.agents.training.loads import ShardLoad
+from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
+from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.training import (
@@ -28,16 +27,17 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
+from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
-from shard_gym.placement import Placement
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.system import one_thread
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import Topology
 
 DATA = "data."
-"""Prefix of what was measured in a state; those of the weights and the optimizer are `COST` and `OPTIMIZER`."""
+"""Prefix of what was measured in a state; that of the weights is `COST`."""
+
+COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the optimizer in a state
 
 WEIGHT_DECAY = 0.5
 """Weight decay of cost networks that a search works under, for tasks with more devices than in training.
@@ -45,31 +45,23 @@ WEIGHT_DECAY = 0.5
 `dream-search` trained on dlrm-50x4 (seed 0) has a mean error of 19% on its own placements for the first ten tasks of
 dlrm-40x8. Without decay it is 93% over the suite (November 2026)."""
 
-Recorder = TypeVar("Recorder", CostRecorder, ShardRecorder)
 
-
-class CostNetworkTraining(Generic[Recorder]):
+class CostNetworkTraining:
     """A cost network, its optimizer, and everything that was measured so far.
 
     Args:
         network: its class.
-        recorder: empty; it keeps the measurements.
         rng: of the first weights.
         weight_decay: see `new_optimizer`.
-        optimizer: prefix of the optimizer's averages in a state.
+
+    Attributes:
+        recorder: the measurements.
     """
 
-    def __init__(
-        self,
-        network: type[NeuralCostModel],
-        recorder: Recorder,
-        rng: np.random.Generator,
-        weight_decay: float = 0.0,
-        optimizer: str = OPTIMIZER,
-    ) -> None:
+    def __init__(self, network: type[NeuralCostModel], rng: np.random.Generator, weight_decay: float = 0.0) -> None:
         self.network = network
-        self.recorder: Recorder = recorder
-        self._decay, self._prefix = weight_decay, optimizer
+        self.recorder = ShardRecorder()
+        self._decay = weight_decay
         self._weights = trainable(network.new_weights(rng))
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
@@ -100,7 +92,7 @@ class CostNetworkTraining(Generic[Recorder]):
         """All arrays that decide how training goes on."""
         return {
             **prefixed(COST, self.weights()),
-            **optimizer_arrays(self._optimizer, self._prefix),
+            **optimizer_arrays(self._optimizer, COST_OPTIMIZER),
             **prefixed(DATA, self.recorder.to_arrays()),
         }
 
@@ -109,7 +101,7 @@ class CostNetworkTraining(Generic[Recorder]):
         weights = under(COST, arrays)
         require_arrays("The saved cost network", weights, self.weights())
         assign_arrays(self._weights, weights)
-        load_optimizer_arrays(self._optimizer, dict(arrays), self._prefix)
+        load_optimizer_arrays(self._optimizer, dict(arrays), COST_OPTIMIZER)
         try:
             self.recorder.restore(under(DATA, arrays))
         except DamagedFileError as error:
@@ -120,8 +112,18 @@ class CostNetworkTraining(Generic[Recorder]):
 class CostNetworkLearner(PresetLearner):
     """A learner that measures costs and fits a cost network to all of them so far, in each iteration.
 
-    It measures random loads, and what its agent proposes for training tasks. A subclass sets `_network` and says what
-    is measured. The arguments are those of `PresetLearner`.
+    It measures random loads, and what its agent proposes for training tasks: placements, and plans where tasks may be
+    split and the network estimates parts of tables.
+
+    Args:
+        suite, cost_model, seed, name, preset, changes: see `PresetLearner`.
+        weight_decay: of the network.
+
+    Attributes:
+        plans: whether tables are split.
+
+    Raises:
+        InvalidOptionError: tasks may be split, and the cost model does not estimate sharded tables.
     """
 
     MEASURE: ClassVar[int] = 0
@@ -132,13 +134,29 @@ class CostNetworkLearner(PresetLearner):
     """The name of the first stage."""
 
     options: CostNetworkOptions
-    _network: CostNetworkTraining[Any]
 
     def __init__(
-        self, suite: TaskSuite, cost_model: CostModel, seed: int, name: str, preset: str, changes: Mapping[str, Any]
+        self,
+        suite: TaskSuite,
+        cost_model: CostModel,
+        seed: int,
+        name: str,
+        preset: str,
+        changes: Mapping[str, Any],
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(suite, cost_model, seed, name, preset, changes)
+        plans = any(task.splittable for task in suite)
+        true_cost = make_sharding_cost_model(cost_model) if plans else cost_model
+        super().__init__(suite, true_cost, seed, name, preset, changes)
+        self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
+        rng = np.random.default_rng([self.seed])
+        self.network = CostNetworkTraining(self.options.architecture, rng, weight_decay)
+
+    @property
+    def sharding_types(self) -> tuple[str, ...]:
+        """Those that it learns."""
+        return self.network.network.sharding_types if self.plans else (TABLE_WISE,)
 
     def iterate(self) -> Report:
         """Measure costs, then train the cost network."""
@@ -146,7 +164,7 @@ class CostNetworkLearner(PresetLearner):
             self.on_stage(self.measuring)
             costs = self._measure()
             self.on_stage("training the cost network")
-            numbers = {"cost_loss": self._train()} if len(self._network.recorder) else {}
+            numbers = {"cost_loss": self._train()} if len(self.network.recorder) else {}
             numbers |= self._train_more()
         return Report(float(np.mean(costs)), numbers)
 
@@ -166,16 +184,32 @@ class CostNetworkLearner(PresetLearner):
         return costs
 
     @abstractmethod
-    def _random_load(self, number: int, rng: np.random.Generator) -> Any:
+    def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
         """The load to measure as the `number`-th one of the iteration; None for one that the agent proposes."""
 
     @abstractmethod
-    def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> Any:
+    def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
         """The load that `agent` proposes for `task`; raises NoPlacementFoundError if it found none."""
 
-    @abstractmethod
-    def _recorded_ms(self, load: Any) -> float:
+    def _recorded_ms(self, load: ShardLoad) -> float:
         """The true cost of `load` in ms, which is recorded; the penalty if it cannot be measured."""
+        estimate: CostEstimate | None
+        if load.placement is not None:
+            tables, topology, placement = load.placement
+            estimate = self.true_cost(placement, tables, topology)
+            if estimate is None:
+                return self.cost_model.penalty_ms(tables, topology)
+        else:
+            assert isinstance(self.cost_model, ShardingCostModel)  # only learners of plans have such loads
+            estimate = load.estimate(self.cost_model)
+            self.require_costs(np.array(estimate.total_ms))
+            self.costed += 1
+        self._record(load, estimate)
+        return estimate.total_ms
+
+    def _record(self, load: ShardLoad, estimate: CostEstimate) -> None:
+        inputs = load.inputs(self.network.network)
+        self.network.recorder.add(inputs, load.devices, load.topology, estimate)
 
     def _train(self) -> float:
         return self._fit()
@@ -183,7 +217,7 @@ class CostNetworkLearner(PresetLearner):
     def _fit(self, rates: tuple[float, float] | None = None, loss: Loss = relative_loss) -> float:
         """Train the cost network between two `rates`, or with a new optimizer from the options' rate to 0; its loss."""
         learning_rate, final_learning_rate = rates or (self.options.learning_rate, 0.0)
-        return self._network.train(
+        return self.network.train(
             self.rng(self.TRAIN),
             steps=self.options.cost_updates,
             learning_rate=learning_rate,
@@ -199,36 +233,16 @@ class CostNetworkLearner(PresetLearner):
 
     @override
     def state(self) -> Arrays:
-        return self._network.state()
+        return self.network.state()
 
     @override
     def load_state(self, arrays: Arrays) -> None:
-        self._network.load_state(arrays)
+        self.network.load_state(arrays)
 
     @override
     def weights(self) -> Arrays:
-        return prefixed(COST, self._network.weights())
-
-
-class PlacementCostLearner(CostNetworkLearner):
-    """A `CostNetworkLearner` that measures placements: of random tables in the first iteration, later proposed ones.
-
-    Its agent has `proposal(task, rng)`, a placement to measure.
-    """
-
-    _network: CostNetworkTraining[CostRecorder]
-
-    def _random_load(self, number: int, rng: np.random.Generator) -> tuple[Tables, Topology, Placement] | None:
-        return None if self.iteration else random_load(self.suite, rng)
-
-    def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> tuple[Tables, Topology, Placement]:
-        return task.tables, task.topology, agent.proposal(task, rng)
+        return prefixed(COST, self.network.weights())
 
     @override
-    def _recorded_ms(self, load: tuple[Tables, Topology, Placement]) -> float:
-        tables, topology, placement = load
-        estimate = self.true_cost(placement, tables, topology)
-        if estimate is None:
-            return self.cost_model.penalty_ms(tables, topology)
-        self._network.recorder.add(tables, topology, placement, estimate)
-        return estimate.total_ms
+    def about(self) -> dict[str, Any]:
+        return {**super().about(), TYPES: list(self.sharding_types)}

@@ -213,9 +213,12 @@ class NeuralCostModel(ShardingCostModel):
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """(...) ms, within the bounds of `cost_bounds`."""
-        total = self._total_alone(shared)
-        cost = self.overall(self.weights, phases, shared, cluster)
-        return np.asarray(np.minimum(np.maximum(cost, LEAST_SHARE * total), MAX_SHARE * total), np.float64)
+        return self._bounded(self.overall(self.weights, phases, shared, cluster), self._total_alone(shared))
+
+    @staticmethod
+    def _bounded(costs: FloatArray, total: FloatArray) -> FloatArray:
+        """Costs within the bounds, from the (...) `total` of the costs alone of all placed tables."""
+        return np.asarray(np.minimum(np.maximum(costs, LEAST_SHARE * total), MAX_SHARE * total), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Shares of the sum of the tables' costs alone."""

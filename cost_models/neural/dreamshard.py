@@ -1,4 +1,4 @@
-"""DreamShard's cost network, and two ablations of it.
+"""DreamShard's cost network.
 
 Zha et al., *DreamShard*, NeurIPS 2022; sizes and activations as in daochenzha/dreamshard, dreamshard/models.py.
 """
@@ -67,7 +67,7 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     @override
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        return net.heads(weights, "phases", cls._device(loads))[..., PHASE_OF_HEAD]
+        return net.heads(weights, "phases", loads[..., :LATENT])[..., PHASE_OF_HEAD]
 
     def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """The sum of the heads, by which the authors sort tables; the head for the cost is not trained on one table."""
@@ -77,42 +77,4 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """(...) ms from the maxima of the latent sums over the devices; does not depend on the phases."""
-        return net.mlp(weights, "overall", cls._placement(cls._device(loads), cluster))[..., 0]
-
-    @classmethod
-    def _device(cls, loads: Array) -> Array:
-        """(..., 32), the latents of a device: the sums of its tables'."""
-        return loads[..., :LATENT]
-
-    @classmethod
-    def _placement(cls, latents: Array, cluster: Cluster) -> Array:
-        """(..., 32), the latents of a placement: the maxima over its (..., D, 32) devices."""
-        return net.largest(latents, -2)
-
-
-class MeanTablesCostModel(DreamShardCostModel):
-    """Ablation: a device is the mean of its tables instead of their sum, so the number of tables is unknown."""
-
-    architecture = "dreamshard-mean-tables"
-    num_sums = LATENT + 1
-
-    @classmethod
-    def latents(cls, weights: Weights, inputs: Array) -> Array:
-        """The last summed latent counts the tables."""
-        loads = super().latents(weights, inputs)
-        return net.joined([loads, loads[:, LATENT:]])
-
-    @classmethod
-    def _device(cls, loads: Array) -> Array:
-        return loads[..., :LATENT] / loads[..., LATENT : LATENT + 1].clip(min=1.0)
-
-
-class MeanDevicesCostModel(DreamShardCostModel):
-    """Ablation: a placement is the mean of its devices instead of their maximum, which hides the slowest device."""
-
-    architecture = "dreamshard-mean-devices"
-
-    @classmethod
-    def _placement(cls, latents: Array, cluster: Cluster) -> Array:
-        count: Array = cluster.num_devices  # without padding
-        return latents.sum(-2) / count[..., None]
+        return net.mlp(weights, "overall", net.largest(loads[..., :LATENT], -2))[..., 0]

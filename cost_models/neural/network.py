@@ -30,6 +30,18 @@ def largest(values: Array, axis: int) -> Array:
     return values.max(axis=axis) if isinstance(values, np.ndarray) else values.amax(dim=axis)
 
 
+def larger(one: Array, other: Array) -> Array:
+    """The larger of two arrays, element by element."""
+    return np.maximum(one, other) if isinstance(one, np.ndarray) else one.max(other)
+
+
+def softplus(values: Array) -> Array:
+    """log(1 + exp(`values`)): a smooth way to be positive."""
+    if isinstance(values, np.ndarray):
+        return np.logaddexp(values, np.float32(0))
+    return values.clamp(min=0) + (-values.abs()).exp().log1p()
+
+
 def log2(values: Array) -> Array:
     """The binary logarithm."""
     return np.log2(values) if isinstance(values, np.ndarray) else values.log2()

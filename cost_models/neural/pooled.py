@@ -1,64 +1,91 @@
-"""The network of `dream-search`: NeuroShard's with more inputs, and with the largest dim of a device's tables.
+"""The network of the learned solvers: sums of learned latents and of work, and a curve for every link.
 
-Costs depend on quantities that DreamShard's 21 features do not show, so the network also reads: the work of each table
-in linear units (lookups, bytes read, updated and sent), whose sums over a device are exact; the share of accesses in
-each reuse bin; and the dim of the widest table, by which FBGEMM chooses the threads per lookup of the whole fused op.
-A maximum over trained latents needs more than a hundred placements to find that dim: on mixdim-4, under version 1 of
-the costs, a search on such a network ended 9% above a search on the true cost (one seed), with the dim as a load 3.3%
-(five seeds; under version 2 4.8%, docs/results/dreamshard.md).
+Costs depend on quantities that DreamShard's 21 features do not show, so the network also reads: the work of each shard
+in linear units, whose sums over a device are exact; the share of accesses in each reuse bin; and the share of a warp
+that FBGEMM gives to a row of its width. That of the widest shard of a device holds for its whole fused operator, so the
+heads read it, and the products of all work with it. A maximum over trained latents needs more than a hundred placements
+to find that.
+
+What devices exchange is bytes on links, inside a host and between hosts. The time of a link is a learned curve of the
+bytes that never falls. So the slowest device of an exchange is one with the most bytes on a link, and what one shard
+changes is known in O(1) (`PooledCostModel.costs_with_one`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import COMMUNICATION
+from shard_gym.cost_models.all_to_all import slowest_links_with_one
+from shard_gym.cost_models.analytical import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray, largest_of_others
 from shard_gym.cost_models.neural import network as net
-from shard_gym.cost_models.neural import neuroshard
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.cost_models.neural.neuroshard import MIB, ROUTE_FEATURES, SKEW_FEATURES, output_mib
 from shard_gym.lookup_statistics import NUM_BINS
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.tables import FEATURE_NAMES, Tables
-from shard_gym.topology import Cluster
+from shard_gym.topology import Cluster, Topology
 
-WORK = ("lookups", "read_mib", "distinct_mib", "gradient_mib", "output_mib")
+WORK = ("lookups", "vectors_read", "vectors_updated", "bags", "read_mib", "distinct_mib", "gradient_mib")
+"""Kinds of work on a device: millions, and MiB. A vector is the part of a row, up to 128 columns, that a warp reads."""
+
+EXCHANGES = ("all_reduce", "host_reduce_scatter", "reduce_scatter", "all_to_all")
+"""What devices exchange: dense gradients of replicas, partial sums of blocks on a host and on all, pooled outputs."""
+
+ALL_REDUCE, HOST_REDUCE_SCATTER, REDUCE_SCATTER, ALL_TO_ALL = range(len(EXCHANGES))
+EXCHANGE_OF = {
+    DATA_PARALLEL: ALL_REDUCE,
+    TABLE_ROW_WISE: HOST_REDUCE_SCATTER,
+    ROW_WISE: REDUCE_SCATTER,
+    TABLE_WISE: ALL_TO_ALL,
+    COLUMN_WISE: ALL_TO_ALL,
+}
+"""The exchange of each sharding type."""
+
 LATENT, HIDDEN = 32, 64
-ROUTE_HIDDEN = (32, 32)
-"""A tenth of the size of NeuroShard's communication networks, which every step of a search evaluates on all devices."""
+MIB = 2.0**20
 
-FULL_GROUP_DIM = 128.0  # columns that a warp reads at once; the unit of the widest dim
+KNOTS = 2.0 ** np.arange(-6, 4, dtype=np.float32)
+"""Where the curve of a link may bend, in multiples of the mean bytes of the training data; linear beyond."""
+
+SPEED = 10.0  # weights of curves are multiplied by it, because a step of the rate that suits a network is small there
+FLAT, STRAIGHT = -4.0 / SPEED, 0.5 / SPEED  # first weights of a curve: no bends, and a slope of one
 
 
 class PooledCostModel(NeuralCostModel):
-    """Sums of table latents and of work, the widest dim; heads for forward and backward, networks for the all-to-alls.
+    """Sums of shards' latents and of their work, and the widest; a network for compute, and curves for exchanges.
 
-    Every network has an affine shortcut around it and normalized inputs. The unit of its outputs is the mean phase of
-    the training data (`phase.scale`), so one learning rate works for all hardware.
+    The network has an affine shortcut around it and normalized inputs. The unit of all outputs is the mean phase of the
+    training data (`phase.scale`), so one learning rate works for all hardware.
     """
 
     architecture = "pooled"
-    num_work = len(WORK)
+    version = 2
+    sharding_types: ClassVar[tuple[str, ...]] = SHARDING_TYPES
+    num_work = len(WORK) + len(EXCHANGES)
     num_sums = LATENT + num_work
     num_maxima = 1
-    shared_loads = slice(num_sums - 1, num_sums + 1)
-    num_device = LATENT + num_work + 1
+    shared_loads = slice(num_sums - len(EXCHANGES), num_sums + 1)
+    num_device = LATENT + 2 * num_work + 1
 
     @classmethod
     @override
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
-        device = cls.num_device
+        device, links = cls.num_device, (len(EXCHANGES), 2)
+        curves = np.full((*links, len(KNOTS) + 1, 2), FLAT, np.float32)
+        curves[:, :, -1] = STRAIGHT
         return {
             **net.new_mlp(rng, "table", (len(FEATURE_NAMES) + NUM_BINS + cls.num_work, 128, LATENT)),
             **net.new_heads(rng, "compute", device, HIDDEN, 2),
             **net.new_shortcut("compute", device, 2),
-            **neuroshard.new_communication(rng, ROUTE_HIDDEN),
-            **net.new_shortcut("forward_comm", ROUTE_FEATURES + SKEW_FEATURES, 1),
-            **net.new_shortcut("backward_comm", ROUTE_FEATURES, 1),
+            "exchange.curve": curves,
+            "exchange.latency": np.full(links, FLAT, np.float32),
+            "exchange.scale": np.ones(links, np.float32),
             **net.new_normalization("work", cls.num_work),
             **net.new_normalization("device", device),
             "phase.scale": np.ones(4, np.float32),
@@ -68,28 +95,32 @@ class PooledCostModel(NeuralCostModel):
     @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         used = data.loads[..., cls.num_sums] > 0
+        scale = np.ones((len(EXCHANGES), 2), np.float32)
+        for (kind, link), sent in np.ndenumerate(scale):
+            sent = list(_on_links(data.loads[..., cls.shared_loads], data.cluster))[kind][link]
+            scale[kind, link] = 1.0 / sent[sent > 0].mean() if (sent > 0).any() else 1.0
         return {
             **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
             **net.fitted_normalization("device", cls._device(data.loads)[used]),
-            **neuroshard.fitted_communication_normalization(data, data.loads[..., cls.num_sums - 1]),
+            "exchange.scale": scale,
             "phase.scale": data.phases_ms[used].mean(axis=0),
         }
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
-        """(T, 21 + 17 + 6) float32: DreamShard's features, the access histogram, the work, the dim."""
-        return cls._inputs(tables, work(tables))
+        """(T, 21 + 17 + 12) float32: DreamShard's features, the access histogram, the work, the share of a warp."""
+        return cls.describe_shards(tables, TABLE_WISE)
 
-    @staticmethod
-    def _inputs(tables: Tables, amounts: NDArray[np.float64]) -> NDArray[np.float32]:
-        """(T, F) float32, the inputs of tables with (T, W) `amounts` of work."""
-        width = tables.embedding_dim[:, None] / FULL_GROUP_DIM
-        return np.concatenate([tables.features(), tables.access_histogram, amounts, width], axis=1, dtype=np.float32)
+    @classmethod
+    @override
+    def describe_shards(cls, shards: Tables, sharding_type: str) -> NDArray[np.float32]:
+        width, amounts = lane_share(shards.embedding_dim)[:, None], work(shards, sharding_type)
+        return np.concatenate([shards.features(), shards.access_histogram, amounts, width], axis=1, dtype=np.float32)
 
     @classmethod
     @override
     def latents(cls, weights: Weights, inputs: Array) -> Array:
-        plain = cls.num_work + 1  # inputs that are loads as they are: the work, then the dim
+        plain = cls.num_work + 1  # inputs that are loads as they are: the work, then the share of a warp
         amount, width = inputs[:, -plain:-1], inputs[:, -1:]
         level = net.normalized(weights, "work", net.log2(amount + 1.0))
         latent = net.relu(net.mlp(weights, "table", net.joined([inputs[:, :-plain], level])))
@@ -97,29 +128,136 @@ class PooledCostModel(NeuralCostModel):
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
-        """The all-to-alls are 0."""
+        """The exchanges are 0."""
         both = net.heads(weights, "compute", net.normalized(weights, "device", cls._device(loads)))
         return net.joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
 
     @classmethod
     def _device(cls, loads: Array) -> Array:
-        """(..., num_device), the inputs of the heads: all loads of a device but its tables' costs alone."""
-        return net.joined([loads[..., : cls.num_sums], loads[..., cls.num_sums + 1 :]])
+        """(..., num_device), the inputs of the heads: all loads but the cost alone, and the work times the width."""
+        own, width = loads[..., : cls.num_sums], loads[..., -1:]
+        return net.joined([own, width, own[..., LATENT:] * width])
 
     @classmethod
     @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
-        return neuroshard.communication(weights, phases, loads[..., 0], cluster) * weights["phase.scale"][COMMUNICATION]
+        took = loads[..., :1] * 0.0
+        for kind, (near, far) in enumerate(_on_links(loads, cluster)):
+            if kind == ALL_TO_ALL or (loads[..., kind] > 0).any():
+                took = took + _exchange(weights, kind, near, far)
+        return took * weights["phase.scale"][COMMUNICATION]
+
+    @override
+    def costs_with_one(
+        self,
+        cluster: Cluster,
+        device_loads: FloatArray,
+        own_phases: FloatArray,
+        devices: NDArray[np.int64],
+        new_loads: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """O(M + D); equal to the inherited method but for rounding."""
+        phases = self.device_phases(new_loads)
+        before, after = device_loads[:, self.shared_loads], new_loads[:, self.shared_loads]
+        alone = before[:, -1].sum() - before[devices, -1] + after[:, -1]
+        took, slowest = self._exchanged_with_one(before, devices, after, cluster)
+        phases[:, COMMUNICATION] = np.where((alone > 0)[:, None], took, 0.0)
+        compute = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T).sum(axis=0)
+        return phases, self._bounded(compute + slowest.sum(axis=-1), alone)
+
+    def _exchanged_with_one(
+        self, before: FloatArray, devices: NDArray[np.int64], after: FloatArray, cluster: Cluster
+    ) -> tuple[FloatArray, FloatArray]:
+        """(M, 2) ms of both exchanges of the device that changes, and of the slowest one; see `costs_with_one`."""
+        own_ms, slowest_ms = np.zeros((2, len(devices), 2))
+        peers = cluster.num_peers[devices]
+        for kind in range(len(EXCHANGES)):
+            if not (before[:, kind].any() or after[:, kind].any()):
+                continue
+            if kind in (REDUCE_SCATTER, ALL_TO_ALL):
+                links = slowest_links_with_one(before[:, kind], devices, after[:, kind], cluster)
+                own_near, own_far, near, far = (each / cluster.num_devices for each in links)
+                own_ms += _exchange(self.weights, kind, own_near, own_far)
+                slowest_ms += _exchange(self.weights, kind, near, far)
+            else:
+                own = _exchange(self.weights, kind, *_of_sums(kind, after[:, kind], peers, cluster.num_devices))
+                each = _exchange(
+                    self.weights, kind, *_of_sums(kind, before[:, kind], cluster.num_peers, cluster.num_devices)
+                )
+                own_ms += own
+                slowest_ms += np.maximum(own, largest_of_others(each.T).T[devices])
+        unit = self.weights["phase.scale"][COMMUNICATION]
+        return own_ms * unit, slowest_ms * unit
+
+    @override
+    def _costs_alone(self, loads: FloatArray, topology: Topology) -> FloatArray:
+        nowhere = np.zeros((topology.num_devices, len(EXCHANGES) + 1))
+        first = np.zeros(len(loads), np.int64)
+        _, slowest = self._exchanged_with_one(nowhere, first, loads[:, self.shared_loads], topology.cluster())
+        return np.asarray(self.device_phases(loads)[:, COMPUTE].sum(axis=1) + slowest.sum(axis=1))
 
 
-def work(tables: Tables) -> NDArray[np.float64]:
-    """(T, W) float64, the work of one batch for each table: millions of lookups, and MiB in the order of `WORK`."""
-    lookups = tables.lookups_per_batch
-    columns: list[NDArray[np.floating[Any]]] = [
-        lookups / 1e6,
-        lookups * tables.row_bytes / MIB,
-        tables.distinct_rows * tables.row_bytes / MIB,
-        lookups * tables.embedding_dim * 4 / MIB,
-        output_mib(tables),
-    ]
-    return np.stack(columns, axis=1)
+def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
+    """(S, W) float64, the work of one batch for each shard, in the order of `WORK`, and its MiB in each exchange."""
+    lookups, bags = shards.lookups_per_batch, shards.workload.batch_size * shards.num_features
+    vectors = np.ceil(shards.embedding_dim / FULL_WARP_DIM)
+    sent = np.zeros((len(shards), len(EXCHANGES)))
+    kind = EXCHANGE_OF[sharding_type]
+    sent[:, kind] = shards.embedding_dim * (shards.num_embeddings if kind == ALL_REDUCE else bags)
+    millions = [lookups, lookups * vectors, shards.distinct_rows * vectors, bags]
+    read = [lookups * shards.row_bytes, shards.distinct_rows * shards.row_bytes]
+    columns = [*(each / 1e6 for each in millions), *(each / MIB for each in read)]
+    gradients = lookups * shards.embedding_dim * (OUTPUT_BYTES / MIB)
+    return np.concatenate([np.stack([*columns, gradients], axis=1), sent * (OUTPUT_BYTES / MIB)], axis=1)
+
+
+def _on_links(mib: Array, cluster: Cluster) -> Iterator[tuple[Array, Array]]:
+    """For each of `EXCHANGES`, (..., D) MiB through the link of each device inside its host, and between hosts.
+
+    The larger of what it sends and receives; `mib` is (..., D, at least 4), what each device exchanges.
+    """
+    count: Array = cluster.num_devices
+    count, peers = count[..., None], cluster.num_peers
+    for kind in (ALL_REDUCE, HOST_REDUCE_SCATTER):
+        yield _of_sums(kind, mib[..., kind], peers, count)
+    others = (count - 1.0 - peers) * cluster.device_mask
+    for kind in (REDUCE_SCATTER, ALL_TO_ALL):
+        own = mib[..., kind]
+        total = own.sum(-1)[..., None]
+        of_host = net.sums_between(own, cluster.host_begin, cluster.host_end)
+        near = net.larger(own * peers, (of_host - own) * cluster.device_mask)
+        yield near / count, net.larger(own * others, (total - of_host) * (others > 0)) / count
+
+
+def _of_sums(kind: int, mib: Array, peers: Array, count: Array) -> tuple[Array, Array]:
+    """What passes the links in an all-reduce or a reduce-scatter in hosts, where all devices send as much."""
+    host = peers + 1.0
+    if kind == ALL_REDUCE:
+        return 2.0 * mib * peers / host, 2.0 * mib * (count - host) / (count * host)
+    return mib * peers / host, mib * (count - host) / (count * host)
+
+
+def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
+    """(..., 2) forward and backward times of an exchange, in units of `phase.scale`, of (...) MiB through both links.
+
+    The slower link counts; a reduce-scatter inside hosts comes before the exchange between them. 0 without any bytes.
+    """
+    inside, across = (
+        _curve(_positive(weights["exchange.curve"][kind, link]), mib * weights["exchange.scale"][kind, link])
+        for link, mib in enumerate((near, far))
+    )
+    busy = inside + across if kind == HOST_REDUCE_SCATTER else net.larger(inside, across)
+    return (busy + _positive(weights["exchange.latency"][kind])) * (near + far > 0)[..., None]
+
+
+def _positive(weights: Array) -> Array:
+    return net.softplus(SPEED * weights)
+
+
+def _curve(slopes: Array, amounts: Array) -> Array:
+    """(..., 2) values of two curves at (...) amounts: sums of min(amount, knot), and of the amount, by their slopes."""
+    if isinstance(amounts, np.ndarray):
+        up_to = [np.minimum(amounts[..., None], KNOTS), amounts[..., None]]
+    else:
+        up_to = [amounts[..., None].minimum(amounts.new_tensor(KNOTS)), amounts[..., None]]
+    return net.joined(up_to) @ slopes

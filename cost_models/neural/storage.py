@@ -7,25 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel, MeanDevicesCostModel, MeanTablesCostModel
+from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
 from shard_gym.errors import InvalidCheckpointError, unknown_name
 from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
 
 KIND = "cost-model"
 
 NETWORKS: dict[str, type[NeuralCostModel]] = {
-    network.architecture: network
-    for network in (
-        DreamShardCostModel,
-        NeuroShardCostModel,
-        PooledCostModel,
-        PooledShardingModel,
-        MeanTablesCostModel,
-        MeanDevicesCostModel,
-    )
+    network.architecture: network for network in (DreamShardCostModel, NeuroShardCostModel, PooledCostModel)
 }
 """Networks by architecture; add yours with `NETWORKS["name"] = YourCostModel`."""
 

@@ -20,7 +20,7 @@ from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.modules import new_module
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
-from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
 from shard_gym.evaluation import evaluate
@@ -32,7 +32,7 @@ from shard_gym.tasks import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_sharding_cost_model("analytical")
-LEARNED = PooledShardingModel(PooledShardingModel.new_weights(np.random.default_rng(0)))
+LEARNED = PooledCostModel(PooledCostModel.new_weights(np.random.default_rng(0)))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_learned_cost_reads_the_shards_of_the_plan(random_task: MakeTask) ->
     task = replace(task, tables=task.tables.with_dims(np.array([128, 64, 32, 16, 8, 4, 128])), known_placement=None)
     for form in forms_of(task):
         placement = np.arange(form.task.num_tables) % 3
-        inputs, devices = shard_inputs(form, PooledShardingModel, placement)
+        inputs, devices = shard_inputs(form, PooledCostModel, placement)
         loads = LEARNED._loads(inputs, task.topology)
         held = LEARNED.reduce(loads, devices, 3)
         parts = LEARNED.reduce(LEARNED.table_loads(form.task.tables, task.topology), placement, 3)
@@ -268,7 +268,7 @@ def test_a_cost_model_that_cannot_cost_spread_tables_is_refused_before_training(
 def test_a_policy_that_diverged_says_so(random_task: MakeTask) -> None:
     broken = new_module(lambda: AttentionPolicy(16, 1), np.random.default_rng(0))
     with torch.no_grad():
-        broken.query.weight.fill_(1e38)
+        broken.query.bias.fill_(torch.inf)
     with pytest.raises(TrainingDivergedError, match="its training diverged"):
         agent_of(broken).place(random_task(np.random.default_rng(0), 8, 2))
 

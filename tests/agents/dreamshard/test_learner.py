@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from shard_gym.agents import PAPER_HEURISTICS, RandomAgent, load_agent, make_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.training import TrainingRun, make_learner
-from shard_gym.agents.training.random_loads import random_load
+from shard_gym.agents.training.loads import ShardLoad, random_load
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
@@ -34,10 +34,12 @@ from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.placement import check_placement
+from shard_gym.placement import Placement, check_placement
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 Make = Callable[..., DreamShardLearner]
@@ -122,9 +124,14 @@ def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(ran
             learner.agent().place(suite[0])
 
 
+def placed(load: ShardLoad) -> tuple[Tables, Topology, Placement]:
+    assert load.placement is not None
+    return load.placement
+
+
 def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: TaskSuite) -> None:
     rng = np.random.default_rng(0)
-    loads = [random_load(small_suite, rng) for _ in range(60)]
+    loads = [placed(random_load(small_suite, rng)) for _ in range(60)]
     for tables, topology, placement in loads:
         check_placement(placement, tables, topology)
         assert (topology.memory_cap_bytes == topology.device.memory_bytes).all()
@@ -137,7 +144,7 @@ def test_random_loads_fit_the_memory_of_real_devices_and_differ(small_suite: Tas
     device = replace(task.topology.device, memory_bytes=needed)
     small = replace(task.topology, device=device, memory_cap_bytes=needed * 12)
     for _ in range(20):
-        tables, topology, placement = random_load(TaskSuite("tight", (replace(task, topology=small),)), rng)
+        tables, topology, placement = placed(random_load(TaskSuite("tight", (replace(task, topology=small),)), rng))
         check_placement(placement, tables, topology)
         assert (tables.memory_bytes <= needed).all()
 

@@ -10,15 +10,16 @@ import pytest
 
 from shard_gym.agents.neuroshard.beam import BeamSearch, _Parts, place_greedily
 from shard_gym.agents.neuroshard.learner import NeuroShardLearner
-from shard_gym.agents.neuroshard.loads import load_of, paper_load, random_shards
+from shard_gym.agents.neuroshard.loads import paper_load
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.splits import SplitOptions
 from shard_gym.agents.training import make_learner
+from shard_gym.agents.training.loads import load_of, random_shards
 from shard_gym.cost_models import CostEstimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
-from shard_gym.cost_models.neural.pooled_sharding import PooledShardingModel
+from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.cost_models.neural.training import Samples, relative_loss, trainable
 from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.io.arrays import under
@@ -66,11 +67,11 @@ def test_loads_are_drawn_as_the_paper_draws_them(tasks: TaskSuite) -> None:
 
 def test_random_loads_have_shards_of_all_types_that_the_network_estimates(tasks: TaskSuite) -> None:
     rng = np.random.default_rng(0)
-    loads = [random_shards(tasks, 3, PooledShardingModel.sharding_types, rng) for _ in range(60)]
+    loads = [random_shards(tasks, 3, PooledCostModel.sharding_types, rng) for _ in range(60)]
     kinds = {shards.sharding_type for load in loads for shards in load.shards}
     assert kinds == {"column_wise", "row_wise", "data_parallel"}
     for load in loads:
-        inputs = load.inputs(PooledShardingModel)
+        inputs = load.inputs(PooledCostModel)
         assert len(inputs) == len(load.devices)
         assert np.isfinite(inputs).all()
         assert load.estimate(MODEL).total_ms > 0
@@ -104,7 +105,7 @@ def test_every_weight_of_the_network_for_shards_gets_a_gradient(tasks: TaskSuite
     recorder = ShardRecorder()
     recorder.restore(under("data.", made.state()))
     data = recorder.dataset()
-    samples, weights = Samples(data, PooledShardingModel), trainable(made.weights())
+    samples, weights = Samples(data, PooledCostModel), trainable(under("cost.", made.weights()))
     relative_loss(weights, samples, np.random.default_rng(0), 64).backward()
     for name, tensor in weights.items():
         if not name.endswith(NORMALIZATION):

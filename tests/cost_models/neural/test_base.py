@@ -123,7 +123,7 @@ def test_a_cost_alone_is_that_of_a_task_of_one_table(architecture: str, untraine
 def test_the_fingerprint_names_the_weights(architecture: str, untrained: Untrained) -> None:
     one, same, other = (untrained(architecture, seed) for seed in (0, 0, 1))
     assert one.fingerprint == same.fingerprint != other.fingerprint
-    assert one.fingerprint.startswith(f"neural-{architecture}-v1-")
+    assert one.fingerprint.startswith(f"neural-{architecture}-v{NETWORKS[architecture].version}-")
 
 
 def test_tables_of_another_workload_are_warned_of_once(untrained: Untrained, random_tables: Any) -> None:

@@ -72,8 +72,8 @@ def test_what_is_no_cost_model_is_refused(path: Path, tmp_path: Path) -> None:
     [
         ({"architecture": "transformer"}, "'transformer'; known are dreamshard, .*pooled"),
         ({"architecture": ["pooled"]}, "known are"),
-        ({"architecture": "neuroshard"}, "has shape|array"),
-        ({"version": 2}, "version 2 of the network 'pooled'.* reads version 1"),
+        ({"architecture": "neuroshard", "version": 1}, "has shape|array"),
+        ({"version": 1}, "version 1 of the network 'pooled'.* reads version 2"),
         ({"version": None}, "version None"),
         ({"card": "good"}, "no card"),
         ({"kind": "agent"}, "holds 'agent', not 'cost-model'. .* come from shard-gym fit-cost-model"),

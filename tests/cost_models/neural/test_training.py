@@ -11,7 +11,6 @@ import torch
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.cost_models.neural import NETWORKS
 from shard_gym.cost_models.neural.network import NORMALIZATION
-from shard_gym.cost_models.neural.pooled_sharding import COLLECTIVES
 from shard_gym.cost_models.neural.training import (
     Samples,
     as_arrays,
@@ -57,7 +56,7 @@ def test_every_trained_weight_gets_a_gradient(architecture: str, loss: Any, untr
     weights = trainable(model.weights)
     loss(weights, Samples(costs.part("train"), type(model)), np.random.default_rng(0), 64).backward()
     for name, tensor in weights.items():
-        if name.endswith(NORMALIZATION) or name.startswith(COLLECTIVES):  # placements have no such exchanges
+        if name.endswith(NORMALIZATION):
             assert tensor.grad is None
         else:
             assert tensor.grad is not None, name

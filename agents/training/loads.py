@@ -1,0 +1,210 @@
+"""Loads to measure in training: shards on devices, of random tables or of a plan that an agent proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.splits import SplitTables
+from shard_gym.cost_models import CostEstimate, ShardingCostModel
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.data.dataset import CostDataset, concatenate_tables
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.placement import Placement
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
+from shard_gym.sharding.statistics import shard_tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import TaskSuite
+from shard_gym.topology import Topology
+
+FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
+
+WIDEST = (8, 16, 32, 64, 128)
+"""Limits of the width of all parts of a random load; a good plan often has one, and all its devices run faster."""
+
+MAX_SPREAD = 5
+"""Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
+
+SHARE_REPLICATED = 0.7  # the share of the small ones among them that is data-parallel; the others are row-wise
+
+
+class Shards(NamedTuple):
+    """S shards of one sharding type, as `shard_tables` describes them, and the (S,) device of each."""
+
+    sharding_type: str
+    tables: Tables
+    devices: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class ShardLoad:
+    """Shards on the devices of a topology; they need not make whole tables."""
+
+    topology: Topology
+    shards: tuple[Shards, ...]
+
+    @property
+    def placement(self) -> tuple[Tables, Topology, Placement] | None:
+        """The tables, the topology and the device of each table, if no table is split."""
+        only = self.shards[0]
+        whole = len(self.shards) == 1 and only.sharding_type == TABLE_WISE
+        return (only.tables, self.topology, only.devices) if whole else None
+
+    @property
+    def devices(self) -> IntArray:
+        """(S,) int64, the device of each shard."""
+        return np.concatenate([each.devices for each in self.shards])
+
+    def inputs(self, network: type[NeuralCostModel]) -> NDArray[np.float32]:
+        """(S, F) float32, what `network` reads of each shard."""
+        return np.concatenate([network.describe_shards(each.tables, each.sharding_type) for each in self.shards])
+
+    def estimate(self, model: ShardingCostModel) -> CostEstimate:
+        """The cost under `model`."""
+        loads = [model.shard_loads(each.tables, each.sharding_type, self.topology) for each in self.shards]
+        on_devices = model.reduce(np.concatenate(loads), self.devices, self.topology.num_devices)
+        phases, cost = model.costs(on_devices, self.topology.cluster())
+        return CostEstimate(phases, float(cost))
+
+
+def whole_tables(tables: Tables, topology: Topology, placement: Placement) -> ShardLoad:
+    """The load of a placement."""
+    return ShardLoad(topology, (Shards(TABLE_WISE, tables, placement),))
+
+
+def loads_of_data(data: CostDataset) -> list[tuple[ShardLoad, CostEstimate]]:
+    """The placements of a data set with their costs."""
+    found = []
+    for p, cost in enumerate(data.cost_ms.tolist()):
+        rows, topology = slice(data.start[p], data.start[p + 1]), data.topologies[data.topology[p]]
+        estimate = CostEstimate(data.phases_ms[p, : topology.num_devices].copy(), cost)
+        found.append((whole_tables(data.tables.select(data.members[rows]), topology, data.devices[rows]), estimate))
+    return found
+
+
+def load_of(split: SplitTables) -> ShardLoad:
+    """The shards of a plan."""
+    task = split.options.task
+    if (split.level == 0).all() and len(split.table) == task.num_tables:
+        placement = np.empty(task.num_tables, np.int64)
+        placement[split.table] = split.device
+        return whole_tables(task.tables, task.topology, placement)
+    widths = task.tables.embedding_dim[split.table] >> split.level
+    shards = []
+    if len(split.table):
+        parts = task.tables.select(split.table).with_dims(widths)
+        shards.append(Shards(COLUMN_WISE, parts, split.device))
+    for number, spread in enumerate(split.options.spreads):
+        tables = np.flatnonzero(split.spread == number)
+        if len(tables):
+            chosen = task.tables.select(tables)
+            shards.append(_on_each(chosen, spread.sharding_type, task.topology, spread.devices))
+    return ShardLoad(task.topology, tuple(shards))
+
+
+def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
+    """Random tables of the training tasks, unevenly placed on some of a task's devices.
+
+    Good placements are all alike: balanced, with as many tables as a task has. A surrogate trained on those alone does
+    not learn what makes a device expensive, and a search ends where its estimates are too low. Uneven loads of all
+    sizes show the cost of a device by itself.
+    """
+    task, other = suite.sample(rng), suite.sample(rng)
+    count = max(1, round(task.num_tables * float(np.exp(rng.uniform(np.log(FEWEST), np.log(MOST))))))
+    tables = _some(task.tables, count, rng)
+    if count > len(tables):
+        tables = concatenate_tables([tables, _some(other.tables, count - len(tables), rng)])
+    devices = task.num_devices if rng.random() < 0.5 else int(rng.integers(1, task.num_devices + 1))
+    whole_memory = np.full(devices, task.topology.device.memory_bytes, np.int64)
+    topology = replace(task.topology, num_devices=devices, memory_cap_bytes=whole_memory)
+    shares = rng.dirichlet(np.full(devices, np.exp(rng.uniform(-0.5, 3.0))))
+    placement = _random_placement(tables, topology, shares, rng)
+    placed = np.flatnonzero(placement >= 0)
+    return whole_tables(tables.select(placed), topology, placement[placed])
+
+
+def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:
+    return tables.select(rng.permutation(len(tables))[:count])
+
+
+def _random_placement(tables: Tables, topology: Topology, shares: np.ndarray, rng: np.random.Generator) -> Placement:
+    """(T,) int64, a device for each table, drawn by `shares` from those where it fits; -1 where it fits nowhere."""
+    free = topology.memory_cap_bytes.copy()
+    log_shares = np.log(np.maximum(shares, 1e-12))
+    placement = np.full(len(tables), -1)
+    for table, needed in enumerate(tables.memory_bytes):
+        fits = free >= needed
+        if fits.any():
+            placement[table] = np.where(fits, log_shares + rng.gumbel(size=len(free)), -np.inf).argmax()
+            free[placement[table]] -= needed
+    return placement
+
+
+def random_shards(
+    suite: TaskSuite, max_halvings: int, sharding_types: Collection[str], rng: np.random.Generator
+) -> ShardLoad:
+    """Random parts of tables of the training tasks, unevenly placed, and in half of the loads spread tables.
+
+    Tables are spread by those of row_wise, table_row_wise and data_parallel that are among the `sharding_types`.
+    """
+    ways = [kind for kind in (ROW_WISE, DATA_PARALLEL) if kind in sharding_types]
+    drawn = random_load(suite, rng)
+    topology, (_, tables, placement) = drawn.topology, drawn.shards[0]
+    spread = np.zeros(len(tables), np.bool_)
+    if ways and rng.random() < 0.5:
+        weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
+        most = min(MAX_SPREAD, len(tables))
+        spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
+    shards = []
+    parts = np.flatnonzero(~spread)
+    if len(parts):
+        halved = _halved(tables.select(parts), max_halvings, rng)
+        shards.append(Shards(COLUMN_WISE, halved, placement[parts]))
+    small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
+    replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
+    kinds = np.where(replicated, ways[-1], ways[0]) if ways else None
+    for kind in ways:
+        chosen = np.flatnonzero(spread & (kinds == kind))
+        if kind == ROW_WISE and TABLE_ROW_WISE in sharding_types and topology.num_devices > topology.devices_per_host:
+            shards += _on_hosts(tables, chosen, topology, rng)
+        elif len(chosen):
+            shards.append(_on_each(tables.select(chosen), kind, topology, np.arange(topology.num_devices)))
+    return ShardLoad(topology, tuple(shards))
+
+
+def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> Shards:
+    """One shard of each table on each of `devices`."""
+    shards = shard_tables(tables, sharding_type, topology)
+    rows = np.tile(np.arange(len(tables)), len(devices))
+    return Shards(sharding_type, shards.select(rows), np.repeat(devices, len(tables)))
+
+
+def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.random.Generator) -> list[Shards]:
+    """Of the `chosen` tables each row-wise on all devices, or on those of one host if all have equal hosts."""
+    of_host, every = devices_of_hosts(topology), np.arange(topology.num_devices)
+    hosts = every.reshape(-1, of_host) if of_host else every[None]
+    shards = []
+    for table in chosen:
+        devices = hosts[rng.integers(len(hosts))] if of_host and rng.random() < 0.5 else every
+        kind = TABLE_ROW_WISE if len(devices) < len(every) else ROW_WISE
+        shards.append(_on_each(tables.select([table]), kind, topology, devices))
+    return shards
+
+
+def _halved(tables: Tables, max_halvings: int, rng: np.random.Generator) -> Tables:
+    """Parts of `tables`: whole in a third of the loads, halved at random, or until none is wider than a limit."""
+    dims = tables.embedding_dim
+    possible = np.array([(dim & -dim).bit_length() - 3 for dim in dims.tolist()])  # halves stay multiples of 4
+    possible = np.clip(possible, 0, max_halvings)
+    draw = rng.random()
+    if draw < 1 / 3:
+        return tables
+    if draw < 2 / 3:
+        return tables.with_dims(dims >> rng.integers(0, possible + 1))
+    limit = int(rng.choice(WIDEST))
+    needed = np.ceil(np.log2(np.maximum(dims / limit, 1.0))).astype(np.int64)
+    return tables.with_dims(dims >> np.minimum(needed, possible))
