@@ -1,75 +1,135 @@
-"""The trained DreamShard agents of the package, one for each of three kinds of hardware, for tasks of any size.
+"""The trained DreamShard agents of the package, one for each kind of hardware, for placements and plans of any size.
 
 `checkpoints/` holds the agents and a page with their results; `python tools/pretrained.py` trains them again.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
-from shard_gym.agents.base import Agent
-from shard_gym.agents.dreamshard.agent import DreamShardAgent
+from shard_gym.agents.base import MAX_QUERIES, Agent
+from shard_gym.agents.dreamshard.agent import SurrogateSearchAgent
+from shard_gym.agents.dreamshard.options import SearchOptions
+from shard_gym.agents.heuristics import LaneGreedyAgent
+from shard_gym.agents.hugectr import HugeCTRAgent
 from shard_gym.agents.training.registry import load_agent
+from shard_gym.checks import checked_count, checked_seed
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tasks import Task
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
+DEVICES, DIMS = (2, 128), (4, 512)
+"""The numbers of devices, and the dims, that the checkpoints saw in training, on one host and on several."""
+
 
 class Pretrained(NamedTuple):
-    """A checkpoint: the suite and the options it was trained with."""
+    """A checkpoint, by the name of its hardware profile."""
 
-    suite: str
-    options: dict[str, Any]
+    profile: str
 
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return CHECKPOINTS / f"{self.suite}.safetensors"
+        return CHECKPOINTS / f"{self.profile}.safetensors"
 
 
 PRETRAINED: dict[str, Pretrained] = {
-    "rtx2080ti-pcie": Pretrained("dlrm-50x4", {}),
-    "v100-nvlink": Pretrained("mixdim-v100-4", {}),
-    "a100-dgx": Pretrained("generalize", {"iterations": 10, "measurements": 50}),
+    profile: Pretrained(profile) for profile in ("rtx2080ti-pcie", "v100-nvlink", "a100-dgx", "h100-dgx", "h200-dgx")
 }
 """The checkpoint for each hardware profile."""
 
 
 class PretrainedDreamShard(Agent):
-    """Places a task with the checkpoint trained for its hardware.
+    """Answers a task with the checkpoint trained for its hardware; it never evaluates the true cost.
+
+    Outside of what the checkpoints saw (`outside`), it warns, and answers as `lane-greedy` does, or `hugectr` where
+    whole tables do not fit.
 
     Args:
-        seed: of the local search.
-        options: for placing: `queries`, see `SearchOptions`.
+        seed: of the search.
+        queries: surrogate evaluations of the search, see `SearchOptions`.
+
+    Raises:
+        InvalidOptionError: an argument is not valid.
     """
 
     name = "dreamshard"
 
-    def __init__(self, seed: int = 0, **options: Any) -> None:
-        self._agents: dict[str, DreamShardAgent] = {}
-        for profile, checkpoint in PRETRAINED.items():
-            agent = load_agent(checkpoint.path, seed=seed, **options)
-            assert isinstance(agent, DreamShardAgent)
-            self._agents[hardware_profile(profile).device.name] = agent
+    def __init__(self, seed: int = 0, queries: int = SearchOptions.queries) -> None:
+        self.seed = checked_seed(seed)
+        self.queries = checked_count("queries", queries, most=MAX_QUERIES)
+        self._agents: dict[str, SurrogateSearchAgent] = {}
 
     @property
     @override
     def search_budget(self) -> int:
-        return max(agent.search_budget for agent in self._agents.values())
+        return self.queries
 
+    @override
     def place(self, task: Task) -> Placement:
-        """(T,) int64; NoPlacementFoundError also says that no checkpoint was trained for the task's devices."""
-        device = task.topology.device.name
-        if device not in self._agents:
-            raise NoPlacementFoundError(
-                f"The package has DreamShard agents for {' and '.join(sorted(self._agents))}. "
-                f"Task {task.name!r} is for {device}; train one with: shard-gym train --agent dreamshard --suite NAME "
-                "--out FOLDER."
-            )
-        return self._agents[device].place(task)
+        if reason := outside(task):
+            _warn(reason, "lane-greedy")
+            return LaneGreedyAgent().place(task)
+        return self._agent(task).place(task)
+
+    @override
+    def plan(self, task: Task) -> ShardingPlan:
+        if not (reason := outside(task)):
+            return self._agent(task).plan(task)
+        for agent in (LaneGreedyAgent(), HugeCTRAgent()):
+            try:
+                plan = agent.plan(task)
+            except NoPlacementFoundError as error:
+                failure = error
+                continue
+            _warn(reason, agent.name)
+            return plan
+        raise failure
+
+    def _agent(self, task: Task) -> SurrogateSearchAgent:
+        profile = _profile_of(task)
+        if profile not in self._agents:
+            agent = load_agent(PRETRAINED[profile].path, seed=self.seed, queries=self.queries)
+            assert isinstance(agent, SurrogateSearchAgent)
+            self._agents[profile] = agent
+        return self._agents[profile]
+
+
+def outside(task: Task) -> str:
+    """Why a task lies outside of what the checkpoints saw in training, a clause; empty if it does not."""
+    if not _profile_of(task):
+        names = sorted(hardware_profile(profile).device.name for profile in PRETRAINED)
+        return f"they learned {', '.join(names)}, and it is on {task.topology.device.name} with other numbers or links"
+    dims = task.tables.embedding_dim
+    for what, (least, most), found in (
+        ("devices", DEVICES, (task.num_devices, task.num_devices)),
+        ("columns in a table", DIMS, (int(dims.min()), int(dims.max()))),
+    ):
+        wrong = next((number for number in found if not least <= number <= most), None)
+        if wrong is not None:
+            return f"they learned {least} to {most} {what}, and it has {wrong}"
+    return ""
+
+
+def _profile_of(task: Task) -> str:
+    """The hardware profile of a checkpoint that has the devices and the links of the task, or ""."""
+    topology = task.topology
+    profiles = ((name, hardware_profile(name)) for name in PRETRAINED)
+    same = (name for name, known in profiles if (known.device, known.links) == (topology.device, topology.links))
+    return next(same, "")
+
+
+def _warn(reason: str, instead: str) -> None:
+    warnings.warn(
+        f"The task lies outside of what the DreamShard agents of the package were trained for: {reason}. {instead} "
+        "answers instead. Train one for such tasks with: shard-gym train --agent dreamshard --suite NAME --out FOLDER.",
+        stacklevel=4,
+    )

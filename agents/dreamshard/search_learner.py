@@ -14,6 +14,7 @@ from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, load_of, random_load, random_shards
 from shard_gym.cost_models import CostModel
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tasks import Task, TaskSuite
 
 PROPOSAL_QUERIES = 5_000  # surrogate evaluations of a search for an answer to measure
@@ -48,7 +49,8 @@ class SurrogateSearchLearner(CostNetworkLearner):
     @override
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
         seed = int(rng.integers(2**31))
-        return load_of(agent.split(task, self.sharding_types, PROPOSAL_QUERIES, seed))
+        types = self.sharding_types if task.splittable else (TABLE_WISE,)
+        return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
 
     @override
     def agent(self) -> Agent:

@@ -116,7 +116,7 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
     task, other = suite.sample(rng), suite.sample(rng)
     count = max(1, round(task.num_tables * float(np.exp(rng.uniform(np.log(FEWEST), np.log(MOST))))))
     tables = _some(task.tables, count, rng)
-    if count > len(tables):
+    if count > len(tables) and other.tables.workload == tables.workload:
         tables = concatenate_tables([tables, _some(other.tables, count - len(tables), rng)])
     devices = task.num_devices if rng.random() < 0.5 else int(rng.integers(1, task.num_devices + 1))
     whole_memory = np.full(devices, task.topology.device.memory_bytes, np.int64)

@@ -23,6 +23,7 @@ from typing_extensions import override
 from shard_gym.cost_models.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray, largest_of_others
+from shard_gym.cost_models.l2_cache import to_sectors
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
@@ -31,8 +32,10 @@ from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDI
 from shard_gym.tables import FEATURE_NAMES, Tables
 from shard_gym.topology import Cluster, Topology
 
-WORK = ("lookups", "vectors_read", "vectors_updated", "bags", "read_mib", "distinct_mib", "gradient_mib")
-"""Kinds of work on a device: millions, and MiB. A vector is the part of a row, up to 128 columns, that a warp reads."""
+WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mib", "distinct_mib", "gradient_mib")
+"""Kinds of work on a device: millions, and MiB in whole sectors of memory.
+
+A vector is the part of a row, up to 128 columns, that a warp reads at once; states are those of the optimizer."""
 
 EXCHANGES = ("all_reduce", "host_reduce_scatter", "reduce_scatter", "all_to_all")
 """What devices exchange: dense gradients of replicas, partial sums of blocks on a host and on all, pooled outputs."""
@@ -108,7 +111,7 @@ class PooledCostModel(NeuralCostModel):
 
     @classmethod
     def describe(cls, tables: Tables) -> NDArray[np.float32]:
-        """(T, 21 + 17 + 12) float32: DreamShard's features, the access histogram, the work, the share of a warp."""
+        """(T, 21 + 17 + 13) float32: DreamShard's features, the access histogram, the work, the share of a warp."""
         return cls.describe_shards(tables, TABLE_WISE)
 
     @classmethod
@@ -200,13 +203,16 @@ class PooledCostModel(NeuralCostModel):
 def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
     """(S, W) float64, the work of one batch for each shard, in the order of `WORK`, and its MiB in each exchange."""
     lookups, bags = shards.lookups_per_batch, shards.workload.batch_size * shards.num_features
-    vectors = np.ceil(shards.embedding_dim / FULL_WARP_DIM)
+    vectors, row = np.ceil(shards.embedding_dim / FULL_WARP_DIM), to_sectors(shards.row_bytes)
+    states = shards.distinct_rows * bool(shards.workload.optimizer_bytes_per_row)
     sent = np.zeros((len(shards), len(EXCHANGES)))
     kind = EXCHANGE_OF[sharding_type]
     sent[:, kind] = shards.embedding_dim * (shards.num_embeddings if kind == ALL_REDUCE else bags)
-    millions = [lookups, lookups * vectors, shards.distinct_rows * vectors, bags]
-    read = [lookups * shards.row_bytes, shards.distinct_rows * shards.row_bytes]
-    columns = [*(each / 1e6 for each in millions), *(each / MIB for each in read)]
+    millions = [lookups, lookups * vectors, shards.distinct_rows * vectors, states, bags]
+    columns = [
+        *(each / 1e6 for each in millions),
+        *(each / MIB for each in (lookups * row, shards.distinct_rows * row)),
+    ]
     gradients = lookups * shards.embedding_dim * (OUTPUT_BYTES / MIB)
     return np.concatenate([np.stack([*columns, gradients], axis=1), sent * (OUTPUT_BYTES / MIB)], axis=1)
 
