@@ -12,7 +12,6 @@ from dataclasses import MISSING, fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.heuristics import PAPER_SCORES
 from shard_gym.agents.registry import AGENTS
 from shard_gym.agents.training.registry import imported, learner_class
@@ -31,8 +30,6 @@ class AgentOption(NamedTuple):
 
 def placing_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
-    if name == "dreamshard":
-        return [option for option in _of_fields(SearchOptions) if option.name == "queries"]
     maker = _maker(name)
     if AGENTS[name].tuned:
         from shard_gym.agents.replanning.tuning import tuned_suites
@@ -85,7 +82,7 @@ def trained_options(name: str) -> list[AgentOption]:
 
 _TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
     "dreamshard": ("shard_gym.agents.dreamshard.options:SearchOptions", ("queries",)),
-    "neuroshard": ("shard_gym.agents.neuroshard.options:SearchOptions", ("queries",)),
+    "neuroshard": ("shard_gym.agents.dreamshard.options:SearchOptions", ("queries",)),
     "surco": ("shard_gym.agents.surco.options:ZeroOptions", ("steps",)),
     "attention": ("shard_gym.agents.attention.agent:AttentionAgent", ("samples", "temperature")),
     "rnn": ("shard_gym.agents.rnn.agent:RnnAgent", ("sample",)),

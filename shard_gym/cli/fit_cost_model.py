@@ -51,7 +51,7 @@ def fit_cost_model(
     Args:
         data: folder of a data set, or of several, one for each batch size.
         out: folder for the models and their cards; with several data sets, for a sub-folder for each.
-        network: pooled, neuroshard, dreamshard, dreamshard-mean-tables, dreamshard-mean-devices, linear.
+        network: pooled, neuroshard, dreamshard, linear.
         seed: of everything random.
         steps: most batches to train each network on; for a trial.
         learning_rate: of the first step; falls linearly to 0.

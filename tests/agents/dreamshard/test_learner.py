@@ -36,6 +36,7 @@ from shard_gym.io.arrays import load_arrays
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.placement import Placement, check_placement
 from shard_gym.pools import load_pool
+from shard_gym.sharding import check_plan
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
@@ -248,11 +249,26 @@ def test_they_beat_every_heuristic_of_the_paper(name: str) -> None:
     assert evaluate(make_agent("dreamshard"), suite).mean_cost_ms < 0.97 * min(heuristics)
 
 
-def test_a_task_for_other_hardware_is_refused(random_task: Callable[..., Task]) -> None:
+def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
+    random_task: Callable[..., Task],
+) -> None:
     task = random_task(np.random.default_rng(0), 5, 2)
-    other = replace(task.topology, device=replace(task.topology.device, name="TPU"))
-    with pytest.raises(NoPlacementFoundError, match="is for TPU; train one with"):
-        make_agent("dreamshard").place(Task("other", task.tables, other))
+    tables, topology = task.tables, task.topology
+    slower = replace(topology.links, intra_host_gb_per_s=1.0)
+    for other, says in (
+        (Task("tpu", tables, replace(topology, device=replace(topology.device, name="TPU"))), "it is on TPU"),
+        (Task("slow", tables, replace(topology, links=slower)), "with other numbers or links"),
+        (Task("one", tables, hardware_profile("a100-dgx").topology(1)), "2 to 128 devices, and it has 1"),
+        (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),
+    ):
+        with pytest.warns(UserWarning, match=says):
+            placement = make_agent("dreamshard").place(other)
+        assert np.array_equal(placement, make_agent("lane-greedy").place(other))
+    whole = hardware_profile("a100-dgx").topology(8, memory_cap_bytes=int(tables.memory_bytes.max() * 0.9))
+    whole = replace(whole, links=slower)
+    task = Task("split", tables, whole, splittable=True)  # the largest table fits no device
+    with pytest.warns(UserWarning, match="hugectr answers instead"):
+        check_plan(make_agent("dreamshard").plan(task), tables, whole)
 
 
 def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:
