@@ -103,6 +103,12 @@ class _Relaxation:
         self._ms = costs.ms[..., form]  # (2, L, P, V) of a part
         self._cluster, self._devices = topology.cluster(), topology.num_devices
         self._links = links_of(self._cluster)
+        # Only tables that may take longer alone than the mean device takes anyhow can decide.
+        own = self._ms[:, self._level, :, np.arange(len(form))]  # (V, 2, P)
+        least, longest = np.full((len(tables), *own.shape[1:]), np.inf), np.zeros((len(tables), 2))
+        np.minimum.at(least, self._table, own * self._parts[:, None, None])
+        np.maximum.at(longest, self._table, own.max(axis=2))
+        self._may_decide = longest > least.sum(axis=0).max(axis=1) / self._devices  # (T, 2)
         self._fixed_ms = float(costs.fixed_ms.sum())
         self._latency_ms = float(self._cluster.latency_ms) if self._devices > 1 else 0.0
         split = model.num_sum_loads
@@ -129,94 +135,106 @@ class _Relaxation:
     def bound_ms(self, counts: Counts, case: _Case) -> float:
         """A lower bound in ms on the plans of `case` with these numbers of devices of each lane level."""
         self.solved += 1
-        from scipy.sparse import csr_array, hstack, vstack
+        from scipy.sparse import csr_array
 
-        narrower = np.concatenate([[0], np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
-        usable = np.where(self._everywhere, narrower == 0, np.array(counts.high)[self._level] > 0)
+        wider = np.array([0, *np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
+        usable = np.where(self._everywhere, wider == 0, np.array(counts.high)[self._level] > 0)
         usable &= case.exchanges | self._replica
-        every = np.arange(len(usable))
-        shared, limits = self._shared_rows(counts, case)
-        alone, of_tables = self._alone_ms(counts), csr_array((np.ones(len(every)), (self._table, every)))
-        blocks = [csr_array(shared)]
-        for phase, variable in enumerate((FORWARD, BACKWARD)):
-            per_table = of_tables * alone[phase]
-            last = np.zeros((per_table.shape[0], 4))
-            last[:, variable] = -1.0
-            blocks.append(hstack([per_table, csr_array(last)]))
-        rows = vstack(blocks, "csr")
-        limits = np.concatenate([limits, np.zeros(rows.shape[0] - len(limits))])
-        objective = np.concatenate([np.zeros(len(every)), np.ones(4)])
-        whole = hstack([of_tables, csr_array((of_tables.shape[0], 4))])
+        rows = _Rows(len(usable))
+        self._add_compute(rows, counts)
+        self._add_exchanges(rows, counts, case)
+        matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
+        objective = np.concatenate([np.zeros(len(usable)), np.ones(4)])
         low, high = np.zeros(len(objective)), np.concatenate([usable.astype(float), self._high])
-        result = linprog()(
-            objective, rows, limits, whole, np.ones(whole.shape[0]), np.stack([low, high], axis=1), "highs"
-        )
+        shares = np.arange(len(usable))
+        whole = csr_array((np.ones(len(shares)), (self._table, shares)), (self._table.max() + 1, len(objective)))
+        ends = np.stack([low, high], axis=1)
+        result = linprog()(objective, matrix, limits, whole, np.ones(whole.shape[0]), ends, "highs")
         if result.status == 2 and "infeasible" in result.message:
             return float("inf")
-        latencies = self._latency_ms * (2.0 if case.exchanges else 1.0)
-        return lagrangian_ms(result, objective, (rows, limits), self._table, (low, high), self._fixed_ms + latencies)
+        constant = self._fixed_ms + self._latency_ms * (2.0 if case.exchanges else 1.0)
+        return lagrangian_ms(result, objective, (matrix, limits), self._table, (low, high), constant)
 
-    def _alone_ms(self, counts: Counts) -> FloatArray:
-        """(2, V) ms of forward and backward on the device that has a part, without fixed costs."""
-        widest = max((level for level, low in enumerate(counts.low) if low), default=0)
-        level = np.where(self._everywhere, np.maximum(self._level, widest), self._level)
-        return self._ms[:, level, :, np.arange(len(level))].max(axis=2).T
-
-    def _shared_rows(self, counts: Counts, case: _Case) -> tuple[FloatArray, FloatArray]:
-        """(R, V + 4) and (R,): what groups of devices share."""
-        rows: list[FloatArray] = []
-        limits: list[float] = []
-
-        def add(per_share: FloatArray, limit: float = 0.0, **of_others: float) -> None:
-            last = [of_others.get(name, 0.0) for name in ("forward", "backward", "exchange", "back")]
-            rows.append(np.concatenate([per_share, last]))
-            limits.append(limit)
-
-        def send(main_bytes: FloatArray, other_ms: FloatArray, **of_others: float) -> None:
-            add(case.line.slope * main_bytes + other_ms, -case.line.offset, **of_others)
-            if 0 < case.most_bytes < np.inf:
-                add(main_bytes / case.most_bytes, 1.0)
-
-        cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
+    def _add_compute(self, rows: _Rows, counts: Counts) -> None:
+        """The memory, and forward and backward of groups of devices and of a device with one part alone."""
         every = np.arange(len(self._level))
-        for group in counts.groups():
-            most, least = counts.most(group), counts.least(group)
-            spread = np.where(np.isin(self._level, group), self._parts / most, 0.0)
-            share = np.where(self._everywhere, least / most, spread)
+        for group, share in self._groups(counts):
             level = np.where(self._everywhere, np.maximum(self._level, group[0]), self._level)
             ms = self._ms[:, level, :, every] * share[:, None, None]  # (V, 2, P)
             for piece in range(ms.shape[2]):
-                add(ms[:, 0, piece], forward=-1.0)
-                add(ms[:, 1, piece], backward=-1.0)
-            room = self._caps.max() if len(group) < len(counts.low) else self._caps.mean()
-            add(self._memory * share / room, 1.0)
-            if not self._links:
-                continue
-            main = self._links[-1]
+                rows.add(ms[:, 0, piece], forward=-1.0)
+                rows.add(ms[:, 1, piece], backward=-1.0)
+            rows.add(self._memory * share / self._caps.max(), 1.0)
+        rows.add(self._memory * self._parts / self._caps.sum(), 1.0)
+        widest = max((level for level, low in enumerate(counts.low) if low), default=0)
+        level = np.where(self._everywhere, np.maximum(self._level, widest), self._level)
+        alone = self._ms[:, level, :, every].max(axis=2)  # (V, 2)
+        for table, phase in zip(*np.nonzero(self._may_decide), strict=True):
+            own = np.where(self._table == table, alone[:, phase], 0.0)
+            rows.add(own, **{("forward", "backward")[phase]: -1.0})
+
+    def _add_exchanges(self, rows: _Rows, counts: Counts, case: _Case) -> None:
+        if not self._links:
+            return
+        cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
+        inside, across = cluster.intra_bytes_per_ms, cluster.inter_bytes_per_ms
+        peers, others = hosts.min() - 1.0, (devices - hosts.max()) / devices
+
+        def send(main_bytes: FloatArray, also_ms: FloatArray, variable: str) -> None:
+            took = main_bytes * case.line.slope
+            rows.add(took, -case.line.offset, exchange=-1.0)
+            rows.add(took + also_ms, **{variable: -1.0})  # without an offset, which depends on the busiest device
+            if 0.0 < case.most_bytes < np.inf:
+                rows.add(main_bytes / case.most_bytes, 1.0)
+
+        for _, share in self._groups(counts):
             sent, summed = (self._outputs + self._partial) * share, self._host_partial * share / hosts.max()
-            if not cluster.crosses_hosts:
-                send(sent * main.sent.min(), np.zeros(len(every)), exchange=-1.0)
-                continue
-            inside = summed * (hosts.min() - 1.0) / cluster.intra_bytes_per_ms
-            send((sent + summed) * main.sent.min(), inside, exchange=-1.0)
-            near = sent * ((hosts.min() - 1.0) / devices) / cluster.intra_bytes_per_ms
-            add(near + inside + summed * main.sent.min() / main.bytes_per_ms, exchange=-1.0)
-        near, far = (
-            2.0 * self._gradient * share
-            for share in (1.0 - 1.0 / hosts.min(), (devices - hosts.max()) / (devices * hosts.max()))
-        )
-        add(near / cluster.intra_bytes_per_ms, exchange=1.0, back=-1.0)
+            near = (sent / devices + summed) * (peers / inside)
+            if cluster.crosses_hosts:
+                send((sent + summed) * others, summed * (peers / inside), "exchange")
+                rows.add(near + summed * (others / across), exchange=-1.0)
+            else:
+                send(sent * (peers / devices), np.zeros(len(share)), "exchange")
+        rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
         if cluster.crosses_hosts:
-            add(far / cluster.inter_bytes_per_ms, exchange=1.0, back=-1.0)
-            for row in main.received:
-                host = main.sent[row == 0]  # what its devices send of their outputs
-                # Weights of its devices and a receiver with which each device's outputs count the same in the mean.
+            rows.add(2.0 * self._gradient * (others / hosts.max() / across), exchange=1.0, back=-1.0)
+            for row in self._links[-1].received:
+                host = self._links[-1].sent[row == 0]  # of the devices of a receiver's own host, which is the smallest
+                # Weights of these devices and of one as a receiver, with which the outputs of each device count the
+                # same.
                 weight = 1.0 / ((1.0 / host).sum() + 1.0 / row[row > 0].min())
-                received = self._outputs * self._parts * weight + self._partial * host.min()
-                reduced = 2.0 * self._gradient * host.min() / len(host) / cluster.inter_bytes_per_ms
-                send(received, np.zeros(len(every)), exchange=-1.0)
-                send(received, reduced, back=-1.0)
-        return np.array(rows), np.array(limits)
+                reduced = 2.0 * self._gradient * (host.min() / len(host) / across)
+                send(self._outputs * self._parts * weight + self._partial * host.min(), reduced, "back")
+
+    def _groups(self, counts: Counts) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
+        """Groups of levels, and how many parts of each form, (V,), their mean device has at least."""
+        for group in counts.groups():
+            most, least = counts.most(group), counts.least(group)
+            spread = np.where(np.isin(self._level, group), self._parts / most, 0.0)
+            yield group, np.where(self._everywhere, least / most, spread)
+
+
+class _Rows:
+    """Rows of a linear program: a number for each of V shares, and for the last four variables."""
+
+    def __init__(self, shares: int) -> None:
+        self._shares = shares
+        self.values: list[FloatArray] = []
+        self.limits: list[float] = []
+
+    def add(
+        self,
+        shares: FloatArray,
+        limit: float = 0.0,
+        *,
+        forward: float = 0.0,
+        backward: float = 0.0,
+        exchange: float = 0.0,
+        back: float = 0.0,
+    ) -> None:
+        """What the variables times these numbers are at most."""
+        self.values.append(np.concatenate([shares, [forward, backward, exchange, back]]))
+        self.limits.append(limit)
 
 
 def _forms(
