@@ -53,14 +53,14 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
-FORWARD, BACKWARD, EXCHANGE, BACK = range(-4, 0)
-"""The last variables: ms of both phases of compute without fixed costs, and of the exchanges forward and back."""
-
-MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best counts is taken as it is
+MAX_SHARES = (
+    600_000  # variables of all programs solved for one task; then the bound of the best counts is taken as it is
+)
+MIN_PROGRAMS = 20
 
 
 def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> float:
-    """Ms that no sharding plan of the tables costs less than, found in seconds.
+    """Ms that no sharding plan of the tables costs less than; takes seconds.
 
     Raises:
         MissingExtraError: scipy is not installed.
@@ -68,9 +68,11 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
     """
     if model.constants.overlap_loss > 1.0:
         raise InvalidOptionError(
-            f"Plans have no lower bound for an overlap loss of {model.constants.overlap_loss}; it must be at most 1."
+            f"Plans have no lower bound for an overlap_loss of {model.constants.overlap_loss:g}; it must be at most 1."
         )
-    return next(best_first(_Relaxation(tables, topology, model), MAX_PROGRAMS))[0]
+    relaxation = _Relaxation(tables, topology, model)
+    programs = max(MIN_PROGRAMS, MAX_SHARES // relaxation.num_shares)
+    return next(best_first(relaxation, programs))[0]
 
 
 class _Case(NamedTuple):
@@ -94,6 +96,7 @@ class _Relaxation:
         # A form on all devices has one variable, at its own level; others have one for each level that is as wide.
         levels = np.arange(len(costs.lane_shares))[:, None]
         self._level, form = np.nonzero((levels == costs.levels) | ((levels > costs.levels) & ~everywhere))
+        self.num_shares = len(form)
         self._table, self._everywhere, self._parts = which[form], everywhere[form], parts[form]
         self._replica = kinds[form] == DATA_PARALLEL
         self._outputs, self._partial, self._host_partial, self._gradient = loads[form][
