@@ -140,10 +140,10 @@ class _Relaxation:
         self.solved += 1
         from scipy.sparse import csr_array
 
-        wider = np.array([0, *np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
-        usable = np.where(self._everywhere, wider == 0, np.array(counts.high)[self._level] > 0)
+        lower = np.array([0, *np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
+        usable = np.where(self._everywhere, lower == 0, np.array(counts.high)[self._level] > 0)
         usable &= case.exchanges | self._replica
-        rows = _Rows(len(usable))
+        rows = _Rows()
         self._add_compute(rows, counts)
         self._add_exchanges(rows, counts, case)
         matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
@@ -183,31 +183,32 @@ class _Relaxation:
         inside, across = cluster.intra_bytes_per_ms, cluster.inter_bytes_per_ms
         peers, others = hosts.min() - 1.0, (devices - hosts.max()) / devices
 
-        def send(main_bytes: FloatArray, also_ms: FloatArray, variable: str) -> None:
-            took = main_bytes * case.line.slope
-            rows.add(took, -case.line.offset, exchange=-1.0)
-            rows.add(took + also_ms, **{variable: -1.0})  # without an offset, which depends on the busiest device
+        def send(main_bytes: FloatArray) -> None:
+            rows.add(main_bytes * case.line.slope, -case.line.offset, exchange=-1.0)
             if 0.0 < case.most_bytes < np.inf:
                 rows.add(main_bytes / case.most_bytes, 1.0)
 
         for _, share in self._groups(counts):
             sent, summed = (self._outputs + self._partial) * share, self._host_partial * share / hosts.max()
             near = (sent / devices + summed) * (peers / inside)
-            if cluster.crosses_hosts:
-                send((sent + summed) * others, summed * (peers / inside), "exchange")
-                rows.add(near + summed * (others / across), exchange=-1.0)
-            else:
-                send(sent * (peers / devices), np.zeros(len(share)), "exchange")
+            if not cluster.crosses_hosts:
+                send(sent * (peers / devices))
+                continue
+            # The offset of a line is that of the busiest device, so it is not added to what others take besides.
+            send((sent + summed) * others)
+            rows.add((sent + summed) * (others * case.line.slope) + summed * (peers / inside), exchange=-1.0)
+            rows.add(near + summed * (others / across), exchange=-1.0)
         rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
         if cluster.crosses_hosts:
             rows.add(2.0 * self._gradient * (others / hosts.max() / across), exchange=1.0, back=-1.0)
             for row in self._links[-1].received:
                 host = self._links[-1].sent[row == 0]  # of the devices of a receiver's own host, which is the smallest
-                # Weights of these devices and of one as a receiver, with which the outputs of each device count the
-                # same.
+                # Weights of these devices, and of one as a receiver, with which all outputs count the same.
                 weight = 1.0 / ((1.0 / host).sum() + 1.0 / row[row > 0].min())
                 reduced = 2.0 * self._gradient * (host.min() / len(host) / across)
-                send(self._outputs * self._parts * weight + self._partial * host.min(), reduced, "back")
+                received = self._outputs * self._parts * weight + self._partial * host.min()
+                send(received)
+                rows.add(received * case.line.slope + reduced, back=-1.0)
 
     def _groups(self, counts: Counts) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
         """Groups of levels, and how many parts of each form, (V,), their mean device has at least."""
@@ -218,10 +219,9 @@ class _Relaxation:
 
 
 class _Rows:
-    """Rows of a linear program: a number for each of V shares, and for the last four variables."""
+    """Rows of a linear program."""
 
-    def __init__(self, shares: int) -> None:
-        self._shares = shares
+    def __init__(self) -> None:
         self.values: list[FloatArray] = []
         self.limits: list[float] = []
 
@@ -235,7 +235,10 @@ class _Rows:
         exchange: float = 0.0,
         back: float = 0.0,
     ) -> None:
-        """What the variables times these numbers are at most."""
+        """Let the (V,) shares and the last four variables, times these numbers, be at most the limit.
+
+        Those are the ms of forward and backward without fixed costs, and of the exchange in each without a latency.
+        """
         self.values.append(np.concatenate([shares, [forward, backward, exchange, back]]))
         self.limits.append(limit)
 
