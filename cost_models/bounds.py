@@ -16,16 +16,16 @@ solver says that no spread fits into the memory, it is believed.)
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, count, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.linear import Line, LinearCosts
 from shard_gym.errors import missing_extra
 from shard_gym.tables import Tables
@@ -70,18 +70,8 @@ def regions(costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int6
     MissingExtraError if scipy is not installed.
     """
     relaxation = _Relaxation(costs, memory, caps)
-    order = count()  # equal bounds: the older box first
-    heap: list[tuple[float, int, _Box, tuple[Line, ...]]] = []
-    for lines in relaxation.cases():
-        box = relaxation.all_counts()
-        heapq.heappush(heap, (relaxation.bound_ms(box, lines), next(order), box, lines))
-    while heap:
-        bound, _, box, lines = heapq.heappop(heap)
-        if box.is_point or relaxation.solved >= MAX_PROGRAMS:
-            yield Region(bound, box.low if box.is_point else None, lines)
-            continue
-        for half in box.halves():
-            heapq.heappush(heap, (max(bound, relaxation.bound_ms(half, lines)), next(order), half, lines))
+    for bound, counts, lines in best_first(relaxation, MAX_PROGRAMS):
+        yield Region(bound, counts.low if counts.is_point else None, lines)
 
 
 def whole_tables(loads: FloatArray, devices: int) -> float:
@@ -101,40 +91,6 @@ def whole_outputs(outputs: FloatArray, devices: int) -> float:
     divisor = int(np.gcd.reduce(outputs.astype(np.int64)))
     units = np.round(outputs / divisor).astype(np.int64)
     return float(divisor * np.ceil(whole_tables(units.astype(np.float64), devices)))
-
-
-@dataclass(frozen=True)
-class _Box:
-    """Numbers of devices of each lane level, between `low` and `high`, with the sum `total`."""
-
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-    total: int
-
-    @property
-    def is_point(self) -> bool:
-        return self.low == self.high
-
-    def halves(self) -> Iterator[_Box]:
-        level = int(np.argmax(np.subtract(self.high, self.low)))
-        middle = (self.low[level] + self.high[level]) // 2
-        for low, high in ((self.low[level], middle), (middle + 1, self.high[level])):
-            lows, highs = list(self.low), list(self.high)
-            lows[level], highs[level] = low, high
-            if sum(lows) <= self.total <= sum(highs):
-                yield _Box(tuple(lows), tuple(highs), self.total).tightened()
-
-    def tightened(self) -> _Box:
-        """The smallest box with the same points."""
-        low = [max(a, self.total - sum(self.high) + b) for a, b in zip(self.low, self.high, strict=True)]
-        high = [min(b, self.total - sum(self.low) + a) for a, b in zip(self.low, self.high, strict=True)]
-        tight = _Box(tuple(low), tuple(high), self.total)
-        return tight if tight == self else tight.tightened()
-
-    def most(self, levels: Sequence[int]) -> int:
-        """The largest number of devices of these levels together."""
-        others = sum(low for level, low in enumerate(self.low) if level not in levels)
-        return min(sum(self.high[level] for level in levels), self.total - others)
 
 
 class _Relaxation:
@@ -164,15 +120,15 @@ class _Relaxation:
             needed.append(lines if least < link.knee_bytes else lines[:1])
         yield from product(*needed)
 
-    def all_counts(self) -> _Box:
+    def all_counts(self) -> Counts:
         """All numbers of devices of the levels. A device of level l > 0 needs a table of it; empty devices have 0."""
         tables = np.bincount(self._costs.levels, minlength=len(self._allowed)).tolist()
         high = [self._devices, *(min(number, self._devices) for number in tables[1:])]
         low = [0] * len(high)
         low[-1] = 1
-        return _Box(tuple(low), tuple(high), self._devices).tightened()
+        return Counts(tuple(low), tuple(high), self._devices).tightened()
 
-    def bound_ms(self, box: _Box, lines: tuple[Line, ...]) -> float:
+    def bound_ms(self, box: Counts, lines: tuple[Line, ...]) -> float:
         """A lower bound in ms for the placements whose numbers of devices are in `box` and whose links use `lines`."""
         self.solved += 1
         rows, limits = self._rows(box, lines)
@@ -192,7 +148,7 @@ class _Relaxation:
         table = np.tile(np.arange(tables), len(usable))
         return lagrangian_ms(result, objective, (rows, limits), table, (low, high), self._constant)
 
-    def _rows(self, box: _Box, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
+    def _rows(self, box: Counts, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
         costs, shape = self._costs, self._allowed.shape
         rows, limits = [], []
 
@@ -204,12 +160,8 @@ class _Relaxation:
             rows.append(row)
             limits.append(limit)
 
-        levels = range(shape[0])
-        for chosen in (each for size in range(1, len(levels) + 1) for each in combinations(levels, size)):
-            most = box.most(chosen)
-            if most == 0 or (len(chosen) > 1 and most == sum(box.high[level] for level in chosen)):
-                continue  # the rows of the single levels say more
-            there = np.isin(levels, chosen)[:, None] / most
+        for chosen in box.groups():
+            there = np.isin(range(shape[0]), chosen)[:, None] / box.most(chosen)
             for phase in (0, 1):
                 for piece in range(costs.ms.shape[2]):
                     add(costs.ms[phase, :, piece] * there, phase, 0.0)

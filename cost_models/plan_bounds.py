@@ -1,23 +1,28 @@
-"""A lower bound on the cost of every sharding plan of a task, by a linear program: `plan_lower_bound_ms`.
+"""A lower bound on the cost of every sharding plan of a task, by linear programs: `plan_lower_bound_ms`.
 
 Variables are the shares of each table that have each form: whole or in column shards of any width, in blocks of rows on
-all devices or on a host, data-parallel. A plan gives a solution that costs no more than the plan:
+all devices or on a host, data-parallel. With n_l devices of lane level l, shards are spread over the levels that their
+widths allow, and the devices of a level share their load evenly; as in `bounds.py`, the n_l are searched best first. A
+plan gives a solution that costs no more than the plan:
 
-- A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear_costs_of`),
-  which is at least that of each shard on it. So its maximum over the devices is at least the mean of what the shards
-  would add with their own lane shares.
+- A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear_costs_of`). So
+  its maximum over the devices is at least the mean of any group of levels. Blocks on all devices and replicas are on
+  those of each level, and none is on a device of a lower level than theirs.
 - A device that has a shard takes at least what that shard alone takes, and of a table in several forms at least the
   mean of these.
-- An exchange takes at least the bytes of the mean device at the full bandwidth of each link. Knees are left out, and
-  latencies but one: a plan exchanges something in the backward, and nothing in the forward if all is data-parallel.
-- All shards together fit the memory of all devices.
+- An exchange takes at least what the bytes of all its collectives together take on one link, of the mean device of a
+  group of levels, or of a device of the smallest host, which receives the outputs of all others. Two cases for a link,
+  below its knee or not, and one for plans that exchange nothing in the forward. Of an all-reduce and of the slower kind
+  of link the knees are left out; of latencies all but one in the forward and one in the backward.
+- All shards together fit the memory of their devices.
 
 As in `bounds.py`, the solver only proposes multipliers, and the bound is the Lagrangian of these.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +37,9 @@ from shard_gym.cost_models.analytical_sharding import (
 )
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.bounds import lagrangian_ms, linprog
+from shard_gym.cost_models.lane_counts import Counts, best_first
+from shard_gym.cost_models.linear import Line, links_of
+from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -45,116 +53,216 @@ from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
-FORWARD, BACKWARD, EXCHANGE, BACK = range(4)
-"""The last variables: ms of both phases of compute without fixed costs, and of the exchanges forward and back."""
+MAX_SHARES = (
+    600_000  # variables of all programs solved for one task; then the bound of the best counts is taken as it is
+)
+MIN_PROGRAMS = 20
 
 
 def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> float:
-    """Ms that no sharding plan of the tables costs less than; raises MissingExtraError if scipy is not installed."""
-    solve = linprog()
-    from scipy.sparse import csr_array
+    """Ms that no sharding plan of the tables costs less than; takes seconds.
 
-    forms = _Forms(tables, topology, model)
-    rows, limits = forms.rows()
-    count = len(forms.table)
-    objective = np.concatenate([np.zeros(count), np.ones(4)])
-    whole = csr_array((np.ones(count), (forms.table, np.arange(count))), (len(tables), count + 4))
-    high = np.concatenate([np.ones(count), forms.high])
-    low = np.zeros(count + 4)
-    result = solve(objective, rows, limits, whole, np.ones(len(tables)), np.stack([low, high], axis=1), "highs")
-    return lagrangian_ms(result, objective, (rows, limits), forms.table, (low, high), forms.fixed_ms)
+    Raises:
+        MissingExtraError: scipy is not installed.
+        InvalidOptionError: the overlap loss of the model is above 1, so its phases are no maxima of linear functions.
+    """
+    if model.constants.overlap_loss > 1.0:
+        raise InvalidOptionError(
+            f"Plans have no lower bound for an overlap_loss of {model.constants.overlap_loss:g}; it must be at most 1."
+        )
+    relaxation = _Relaxation(tables, topology, model)
+    programs = max(MIN_PROGRAMS, MAX_SHARES // relaxation.num_shares)
+    return next(best_first(relaxation, programs))[0]
 
 
-class _Forms:
-    """F forms of all tables together, and what each adds to the mean device."""
+class _Case(NamedTuple):
+    """Plans whose busiest device sends or receives, in the forward, so many bytes on the main link."""
+
+    line: Line  # the ms of these bytes
+    exchanges: bool  # in the forward; otherwise all tables are data-parallel
+    most_bytes: float
+
+
+class _Relaxation:
+    """The linear programs of a task, `solved` of them so far. They have V variables for shares: forms on levels."""
 
     def __init__(self, tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> None:
-        devices, every = topology.num_devices, np.arange(len(tables))
-        chosen: list[NDArray[np.int64]] = []
-        loads, memory, parts = [], [], []
-        one = tables.memory_bytes
-
-        def add(kind: str, which: NDArray[np.int64], count: FloatArray, widths: NDArray[np.int64] | None) -> None:
-            if len(which):
-                shards = shard_tables(tables.select(which), kind, topology, widths)
-                chosen.append(which)
-                loads.append(model.shard_loads(shards, kind, topology))
-                copies = kind in (COLUMN_WISE, DATA_PARALLEL)  # blocks have the rows of the table together
-                memory.append(shards.memory_bytes * count if copies else one[which].astype(np.float64))
-                parts.append(count)
-
-        dims = tables.embedding_dim
-        add(TABLE_WISE, every, np.ones(len(tables)), None)
-        for width in range(4, int(dims.max()), 4):
-            narrower = np.flatnonzero(dims > width)
-            add(COLUMN_WISE, narrower, dims[narrower] / width, np.full(len(narrower), width))
-        for kind, blocks in ((ROW_WISE, devices), (TABLE_ROW_WISE, devices_of_hosts(topology))):
-            if blocks:
-                legal = np.flatnonzero(has_equal_blocks(tables.num_embeddings, blocks))
-                add(kind, legal, np.full(len(legal), float(blocks)), None)
-        add(DATA_PARALLEL, every, np.full(len(tables), float(devices)), None)
-
-        self.table = np.concatenate(chosen)
-        self._parts, self._loads = np.concatenate(parts), np.concatenate(loads)
-        self._memory = np.concatenate(memory)
-        self._room = float(topology.memory_cap_bytes.sum())
-        self._topology, self._devices = topology, devices
-        self._costs = model.linear_costs_of(self._loads[:, OWN_LOADS])
-        cluster = topology.cluster()
-        self.fixed_ms = float(self._costs.fixed_ms.sum() + (cluster.latency_ms if devices > 1 else 0.0))
+        self.solved = 0
+        kinds, which, parts, loads, memory = (
+            np.concatenate(each) for each in zip(*_forms(tables, topology, model), strict=True)
+        )
+        costs = model.linear_costs_of(loads[:, OWN_LOADS])
+        everywhere = np.isin(kinds, (ROW_WISE, DATA_PARALLEL))
+        # A form on all devices has one variable, at its own level; others have one for each level that is as wide.
+        levels = np.arange(len(costs.lane_shares))[:, None]
+        self._level, form = np.nonzero((levels == costs.levels) | ((levels > costs.levels) & ~everywhere))
+        self.num_shares = len(form)
+        self._table, self._everywhere, self._parts = which[form], everywhere[form], parts[form]
+        self._replica = kinds[form] == DATA_PARALLEL
+        self._outputs, self._partial, self._host_partial, self._gradient = loads[form][
+            :, [OUTPUT_BYTES_SENT, PARTIAL_BYTES, HOST_PARTIAL_BYTES, GRADIENT_BYTES]
+        ].T
+        self._memory, self._caps = memory[form], topology.memory_cap_bytes.astype(np.float64)
+        self._ms = costs.ms[..., form]  # (2, L, P, V) of a part
+        self._cluster, self._devices = topology.cluster(), topology.num_devices
+        self._links = links_of(self._cluster)
+        # Only tables that may take longer alone than the mean device takes anyhow can decide.
+        own = self._ms[:, self._level, :, np.arange(len(form))]  # (V, 2, P)
+        least, longest = np.full((len(tables), *own.shape[1:]), np.inf), np.zeros((len(tables), 2))
+        np.minimum.at(least, self._table, own * self._parts[:, None, None])
+        np.maximum.at(longest, self._table, own.max(axis=2))
+        self._may_decide = longest > least.sum(axis=0).max(axis=1) / self._devices  # (T, 2)
+        self._fixed_ms = float(costs.fixed_ms.sum())
+        self._latency_ms = float(self._cluster.latency_ms) if self._devices > 1 else 0.0
         split = model.num_sum_loads
         most = np.zeros((len(tables), split))
-        np.maximum.at(most, self.table, self._loads[:, :split] * self._parts[:, None])
-        worst = np.concatenate([most.sum(axis=0), self._loads[:, split:].max(axis=0)])
-        self.high = np.full(4, float(model.costs(np.tile(worst, (devices, 1)), cluster)[1]))
+        np.maximum.at(most, which, loads[:, :split] * parts[:, None])
+        worst = np.concatenate([most.sum(axis=0), loads[:, split:].max(axis=0)])
+        self._high = np.full(4, float(model.costs(np.tile(worst, (self._devices, 1)), self._cluster)[1]))
 
-    def rows(self) -> tuple[Any, FloatArray]:
-        from scipy.sparse import csr_array, vstack
+    def cases(self) -> Iterator[_Case]:
+        """The lines of the main link, the network card if there is one, and no exchange in the forward at all."""
+        nothing = Line(0.0, 0.0)
+        full, *below = self._links[-1].lines if self._links else (nothing,)
+        yield _Case(full, True, np.inf)
+        for line in below:
+            yield _Case(line, True, self._links[-1].knee_bytes)
+        if self._links:
+            yield _Case(nothing, False, 0.0)
 
-        costs, every = self._costs, np.arange(len(self.table))
-        rows: list[Any] = []
+    def all_counts(self) -> Counts:
+        """All numbers of devices of the levels; empty devices have the lowest."""
+        levels = self._ms.shape[1]
+        return Counts((0,) * levels, (self._devices,) * levels, self._devices)
 
-        def add(per_form: FloatArray, variable: int | None, row: NDArray[np.int64] | None = None) -> None:
-            """One row, or the (F,) number of the `row` of each form: what the forms add is at most the variable."""
-            row = np.zeros_like(every) if row is None else row
-            count = int(row.max()) + 1
-            last = [] if variable is None else [len(every) + variable] * count
-            columns = np.concatenate([every, np.array(last, np.int64)])
-            values = np.concatenate([per_form, np.full(len(last), -1.0)])
-            where = np.concatenate([row, np.arange(len(last))])
-            rows.append(csr_array((values, (where, columns)), (count, len(every) + 4)))
+    def bound_ms(self, counts: Counts, case: _Case) -> float:
+        """A lower bound in ms on the plans of `case` with these numbers of devices of each lane level."""
+        self.solved += 1
+        from scipy.sparse import csr_array
 
-        own = costs.ms[:, costs.levels, :, every]  # (F, 2, P), of one shard at its own lane share
-        mean = own * (self._parts / self._devices)[:, None, None]
-        for phase in (FORWARD, BACKWARD):
-            for piece in range(own.shape[2]):
-                add(mean[:, phase, piece], phase)
-            alone = own[:, phase].max(axis=1)
-            add(alone, phase, self.table)
-        for forward, back in self._exchanged_ms():
-            add(forward, EXCHANGE)
-            add(back, BACK)
-        add(self._memory / self._room, None)
-        matrix = vstack(rows, "csr")
-        limits = np.zeros(matrix.shape[0])
-        limits[-1] = 1.0
-        return matrix, limits
+        lower = np.array([0, *np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
+        usable = np.where(self._everywhere, lower == 0, np.array(counts.high)[self._level] > 0)
+        usable &= case.exchanges | self._replica
+        rows = _Rows()
+        self._add_compute(rows, counts)
+        self._add_exchanges(rows, counts, case)
+        matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
+        objective = np.concatenate([np.zeros(len(usable)), np.ones(4)])
+        low, high = np.zeros(len(objective)), np.concatenate([usable.astype(float), self._high])
+        shares = np.arange(len(usable))
+        whole = csr_array((np.ones(len(shares)), (self._table, shares)), (self._table.max() + 1, len(objective)))
+        ends = np.stack([low, high], axis=1)
+        result = linprog()(objective, matrix, limits, whole, np.ones(whole.shape[0]), ends, "highs")
+        if result.status == 2 and "infeasible" in result.message:
+            return float("inf")
+        constant = self._fixed_ms + self._latency_ms * (2.0 if case.exchanges else 1.0)
+        return lagrangian_ms(result, objective, (matrix, limits), self._table, (low, high), constant)
 
-    def _exchanged_ms(self) -> list[tuple[FloatArray, FloatArray]]:
-        """For each link, (F,) ms of the exchanges of the mean device in the forward and in the backward."""
-        cluster, devices = self._topology.cluster(), self._devices
-        if devices == 1:
-            return []
-        sums = self._loads * (self._parts / devices)[:, None]
-        peers, host = cluster.num_peers.min(), cluster.num_peers.max() + 1.0
-        others = (devices - 1.0 - cluster.num_peers).min()
-        outputs = sums[:, OUTPUT_BYTES_SENT] + sums[:, PARTIAL_BYTES]
-        partial, gradient = sums[:, HOST_PARTIAL_BYTES] / host, sums[:, GRADIENT_BYTES]
-        inside, across = float(cluster.intra_bytes_per_ms), float(cluster.inter_bytes_per_ms)
-        of_hosts = partial * peers / inside
-        found = [(outputs * (peers / devices) / inside, 2.0 * gradient * (peers / host) / inside)]
+    def _add_compute(self, rows: _Rows, counts: Counts) -> None:
+        """The memory, and forward and backward of groups of devices and of a device with one part alone."""
+        every = np.arange(len(self._level))
+        for group, share in self._groups(counts):
+            level = np.where(self._everywhere, np.maximum(self._level, group[0]), self._level)
+            ms = self._ms[:, level, :, every] * share[:, None, None]  # (V, 2, P)
+            for piece in range(ms.shape[2]):
+                rows.add(ms[:, 0, piece], forward=-1.0)
+                rows.add(ms[:, 1, piece], backward=-1.0)
+            rows.add(self._memory * share / self._caps.max(), 1.0)
+        rows.add(self._memory * self._parts / self._caps.sum(), 1.0)
+        widest = max((level for level, low in enumerate(counts.low) if low), default=0)
+        level = np.where(self._everywhere, np.maximum(self._level, widest), self._level)
+        alone = self._ms[:, level, :, every].max(axis=2)  # (V, 2)
+        for table, phase in zip(*np.nonzero(self._may_decide), strict=True):
+            own = np.where(self._table == table, alone[:, phase], 0.0)
+            rows.add(own, **{("forward", "backward")[phase]: -1.0})
+
+    def _add_exchanges(self, rows: _Rows, counts: Counts, case: _Case) -> None:
+        if not self._links:
+            return
+        cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
+        inside, across = cluster.intra_bytes_per_ms, cluster.inter_bytes_per_ms
+        peers, others = hosts.min() - 1.0, (devices - hosts.max()) / devices
+
+        def send(main_bytes: FloatArray) -> None:
+            rows.add(main_bytes * case.line.slope, -case.line.offset, exchange=-1.0)
+            if 0.0 < case.most_bytes < np.inf:
+                rows.add(main_bytes / case.most_bytes, 1.0)
+
+        for _, share in self._groups(counts):
+            sent, summed = (self._outputs + self._partial) * share, self._host_partial * share / hosts.max()
+            near = (sent / devices + summed) * (peers / inside)
+            if not cluster.crosses_hosts:
+                send(sent * (peers / devices))
+                continue
+            # The offset of a line is that of the busiest device, so it is not added to what others take besides.
+            send((sent + summed) * others)
+            rows.add((sent + summed) * (others * case.line.slope) + summed * (peers / inside), exchange=-1.0)
+            rows.add(near + summed * (others / across), exchange=-1.0)
+        rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
         if cluster.crosses_hosts:
-            of_hosts = of_hosts + partial * (others / devices) / across
-            far = 2.0 * gradient * (others / (devices * host)) / across
-            found.append((outputs * (others / devices) / across, far))
-        return [(sent + of_hosts, sent + of_hosts + more) for sent, more in found]
+            rows.add(2.0 * self._gradient * (others / hosts.max() / across), exchange=1.0, back=-1.0)
+            for row in self._links[-1].received:
+                host = self._links[-1].sent[row == 0]  # of the devices of a receiver's own host, which is the smallest
+                # Weights of these devices, and of one as a receiver, with which all outputs count the same.
+                weight = 1.0 / ((1.0 / host).sum() + 1.0 / row[row > 0].min())
+                reduced = 2.0 * self._gradient * (host.min() / len(host) / across)
+                received = self._outputs * self._parts * weight + self._partial * host.min()
+                send(received)
+                rows.add(received * case.line.slope + reduced, back=-1.0)
+
+    def _groups(self, counts: Counts) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
+        """Groups of levels, and how many parts of each form, (V,), their mean device has at least."""
+        for group in counts.groups():
+            most, least = counts.most(group), counts.least(group)
+            spread = np.where(np.isin(self._level, group), self._parts / most, 0.0)
+            yield group, np.where(self._everywhere, least / most, spread)
+
+
+class _Rows:
+    """Rows of a linear program."""
+
+    def __init__(self) -> None:
+        self.values: list[FloatArray] = []
+        self.limits: list[float] = []
+
+    def add(
+        self,
+        shares: FloatArray,
+        limit: float = 0.0,
+        *,
+        forward: float = 0.0,
+        backward: float = 0.0,
+        exchange: float = 0.0,
+        back: float = 0.0,
+    ) -> None:
+        """Let the (V,) shares and the last four variables, times these numbers, be at most the limit.
+
+        Those are the ms of forward and backward without fixed costs, and of the exchange in each without a latency.
+        """
+        self.values.append(np.concatenate([shares, [forward, backward, exchange, back]]))
+        self.limits.append(limit)
+
+
+def _forms(
+    tables: Tables, topology: Topology, model: AnalyticalShardingModel
+) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], FloatArray, FloatArray, FloatArray]]:
+    """Kind, table, parts that make a table, loads and least memory of a part, for each kind of form, in arrays of F."""
+    dims, rows, devices = tables.embedding_dim, tables.num_embeddings, topology.num_devices
+    every = np.arange(len(tables))
+    forms = [(TABLE_WISE, every, 1, dims)]
+    for width in range(4, int(dims.max()), 4):
+        forms.append((COLUMN_WISE, np.flatnonzero(dims > width), 1, np.full(len(tables), width)))
+    of_host = devices_of_hosts(topology)
+    for kind, blocks in ((ROW_WISE, devices), (TABLE_ROW_WISE, of_host if of_host < devices else 0)):
+        if blocks:
+            forms.append((kind, np.flatnonzero(has_equal_blocks(rows, blocks)), blocks, dims))
+    forms.append((DATA_PARALLEL, every, devices, dims))
+    for kind, which, copies, widths in forms:
+        if len(which):
+            shards = shard_tables(tables.select(which), kind, topology, widths[which])
+            last = shards.num_embeddings  # the last block has the fewest rows
+            if kind in (ROW_WISE, TABLE_ROW_WISE):
+                last = rows[which] - (copies - 1) * shards.num_embeddings
+            memory = shards.memory_bytes * (last / shards.num_embeddings)
+            parts = copies * dims[which] / widths[which]
+            yield np.full(len(which), kind), which, parts, model.shard_loads(shards, kind, topology), memory

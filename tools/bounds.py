@@ -1,10 +1,10 @@
 """Computes lower bounds of every test task and keeps the highest: `python tools/bounds.py`.
 
-Linear programs bound every task (cost_models/bounds.py, and plan_bounds.py for plans). Of tasks of whole tables, where
-the best known placement is further than `gap` from that and `work` is not 0, CP-SAT goes on from it (agents/exact.py).
-The results go to shard_gym/suites/data/bounds/<suite>.json; bounds there already, of the same suite and cost model, can
-only rise. Better placements that CP-SAT finds go to shard_gym/suites/data/best_known/<suite>.json, so run
-tools/best_known.py first.
+Linear programs bound every task (cost_models/bounds.py, and plan_bounds.py for plans, which takes seconds and is used
+here alone). Of tasks of whole tables, where the best known placement is further than `gap` from that and `work` is not
+0, CP-SAT goes on from it (agents/exact.py). The results go to shard_gym/suites/data/bounds/<suite>.json; bounds there
+already, of the same suite and cost model, can only rise. Better placements that CP-SAT finds go to
+shard_gym/suites/data/best_known/<suite>.json, so run tools/best_known.py first.
 """
 
 from __future__ import annotations

@@ -10,21 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from shard_gym.agents.plan_search import PlanSearchAgent
-from shard_gym.cost_models import bounds, make_sharding_cost_model
+from shard_gym.cost_models import bounds
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.bounds import lower_bound_ms, regions, whole_outputs, whole_tables
-from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
 from shard_gym.errors import MemoryExceededError, MissingExtraError
 from shard_gym.hardware import PROFILES, hardware_profile
-from shard_gym.sharding import check_plan
-from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
@@ -157,37 +153,3 @@ def test_a_bound_of_costs_beyond_the_solver_is_a_number(changes: dict[str, float
     tables = Tables.from_zipf([1000, 1000], [1024, 4], [1e4, 100.0], 0.0, Workload(2**22))
     bound = lower_bound_ms(tables, topology, MODELS[0])
     assert 0 < bound <= MODELS[0].estimate(np.array([0, 1]), tables, topology).total_ms * (1 + 1e-9)
-
-
-# Plans
-
-PLANS = make_sharding_cost_model("analytical")
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_no_plan_costs_less(random_task: Any, random_plan: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    devices = int(rng.integers(1, 6))
-    task = random_task(rng, int(rng.integers(1, 6)), devices, dims=(8, 20, 48, 64, 132), devices_per_host=2)
-    bound = plan_lower_bound_ms(task.tables, task.topology, PLANS)
-    costs = []
-    for _ in range(20):
-        plan = random_plan(rng, task.tables, task.topology)
-        try:
-            costs.append(PLANS.estimate_plan(check_plan(plan, task.tables, task.topology), task.tables, task.topology))
-        except MemoryExceededError:
-            continue
-    searched = PlanSearchAgent(max_queries=300).plan(task)
-    costs.append(PLANS.estimate_plan(searched, task.tables, task.topology))
-    assert 0 < bound <= min(cost.total_ms for cost in costs)
-
-
-@pytest.mark.parametrize("name", ["shard-4", "shard-8"])
-def test_it_says_more_than_the_bound_without_a_solver(name: str) -> None:
-    """And on these tasks a search comes within a third of it."""
-    task = load_suite(name)[0]
-    bound = plan_lower_bound_ms(task.tables, task.topology, PLANS)
-    plan = PlanSearchAgent(max_queries=20_000).plan(task)
-    cost = PLANS.estimate_plan(plan, task.tables, task.topology).total_ms
-    assert 0.75 * cost < bound < cost
