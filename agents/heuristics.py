@@ -11,13 +11,14 @@ from typing_extensions import override
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
 from shard_gym.agents.items import Items, NoRoomError, put_in_order, put_where_cheapest
 from shard_gym.checks import checked_seed
-from shard_gym.cost_models.analytical import FULL_WARP_DIM, lane_share
+from shard_gym.cost_models.analytical import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.base import FloatArray, IntArray, placement_order
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
+from shard_gym.topology import Topology
 
 
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
@@ -115,7 +116,7 @@ MAX_COUNTS = 8  # the most numbers of devices that `lane_placements` tries for t
 
 
 class LaneGreedyAgent(Agent):
-    """Keeps wide tables together: of the numbers of devices for them, that with the least lane time of a device.
+    """Keeps wide tables together: of the numbers of devices for them, that with the least time of lanes and exchange.
 
     The candidates are those of `lane_placements`.
     """
@@ -128,15 +129,20 @@ class LaneGreedyAgent(Agent):
 
 
 def lane_placements(task: Task) -> list[tuple[float, Placement]]:
-    """Placements that keep wide tables together, each with the lane time of its slowest device.
+    """Placements that keep wide tables together, each with a rough time in ms.
 
-    The lane time of a device is the pooled rows of all its tables, in vectors of 128 columns, times the share of a warp
-    that its widest table needs: FBGEMM gives every table of a fused operator the thread groups of the widest one
-    (`shard_gym.cost_models.analytical.lane_share`).
+    The time is the largest lane time of a device and its largest exchange time:
+
+    - FBGEMM gives every table of a fused operator the thread groups of the widest one
+      (`shard_gym.cost_models.analytical.lane_share`). So the lane time is that of reading vectors of 128 columns from
+      DRAM, as many as the pooled rows of all tables of the device take, times the share of a warp of its widest table;
+      three times, because TorchRec's planner counts the backward as two forwards.
+    - The exchange time is that of sending the device's pooled outputs through the slower of its two links, and later of
+      receiving their gradients.
 
     There is a placement for each choice of how many devices may hold tables of the widest class, and how many those of
-    the two widest; choices without room are left out, and of more than eight numbers of devices eight are tried. If all
-    tables are of one class, there is one placement, which balances lookups.
+    the two widest; choices without room are left out, and of more than eight numbers of devices eight are tried. If
+    all tables are of one class, there is one placement.
 
     Raises:
         NoPlacementFoundError: no choice has a placement.
@@ -155,24 +161,39 @@ def lane_placements(task: Task) -> list[tuple[float, Placement]]:
 
 
 def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> tuple[float, Placement]:
-    """The lane time and the placement in which tables of class c are on the first `limits[c]` devices alone."""
-    tables = task.tables
-    vectors = tables.pooling_factor * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    """The time and the placement in which tables of class c are on the first `limits[c]` devices alone."""
+    tables, topology = task.tables, task.topology
+    row_bytes = FULL_WARP_DIM * tables.workload.weight_bytes * np.ceil(tables.embedding_dim / FULL_WARP_DIM)
+    lane_ms = 3.0 * tables.lookups_per_batch * row_bytes / (topology.device.dram_gb_per_s * 1e6)
+    exchange_ms = _exchange_ms(tables, topology)
     share = lane_share(tables.embedding_dim)
-    held, widest = np.zeros(task.num_devices), np.zeros(task.num_devices)
+    lanes, exchange, widest = (np.zeros(task.num_devices) for _ in range(3))
 
     def choose(table: int, fitting: np.ndarray) -> int:
         allowed = fitting[fitting < limits[of_table[table]]]
         if not len(allowed):
             raise NoPlacementFoundError("The devices that may hold the table have no room for it.")
-        after = (held[allowed] + vectors[table]) * np.maximum(widest[allowed], share[table])
-        device: int = allowed[after.argmin()]
-        held[device] += vectors[table]
+        own = (lanes[allowed] + lane_ms[table]) * np.maximum(widest[allowed], share[table])
+        sent = exchange[allowed] + exchange_ms[table]
+        slowest = np.maximum(own, (lanes * widest).max()) + np.maximum(sent, exchange.max())
+        device: int = allowed[np.lexsort((own + sent, slowest))[0]]
+        lanes[device] += lane_ms[table]
+        exchange[device] += exchange_ms[table]
         widest[device] = max(widest[device], share[table])
         return device
 
-    placement = _placed(task, np.lexsort((-vectors, of_table)), choose)
-    return float((held * widest).max()), placement
+    placement = _placed(task, np.lexsort((-lane_ms, of_table)), choose)
+    return float((lanes * widest).max() + exchange.max()), placement
+
+
+def _exchange_ms(tables: Tables, topology: Topology) -> FloatArray:
+    """(T,) ms in which the pooled outputs of each table pass the slower link of its device, and their gradients."""
+    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    slowness = max(
+        (of_host - 1) / topology.links.intra_host_gb_per_s, (devices - of_host) / topology.links.inter_host_gb_per_s
+    )
+    outputs = OUTPUT_BYTES * tables.embedding_dim * tables.num_features * tables.workload.batch_size
+    return 2.0 * outputs * slowness / devices / 1e6
 
 
 class CostGreedyAgent(CostGuidedAgent):

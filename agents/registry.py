@@ -115,6 +115,7 @@ AGENTS: dict[str, AgentEntry] = {
     "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
     "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),
     "torchrec": AgentEntry("shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING),
+    "torchrec-tuned": AgentEntry("shard_gym.agents.torchrec_planner:TunedTorchRecAgent", SHARDING),
     **{name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED) for name in _REPLANNERS},
 }
 """By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""

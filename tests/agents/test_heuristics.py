@@ -23,9 +23,12 @@ from shard_gym.agents.heuristics import (
 )
 from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import NoPlacementFoundError
+from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
+from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 MODEL = make_cost_model("analytical")
@@ -133,14 +136,25 @@ def test_greedy_balances_as_it_is_defined(random_task: Any, score: Any, seed: in
         assert agent.place(task).tolist() == expected
 
 
-def lane_time(tables: Tables) -> float:
-    """Written out: rows of 128 columns at the lanes of the widest table."""
+def lane_ms(tables: Tables, topology: Topology) -> float:
+    """Written out: three reads of vectors of 128 columns at the lanes of the widest table."""
     vectors = [
-        pooling * -(-dim // 128)
-        for pooling, dim in zip(tables.pooling_factor.tolist(), tables.embedding_dim.tolist(), strict=True)
+        lookups * -(-dim // 128)
+        for lookups, dim in zip(tables.lookups_per_batch.tolist(), tables.embedding_dim.tolist(), strict=True)
     ]
     widest = max(tables.embedding_dim)
-    return sum(vectors) * (0.25 if widest <= 32 else 0.5 if widest <= 64 else 1.0)
+    read = (
+        3 * sum(vectors) * 128 * tables.workload.weight_bytes * (0.25 if widest <= 32 else 0.5 if widest <= 64 else 1)
+    )
+    return read / topology.device.dram_gb_per_s / 1e6
+
+
+def exchange_ms(tables: Tables, topology: Topology) -> float:
+    """Written out: each device gets a D-th of the outputs and sends back as many gradients; the slower link counts."""
+    links, devices, host = topology.links, topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    part = 4 * tables.workload.batch_size * float((tables.embedding_dim * tables.num_features).sum()) / devices
+    inside, across = (host - 1) / links.intra_host_gb_per_s, (devices - host) / links.inter_host_gb_per_s
+    return 2 * part * max(inside, across) / 1e6
 
 
 @given(seed=SEEDS, slack=st.sampled_from([None, 2.0]))
@@ -148,22 +162,34 @@ def test_lane_greedy_tries_every_number_of_devices_for_each_class(
     random_task: Any, seed: int, slack: float | None
 ) -> None:
     rng = np.random.default_rng(seed)
-    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 4)), slack=slack)
+    task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 4)), slack=slack, devices_per_host=2)
     classes = np.searchsorted([33, 65], task.tables.embedding_dim)
     try:
         found = lane_placements(task)
     except NoPlacementFoundError:
         return
     spread = []
-    for slowest, placement in found:
+    for time, placement in found:
         check_placement(placement, task.tables, task.topology)
         on = [task.tables.select(np.flatnonzero(placement == device)) for device in set(placement.tolist())]
-        assert slowest == pytest.approx(max(map(lane_time, on)))
+        times = [max(ms(tables, task.topology) for tables in on) for ms in (lane_ms, exchange_ms)]
+        assert time == pytest.approx(sum(times))
         spread.append([len(set(placement[classes >= each].tolist())) for each in sorted(set(classes.tolist()))[1:]])
     assert np.array_equal(make_agent("lane-greedy").place(task), min(found, key=lambda each: each[0])[1])
     if slack is None and len(set(classes.tolist())) == 2:
         wide = int((classes == classes.max()).sum())
         assert [each for (each,) in spread] == [min(limit, wide) for limit in range(1, task.num_devices + 1)]
+
+
+def test_lane_greedy_counts_the_exchange_across_hosts() -> None:
+    """With all wide tables on few of 24 devices in three hosts, the exchange would take longer than for random."""
+    tables = next(task.tables for task in load_suite("generalize") if task.num_tables >= 100)
+    task = Task("three hosts", tables, hardware_profile("a100-dgx").topology(24))
+    costs = {
+        name: MODEL.estimate(make_agent(name).place(task), tables, task.topology).total_ms
+        for name in ("lane-greedy", "lookup-greedy", "random")
+    }
+    assert costs["lane-greedy"] < 0.8 * min(costs["lookup-greedy"], costs["random"])
 
 
 @given(seed=SEEDS)

@@ -28,12 +28,12 @@ from shard_gym.topology import Topology
 
 def test_every_name_makes_an_agent_of_that_name() -> None:
     assert {"random", *PAPER_HEURISTICS, "lane-greedy", "local-search", "dreamshard"} <= set(agent_names("placement"))
-    assert {"plan-search", "hugectr", "torchrec"} <= set(agent_names("sharding"))
+    assert {"plan-search", "hugectr", "torchrec", "torchrec-tuned"} <= set(agent_names("sharding"))
     assert {"never", "ski-last-day", "ridge"} <= set(agent_names("replanning"))
     assert "exact" in AGENTS
     assert "exact" not in agent_names("placement")
     for name, entry in AGENTS.items():
-        if name in ("torchrec", "page-hinkley", "adwin", "kswin"):  # they need extras
+        if name in ("torchrec", "torchrec-tuned", "page-hinkley", "adwin", "kswin"):  # they need extras
             continue
         agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3, suite="drift-strong-600")
         assert isinstance(agent, Agent)

@@ -1,0 +1,144 @@
+"""The calls of TorchRec's planner, for `shard_gym.agents.torchrec_planner`; importing this module imports TorchRec."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner import Topology as TorchRecTopology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import CustomTopologyData, PlannerError
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim import SGD, RowWiseAdagrad
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+__all__ = ["PlannerError", "planned"]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings of TorchRec: a plan is all that is asked of it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@_quiet()
+def planned(
+    tables: Tables,
+    topology: Topology,
+    extra_bytes: float,
+    sharding_types: tuple[str, ...],
+    min_partition: int,
+    sort_by: str,
+) -> Any:
+    """TorchRec's plan of tables with names that differ, with `extra_bytes` of memory more on each device.
+
+    Raises:
+        PlannerError: it finds none.
+    """
+    count, batch_size = topology.num_devices, max(1, tables.workload.batch_size // topology.num_devices)
+    hardware = {
+        "world_size": count,
+        "local_world_size": min(topology.devices_per_host, count),
+        "compute_device": "cuda",
+        "hbm_mem_bw": topology.device.dram_gb_per_s * 1e6,
+        "intra_host_bw": topology.links.intra_host_gb_per_s * 1e6,
+        "inter_host_bw": topology.links.inter_host_gb_per_s * 1e6,
+    }
+    caps = [int(cap + extra_bytes) for cap in topology.memory_cap_bytes]
+    constraints = _constraints(tables, topology, sharding_types, min_partition)
+    planner = EmbeddingShardingPlanner(
+        topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData({"hbm_cap": caps}, count)),
+        batch_size=batch_size,
+        # Not told of uneven memory, or it would make uneven blocks of rows, with which TorchRec trains wrongly.
+        enumerator=_InOrder(EmbeddingEnumerator(TorchRecTopology(**hardware), batch_size, constraints)),
+        partitioner=GreedyPerfPartitioner(SortBy(sort_by)),
+        constraints=constraints,
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        debug=False,
+        stats=[],
+    )
+    return planner.plan(module=_module(tables), sharders=[EmbeddingBagCollectionSharder()])
+
+
+def _module(tables: Tables) -> EmbeddingBagCollection:
+    """The tables in TorchRec, without memory for them, and with the optimizer whose memory it estimates."""
+    workload = tables.workload
+    module = EmbeddingBagCollection(
+        device=torch.device("meta"),
+        tables=[
+            EmbeddingBagConfig(
+                name=name,
+                num_embeddings=int(tables.num_embeddings[table]),
+                embedding_dim=int(tables.embedding_dim[table]),
+                feature_names=[f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
+                data_type=DataType.FP16 if workload.weight_dtype == "fp16" else DataType.FP32,
+            )
+            for table, name in enumerate(tables.names)
+        ],
+    )
+    optimizer = RowWiseAdagrad if workload.optimizer_bytes_per_row else SGD
+    apply_optimizer_in_backward(optimizer, module.parameters(), {"lr": 0.1})
+    return module
+
+
+def _constraints(
+    tables: Tables, topology: Topology, sharding_types: tuple[str, ...], min_partition: int
+) -> dict[str, ParameterConstraints]:
+    """What each table may be, and its pooling factors, by its name."""
+    can_split = tables.embedding_dim.max() >= 2 * min_partition
+    types = [name for name in sharding_types if name != COLUMN_WISE or can_split]
+    of_host = devices_of_hosts(topology)
+    legal = {
+        ROW_WISE: has_equal_blocks(tables.num_embeddings, topology.num_devices),
+        TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
+    }
+    features = tables.num_features.tolist()
+    return {
+        name: ParameterConstraints(
+            sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],
+            compute_kernels=["fused", "dense"],
+            min_partition=min_partition,
+            pooling_factors=[float(tables.pooling_factor[table] / features[table])] * features[table],
+        )
+        for table, name in enumerate(tables.names)
+    }
+
+
+class _InOrder:
+    """TorchRec's enumerator, with the options of each table in the order in which its sharder lists their types.
+
+    TorchRec intersects sets of names. Their order, which decides between options that it holds for equal, would differ
+    from process to process with the seed of Python's hashes.
+    """
+
+    def __init__(self, enumerator: EmbeddingEnumerator) -> None:
+        self._enumerator = enumerator
+
+    def enumerate(self, module: EmbeddingBagCollection, sharders: list[EmbeddingBagCollectionSharder]) -> list[Any]:
+        options = self._enumerator.enumerate(module, sharders)
+        types = sharders[0].sharding_types("cuda")
+        of_table = {option.name: position for position, option in enumerate(options)}
+        return sorted(options, key=lambda option: (of_table[option.name], types.index(option.sharding_type)))
+
+    def populate_estimates(self, options: list[Any]) -> None:
+        self._enumerator.populate_estimates(options)

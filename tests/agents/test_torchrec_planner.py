@@ -1,0 +1,93 @@
+"""TorchRec's planner: what it is told of a task, that it answers the same in every process, and its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+
+from shard_gym.agents import make_agent
+from shard_gym.errors import UnknownNameError
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+from shard_gym.workload import Workload
+
+NAMES = ("torchrec", "torchrec-tuned")
+
+
+def plain(rows: list[int], dims: list[int], pooling: list[float], workload: Workload) -> Tables:
+    return Tables.from_zipf(rows, dims, pooling, 1.05, workload)
+
+
+def task(tables: Tables, devices: int, caps: Any = None) -> Task:
+    options = {} if caps is None else {"memory_cap_bytes": caps}
+    topology = hardware_profile("a100-dgx").topology(devices, **options)
+    return Task("task", tables, topology, splittable=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_devices_may_have_unequal_memory(name: str) -> None:
+    """The table of 16 MB fits the second device alone."""
+    tables = plain([4000, 1000, 1000], [1024, 64, 64], [3.0, 2.0, 2.0], Workload(1024, "fp32"))
+    assert make_agent(name).place(task(tables, 2, np.array([600_000, 17_000_000])))[0] == 1
+
+
+def test_blocks_of_rows_are_equal_where_memory_is_not() -> None:
+    """TorchRec would make blocks like the memory of the devices, and train wrongly with them."""
+    tables = plain([4000, 1000, 1000], [1024, 64, 64], [3.0, 2.0, 2.0], Workload(1024, "fp32"))
+    agent = make_agent("torchrec", sharding_types="table_wise,row_wise")
+    split = agent.plan(task(tables, 2, np.array([9_000_000, 12_000_000]))).tables[0]
+    assert [shard.num_rows for shard in split.shards] == [2000, 2000]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_memory_of_the_optimizer_counts(name: str) -> None:
+    """By their time five tables would share a device: 8 MB of weights, and 10 MB with the state of the rows."""
+    tables = plain([100_000] * 6, [4] * 6, [200.0] + 5 * [1.0], Workload(256, "fp32", "rowwise_adagrad"))
+    placement = make_agent(name).place(task(tables, 2, 9_000_000))
+    assert sorted(np.bincount(placement, minlength=2)) == [2, 4]
+
+
+@pytest.mark.parametrize("sort_by", ["storage", "perf"])
+def test_answers_do_not_depend_on_the_order_of_its_sets(
+    sort_by: str, monkeypatch: pytest.MonkeyPatch, random_tables: Any
+) -> None:
+    """TorchRec intersects sets of names; their order changes with the seed of Python's hashes."""
+    tables, agent = (
+        random_tables(np.random.default_rng(3), 12),
+        make_agent("torchrec", min_partition=4, sort_by=sort_by),
+    )
+    expected = agent.plan(task(tables, 4))
+    filtered = EmbeddingEnumerator._filter_sharding_types
+    for order in (sorted, lambda kinds: sorted(kinds)[::-1]):
+        monkeypatch.setattr(
+            EmbeddingEnumerator, "_filter_sharding_types", lambda *given, by=order: by(filtered(*given))
+        )
+        assert agent.plan(task(tables, 4)) == expected
+
+
+@pytest.mark.parametrize("least", [32, 128])
+def test_columns_are_split_down_to_the_least_width(least: int) -> None:
+    tables = plain([10**6] * 4, [32, 64, 128, 256], [100.0] * 4, Workload(65536))
+    agent = make_agent("torchrec", sharding_types="table_wise,column_wise", min_partition=least, sort_by="perf")
+    widths = [{shard.num_columns for shard in each.shards} for each in agent.plan(task(tables, 8)).tables]
+    assert widths == [{min(dim, least)} for dim in (32, 64, 128, 256)]
+
+
+def test_the_tuned_settings_leave_to_the_shipped_ones_what_they_cannot_do() -> None:
+    """A table of few columns is larger than a device, so only rows can be split."""
+    tables = plain([100_000, 100], [32, 32], [1.0, 1.0], Workload(256, "fp32"))
+    plan = make_agent("torchrec-tuned").plan(task(tables, 4, 8_000_000))
+    assert plan == make_agent("torchrec").plan(task(tables, 4, 8_000_000))
+    assert plan.tables[0].sharding_type == "row_wise"
+
+
+def test_an_unknown_order_is_a_named_error() -> None:
+    with pytest.raises(UnknownNameError, match=r"no order of TorchRec's partitioner named 'prf'.*perf"):
+        make_agent("torchrec", sort_by="prf")
