@@ -39,11 +39,6 @@ class ShardDataset(PlacementCosts):
         yield has_form("inputs", self.inputs, np.float32, (len(self.devices), *self.inputs.shape[1:2]))
         yield "inputs must have two axes", self.inputs.ndim == 2
 
-    @property
-    def members(self) -> IntArray:
-        """(R,) int64, rows of `inputs`: 0 to R - 1."""
-        return np.arange(len(self.inputs))
-
 
 _ARRAYS = ("inputs", "topology", "start", "devices", "phases_ms", "cost_ms")
 

@@ -60,6 +60,23 @@ def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
         tensor.data.copy_(torch.from_numpy(arrays[name]))
 
 
+class Latents:
+    """The loads of some of M tables, by rows of the tables.
+
+    Args:
+        values: (U + 1, K) float32 of the U tables that are there, and a row of zeros.
+        there: (M + 1,) bool, which tables are there; row M, which pads, is not.
+    """
+
+    def __init__(self, values: Tensor, there: Tensor) -> None:
+        self._values = values
+        self._position = torch.where(there, there.cumsum(0) - 1, len(values) - 1)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """(R, K) float32 of the (R,) `rows`, zeros for tables that are not there."""
+        return self._values.index_select(0, self._position[rows])
+
+
 class Samples:
     """A data set of P placements, of tables or of shards, as tensors, from which batches are taken.
 
@@ -78,14 +95,17 @@ class Samples:
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
         self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
         self.cost_unit = self.cost_ms.mean()
-        inputs = data.inputs if isinstance(data, ShardDataset) else network.describe(data.tables)
+        if isinstance(data, ShardDataset):  # shards of a table that is spread are equal
+            inputs, members = np.unique(data.inputs, axis=0, return_inverse=True)
+        else:
+            inputs, members = network.describe(data.tables), data.members
         self._inputs = torch.tensor(inputs)
         self._num_devices = data.phases_ms.shape[1]
-        members, devices = (
+        tables, devices = (
             [torch.tensor(part, dtype=torch.int64) for part in np.split(rows, data.start[1:-1])]
-            for rows in (data.members, data.devices)
+            for rows in (members, data.devices)
         )
-        self.members = pad_sequence(members, batch_first=True)  # with table 0 on the device D, which is dropped
+        self.members = pad_sequence(tables, batch_first=True)  # with table 0 on the device D, which is dropped
         self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
         self._topology = torch.tensor(data.topology)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
@@ -94,27 +114,24 @@ class Samples:
     def __len__(self) -> int:
         return len(self.cost_ms)
 
-    def latents(self, weights: Weights, *needed: Tensor) -> Tensor:
-        """(M, K) loads of the tables; with `needed`, rows of tables, those of all others may be 0.
+    def latents(self, weights: Weights, *needed: Tensor) -> Latents:
+        """The loads of the tables; with `needed`, rows of tables, of those alone.
 
         A batch of placements needs few of the thousands of tables of a large data set.
         """
-        is_needed = torch.zeros(len(self._inputs) + 1, dtype=torch.bool)
+        is_needed = torch.full((len(self._inputs) + 1,), not needed)
         for rows in needed:
             is_needed[rows] = True
-        chosen = is_needed[:-1].nonzero()[:, 0]
-        if not needed or 2 * len(chosen) > len(self._inputs):
-            whole: Tensor = self.network.latents(weights, self._inputs)
-            return whole
-        some = self.network.latents(weights, self._inputs[chosen])
-        return torch.zeros(len(self._inputs), some.shape[1]).index_copy(0, chosen, some)
+        is_needed[-1] = False
+        values = self.network.latents(weights, self._inputs[is_needed[:-1]])
+        return Latents(torch.cat([values, torch.zeros_like(values[:1])]), is_needed)
 
-    def loads(self, latents: Tensor, which: Indices) -> Tensor:
+    def loads(self, latents: Latents, which: Indices) -> Tensor:
         """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
         width = self._num_devices + 1
         rows = torch.arange(len(which))[:, None] * width + self._devices[which]
-        rows, chosen = rows.flatten(), latents.index_select(0, self.members[which].flatten())
+        rows, chosen = rows.flatten(), latents.of(self.members[which].flatten())
         loads = torch.zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
             maxima = torch.zeros(len(which) * width, self.network.num_maxima)
@@ -140,10 +157,10 @@ class Samples:
         used = (self._devices[:, None, :] == numbers[:, None]).any(dim=-1)
         return self.phases_ms[used]
 
-    def device_loads(self, latents: Tensor, rows: Indices) -> Tensor:
+    def device_loads(self, latents: Latents, rows: Indices) -> Tensor:
         """(B, K) loads of the devices `rows` of `used_devices`; networks without maxima."""
-        padded = torch.cat([latents, torch.zeros_like(latents[:1])])
-        return padded[self.used_devices[rows]].sum(dim=1)
+        tables = self.used_devices[rows]
+        return latents.of(tables.flatten()).view(*tables.shape, -1).sum(dim=1)
 
     def clusters(self, which: Indices) -> Cluster:
         """The clusters of the placements `which`, as tensors."""
@@ -179,8 +196,9 @@ def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tenso
     """(B, D, 4) ms of the phases of the placements `which`, 0 for devices without tables; (B,) ms of the iterations."""
     network = samples.network
     loads = samples.loads(samples.latents(weights, samples.members[which]), which)
-    used = (loads[..., network.num_sums] > 0)[..., None]
-    phases = network.own_phases(weights, loads) * used
+    used = loads[..., network.num_sums] > 0
+    phases = loads.new_zeros(*used.shape, 4)
+    phases[used] = network.own_phases(weights, loads[used])
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
     # Delays are those of the measured phases, so communication is trained independently of computation.
     both = network.all_to_alls(weights, samples.phases_ms[which], shared, cluster)
