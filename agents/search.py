@@ -14,7 +14,7 @@ from shard_gym.agents.plan_search import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.plan_starts import by_lanes
 from shard_gym.agents.splits import SplitOptions, SplitTables
 from shard_gym.checks import checked_count, checked_positive, checked_seed
-from shard_gym.cost_models import CostModel, additive_estimate
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.errors import InvalidPlacementError, NoPlacementFoundError
 from shard_gym.placement import Placement, check_placement, pack_by_memory
 from shard_gym.tasks import Task
@@ -75,15 +75,16 @@ class LocalSearchAgent(CostGuidedAgent):
         return search_plans(found, task_rng(self.seed, task), budget, BATCH if additive else 1).in_order().device
 
     def _starts(self, task: Task) -> list[Placement]:
-        """Different placements: of all greedy agents that find one, by lanes, and packed by memory if that fits."""
+        """Placements of all greedy agents that find one, and packed by memory if that fits."""
         starts = []
         for agent in (CostGreedyAgent(additive_estimate(self.cost_model)), *paper_heuristics()):
             try:
                 starts.append(agent.place(task))
             except NoPlacementFoundError as error:
                 failure = error
-        with suppress(NoPlacementFoundError):
-            starts += [placement for _, placement in lane_placements(task)]
+        if not isinstance(self.cost_model, AdditiveCostModel):  # else there are those of `by_lanes`
+            with suppress(NoPlacementFoundError):
+                starts += [placement for _, placement in lane_placements(task)]
         try:
             starts.append(check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology))
         except InvalidPlacementError:
