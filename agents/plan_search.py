@@ -1,21 +1,19 @@
-"""Local search over sharding plans: moves and swaps of shards, halving, merging, and tables on many devices."""
+"""`PlanSearchAgent`, and `search_plans`, the search of all agents that search under a cost model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
-from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Neighbourhood
+from shard_gym.agents.descent import BATCH, MIN_GAIN_MS, Budget, Descent
 from shard_gym.agents.plan_starts import starts
-from shard_gym.agents.search import BATCH, MIN_GAIN_MS, Budget, Search
-from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.agents.rebuild import Rebuilder
+from shard_gym.agents.splits import SplitOptions, SplitTables
 from shard_gym.checks import checked_count, checked_positive, checked_seed
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
-from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
@@ -24,18 +22,90 @@ from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
 from shard_gym.tasks import Task
 
-SHARE_OF_STARTS, SHARE_OF_ROUND = 0.3, 0.15
-"""Shares of the evaluations: after the first no start is made, the second is for each round of descents. Half of the
-plans that descend are left after a round, so a start that is not the cheapest may win."""
+SHARE_OF_STARTS, SHARE_OF_ROUND, SHARE_OF_REBUILDING = 0.3, 0.15, 0.01
+"""Shares of the evaluations: after the first no start is made, the second is for each round of starts, the third for
+rebuilding between two descents. Half of the plans are left after a round, so a start that is not the cheapest may win.
+"""
 
-PERTURBED = (2, 5)  # random changes of a perturbation: from the first to before the second number
+MAX_STARTS = 16  # the cheapest of them are taken
+ACCEPTED = 0.002  # the share by which a rebuilt plan may cost more and be taken, at first, on average; it falls to 0
+MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then all plans in reach are known
+DIGITS = 9  # after which equal costs differ by rounding
+
+
+def search_plans(
+    found: Iterable[SplitTables], rng: np.random.Generator, budget: Budget, batch: int = BATCH
+) -> SplitTables:
+    """The cheapest plan found by rebuilding and descents from the plans `found`, one at least.
+
+    The cheapest starts are rebuilt in rounds, and the cheaper half stays in. The last one descends; then it is
+    perturbed or rebuilt and descends again, over and over, and what does not cost more is kept. The search ends when
+    the budget is spent, or when rebuilding brings nothing new. With a `batch` of 1, for costs that take long, no plan
+    is rebuilt, because that asks for the costs of parts of plans, and the cheapest start alone descends.
+    """
+    searches: list[_Search] = []
+    for start in found:
+        if not searches or batch > 1 or not budget.spent():
+            searches.append(_Search(start, rng, budget, batch))
+    searches.sort(key=lambda search: search.best_cost)
+    searches = searches[: MAX_STARTS if batch > 1 else 1]
+    while len(searches) > 1 and not budget.spent():
+        for search in searches:
+            search.rebuild(budget.share + SHARE_OF_ROUND / len(searches))
+        searches.sort(key=lambda search: search.best_cost)
+        searches = searches[: len(searches) // 2]
+    searches[0].run()
+    return searches[0].best
+
+
+class _Search(Descent):
+    """A descent that goes on."""
+
+    def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int) -> None:
+        super().__init__(start, rng, budget, batch)
+        self._rebuilds, self._seen, self._fruitless = batch > 1, set[float](), 0
+
+    def run(self) -> None:
+        """Descend; then change the plan, descend, and return if nothing better was found, until the budget is spent."""
+        self.descend()
+        while not self.budget.spent() and self._fruitless < MAX_FRUITLESS:
+            before, cost = self.split, self.current.costs.smoothed
+            if self._rebuilds and self._rng.random() < 0.5:
+                self.rebuild(self.budget.share + SHARE_OF_REBUILDING)
+            elif not self.perturb() and not self._rebuilds:
+                return
+            self.descend()
+            if self.current.costs.smoothed > cost:
+                self.take(before)
+
+    def rebuild(self, until: float) -> None:
+        """Rebuild the plan until that share of the budget is spent; take what costs less, or little more."""
+        self._until = until
+        split, phases, cost = self.split, self.current.phases_ms, float(self.current.costs.smoothed)
+        while not self._spent() and self._fruitless < MAX_FRUITLESS:
+            rebuilt = Rebuilder(split, phases, self._rng).rebuild(lambda: self.budget.share >= 1.0)
+            costs = rebuilt.costs
+            lowest = int(costs.exact.argmin())
+            if costs.exact[lowest] < self.best_cost - MIN_GAIN_MS:
+                self.keep(rebuilt.plan(lowest), float(costs.exact[lowest]))
+            new = set(map(_rounded, costs.smoothed[np.isfinite(costs.smoothed)].tolist())) - self._seen
+            self._seen |= new
+            self._fruitless = 0 if new else self._fruitless + 1
+            best = int(costs.smoothed.argmin())
+            worse = ACCEPTED * max(0.0, 1.0 - self.budget.share) * self._rng.exponential()
+            if costs.smoothed[best] < cost * (1.0 + worse):
+                split, cost = rebuilt.plan(best), float(costs.smoothed[best])
+                options = split.options
+                phases, _ = options.model.costs(split.items().device_loads(split.device), options.cluster)
+        self.take(split)
+
+
+def _rounded(cost: float) -> float:
+    return float(f"{cost:.{DIGITS}e}")
 
 
 class PlanSearchAgent(Agent):
-    """Descent over sharding plans from greedily split starts, then from random perturbations of the cheapest plan.
-
-    Moves and swaps of shards lead to a local optimum. Then the change that lowers the cost most is made: halving a part
-    of a table, merging two halves, spreading a table over many devices, or gathering it; and so on until none does.
+    """Search over sharding plans from greedily split starts: rebuilding and descents (see `search_plans`).
 
     Args:
         cost_model: the model to search under, or its name; a `ShardingCostModel`.
@@ -95,208 +165,11 @@ class PlanSearchAgent(Agent):
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
         budget = Budget(self.cost_model, self.max_queries, self.max_seconds)
-        rng = task_rng(self.seed, task)
-        found = {start.key: start for start in starts(options, lambda: budget.share > SHARE_OF_STARTS)}
-        searches = [_PlanSearch(start, rng, budget) for start in found.values()]
-        if not searches:
+        most = max(1, int(SHARE_OF_STARTS * self.max_queries))
+        found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}
+        if not found:
             raise NoPlacementFoundError(
                 f"No plan of task {task.name!r} was found that fits the memory of its devices. Allow more sharding "
                 "types or shards (sharding_types, max_shards)."
             )
-        while len(searches) > 1 and not budget.spent():
-            for search in searches:
-                search.descend(budget.share + SHARE_OF_ROUND / len(searches))
-            searches.sort(key=lambda each: each.best_cost)
-            searches = searches[: len(searches) // 2]
-        searches[0].run()
-        return searches[0].best
-
-
-_Spreading = tuple[Callable[[], np.ndarray], Callable[[], SplitTables]]
-"""Makes the (D, K) loads of the devices after a change, and the plan."""
-
-
-_Change = tuple[float, Callable[[], SplitTables]]  # the smoothed cost of a plan that may come next, and what makes it
-
-
-class _PlanSearch:
-    """One search over the plans of a task; `best` is the cheapest plan found, `best_cost` its cost."""
-
-    def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget) -> None:
-        self._rng, self._budget, self._until = rng, budget, 1.0
-        self._take(start)
-        self.best, self.best_cost = start, float(self._current.costs.exact)
-
-    def run(self) -> None:
-        """Descend; then perturb, descend, and return if nothing better was found, until the budget is spent."""
-        self.descend()
-        while not self._spent():
-            before, cost = self._split, self._current.costs.smoothed
-            self._perturb()
-            self.descend()
-            if self._current.costs.smoothed > cost:
-                self._take(before)
-
-    def _take(self, split: SplitTables) -> None:
-        self._split = split
-        self._current = Neighbourhood(split.items(), split.device)
-
-    def _keep_best(self) -> None:
-        cost = float(self._current.costs.exact)
-        if cost < self.best_cost - MIN_GAIN_MS:
-            self.best, self.best_cost = self._split, cost
-
-    def _spent(self) -> bool:
-        return self._budget.spent() or self._budget.share >= self._until
-
-    def descend(self, until: float = 1.0) -> None:
-        """Apply changes that lower the smoothed cost until none does, or until that share of the budget is spent."""
-        self._until = until
-        while True:
-            search = Search(self._current, self._rng, self._spent, BATCH)
-            search.descend()
-            self._split = self._split.moved(self._current.placement)
-            if search.best_cost < self.best_cost - MIN_GAIN_MS:
-                self.best, self.best_cost = self._split.moved(search.best), search.best_cost
-            if self._spent() or not self._improve_split():
-                return
-
-    def _improve_split(self) -> bool:
-        """Make the change of the parts that lowers the smoothed cost most; False if none does."""
-        for changes in (self._of_parts, self._of_spreads):
-            smoothed, apply = min(changes(), key=lambda change: change[0], default=(np.inf, None))
-            if apply is not None and smoothed < self._current.costs.smoothed - MIN_GAIN_MS:
-                self._take(apply())
-                self._keep_best()
-                return True
-        return False
-
-    def _of_parts(self) -> Iterator[_Change]:
-        """The best halving of a part on a critical device, and the best merger of two parts of which one is on it."""
-        split, options, devices = self._split, self._split.options, self._split.device
-        critical = self._current.critical_tables()
-        left = self._current.items.memory_left(devices)
-        # One half stays, the other one goes to any other device.
-        parts = critical[options.can_halve(split.table[critical], split.level[critical])]
-        part, target = (each.ravel() for each in np.meshgrid(parts, np.arange(len(left)), indexing="ij"))
-        table, level, own = split.table[part], split.level[part], devices[part]
-        if len(part):
-            half = options.memory[table, level + 1]
-            fits = (left[target] >= half) & (left[own] + options.memory[table, level] >= half) & (own != target)
-            part, target = part[fits], target[fits]
-            half_loads = options.loads[split.table[part], split.level[part] + 1]
-            yield from self._best(
-                np.stack([devices[part], target]),
-                np.stack([part, np.full(len(part), NO_TABLE)]),
-                np.stack([half_loads, half_loads]),
-                lambda which: split.halved(int(part[which]), int(target[which])),
-            )
-        # Two parts of a table that are halved equally often become one, on the device of either.
-        key = split.table * (options.max_halvings + 1) + split.level
-        same = (key[critical][:, None] == key) & (devices[critical][:, None] != devices) & (split.level > 0)
-        one, two = np.nonzero(same)
-        one = critical[one]
-        one, two = np.concatenate([one, two]), np.concatenate([two, one])  # the merged part is where the first was
-        if len(one):
-            merged = options.memory[split.table[one], split.level[one] - 1]
-            fits = left[devices[one]] + options.memory[split.table[one], split.level[one]] >= merged
-            one, two = one[fits], two[fits]
-            merged_loads = options.loads[split.table[one], split.level[one] - 1]
-            yield from self._best(
-                np.stack([devices[one], devices[two]]),
-                np.stack([one, two]),
-                np.stack([merged_loads, np.zeros_like(merged_loads)]),
-                lambda which: split.merged(int(one[which]), int(two[which]), int(devices[one[which]])),
-            )
-
-    def _best(
-        self, devices: IntArray, leaves: IntArray, joining: np.ndarray, apply: Callable[[int], SplitTables]
-    ) -> Iterator[_Change]:
-        """The one of M changes (see `Neighbourhood.costs_if`) with the lowest smoothed cost, if there is any."""
-        count = devices.shape[1]
-        if not count:
-            return
-        pieces = [slice(first, first + BATCH) for first in range(0, count, BATCH)]
-        costs = [self._current.costs_if(devices[:, p], leaves[:, p], joining[:, p]).smoothed for p in pieces]
-        smoothed = np.concatenate(costs)
-        which = int(smoothed.argmin())
-        yield float(smoothed[which]), lambda: apply(which)
-
-    def _of_spreads(self) -> Iterator[_Change]:
-        """Every way to spread a table with a part on a critical device, and to gather a spread one."""
-        options = self._split.options
-        if not options.spreads:
-            return
-        changes = [*self._ways_to_spread(), *self._ways_to_gather()]
-        smoothed = []
-        for first in range(0, len(changes), BATCH):
-            if first and self._spent():
-                break
-            loads = np.stack([after() for after, _ in changes[first : first + BATCH]])
-            smoothed.append(Costs.of(*options.model.costs(loads, options.cluster)).smoothed)
-        if smoothed:
-            costs = np.concatenate(smoothed)
-            which = int(costs.argmin())
-            yield float(costs[which]), changes[which][1]
-
-    def _ways_to_spread(self) -> Iterator[_Spreading]:
-        split, options = self._split, self._split.options
-        for table in np.unique(split.table[self._current.critical_tables()]).tolist():
-            held, left = _without(split, table)
-            for number, (_, variant, devices, *_) in enumerate(options.spreads):
-                if options.legal[table, variant] and (left[devices] >= options.memory[table, variant]).all():
-                    after = partial(_joined, options, held, devices, options.loads[table, variant])
-                    yield after, partial(split.spread_over, table, number)
-
-    def _ways_to_gather(self) -> Iterator[_Spreading]:
-        split, options = self._split, self._split.options
-        for table in np.flatnonzero(split.spread != NOT_SPREAD).tolist():
-            held, left = _without(split, table)
-            for device in np.flatnonzero(left >= options.memory[table, 0]).tolist():
-                after = partial(_joined, options, held, np.array([device]), options.loads[table, 0])
-                yield after, partial(split.gathered, table, device)
-
-    def _perturb(self) -> None:
-        """A few random changes: parts are moved, halved or merged."""
-        for _ in range(int(self._rng.integers(*PERTURBED))):
-            split, options = self._split, self._split.options
-            if not len(split.table):
-                return
-            left = self._current.items.memory_left(split.device)
-            part = int(self._rng.integers(len(split.table)))
-            table, level, own = split.table[part], split.level[part], split.device[part]
-            action = self._rng.random()
-            mates = np.flatnonzero((split.table == table) & (split.level == level))
-            mates = mates[mates != part]
-            if action < 0.25 and options.can_halve(table, level):
-                half = options.memory[table, level + 1]
-                targets = np.flatnonzero(left >= half)
-                targets = targets[targets != own]
-                if len(targets) and left[own] + options.memory[table, level] >= half:
-                    self._take(split.halved(part, int(self._rng.choice(targets))))
-            elif action < 0.5 and level > 0 and len(mates):
-                other = int(self._rng.choice(mates))
-                freed = options.memory[table, level] * (1 + (split.device[other] == own))
-                if left[own] + freed >= options.memory[table, level - 1]:
-                    self._take(split.merged(part, other, int(own)))
-            else:
-                targets = np.flatnonzero(left >= options.memory[table, level])
-                targets = targets[targets != own]
-                if len(targets):
-                    device = split.device.copy()
-                    device[part] = self._rng.choice(targets)
-                    self._take(split.moved(device))
-
-
-def _without(split: SplitTables, table: int) -> tuple[np.ndarray, IntArray]:
-    """(D, K) loads of the devices without `table`, and the (D,) bytes that they then have free."""
-    rest = split.spread_over(table, NOT_SPREAD)
-    items = rest.items()
-    return items.device_loads(rest.device), items.memory_left(rest.device)
-
-
-def _joined(options: SplitOptions, held: np.ndarray, devices: IntArray, added: np.ndarray) -> np.ndarray:
-    """(D, K) loads `held` by the devices, with (K,) loads `added` to each of `devices`."""
-    after = held.copy()
-    after[devices] = options.model.add(held[devices], added)
-    return after
+        return search_plans(found.values(), task_rng(self.seed, task), budget).in_order()

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
+from itertools import combinations_with_replacement
 
 import numpy as np
 
-from shard_gym.agents.heuristics import lane_placements
+from shard_gym.agents.heuristics import MAX_COUNTS
 from shard_gym.agents.items import NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import MAX_NUMBERS, FloatArray, IntArray
-from shard_gym.errors import NoPlacementFoundError
 
 SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Halvings of the costliest parts in the starts of the search, for each table."""
@@ -24,6 +26,8 @@ SHARE_OF_ROOM = 0.7
 MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
 
+FEWEST = 8  # devices that are tried for a part at least, where there are so many
+
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 SLOWEST = (1, 2, 4)  # tables of which the parts make devices slow, that are spread in further starts
 BEST_SETS = 3  # sets of spread tables with which the others are split in further ways
@@ -32,39 +36,81 @@ NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
 
 
-def starts(options: SplitOptions, spent: Callable[[], bool]) -> Iterator[SplitTables]:
-    """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least."""
+def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) -> Iterator[SplitTables]:
+    """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least.
+
+    Each takes an evaluation for each part and device, but not more than `most_queries` or `FEWEST` for each part. After
+    the first, a plan is made only while `spent` says no.
+    """
+    put = partial(_placed, most_queries=most_queries)
     found: list[tuple[float, SplitTables]] = []
     for spread in _spread_sets(options):
         if not found or not spent():
-            found += _placed([_no_wider(options, spread, NARROW[0])])
+            found += put([_no_wider(options, spread, NARROW[0])])
     found.sort(key=lambda each: each[0])
     for spread in [split.spread for _, split in found[:BEST_SETS]] or _spread_sets(options):
         for split in (_unsplit(options, spread), _no_wider(options, spread, NARROW[1])):
             if not found or not spent():
-                found += _placed([split])
+                found += put([split])
     yield from (split for _, split in found)
     if not spent():
-        with suppress(NoPlacementFoundError):
-            yield from (SplitTables.whole(options, placement) for _, placement in lane_placements(options.task))
+        yield from by_lanes(_unsplit(options, np.full(options.task.num_tables, NOT_SPREAD)), most_queries // 2)
     best = min(found, key=lambda each: each[0])[1].spread if found else np.full(options.task.num_tables, NOT_SPREAD)
     for split in _halved_more_and_more(options, best):
         if not found or not spent():
-            placed = list(_placed([split]))
+            placed = list(put([split]))
             found += placed
             yield from (split for _, split in placed)
     if not found:
-        yield from (split for _, split in _placed(_smaller_and_smaller(options)))
+        yield from (split for _, split in put(_smaller_and_smaller(options)))
 
 
-def _placed(splits: Iterable[SplitTables]) -> Iterator[tuple[float, SplitTables]]:
+def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
+    """The parts of `split` on other devices, those of a class of width on the first devices alone.
+
+    FBGEMM gives every table of a device the thread groups of the widest one, so wide parts belong together, and they
+    come together only by many moves at once, each of which makes a plan worse. There is a plan for each choice of how
+    many devices may hold parts of the widest class, how many those of the two widest, and so on, or for as many choices
+    as `most_queries` evaluations are enough for: two for each part and device. Each part goes where the plan so far
+    costs least, the costliest first over all or within a class, whichever is cheaper.
+    """
+    options, devices = split.options, split.options.task.num_devices
+    widths = options.task.tables.embedding_dim[split.table] >> split.level
+    _, of_part = np.unique(-lane_share(widths), return_inverse=True)  # 0 is the widest class
+    at_most = most_queries // max(1, 2 * devices * len(split.table))
+    if not at_most:
+        return []
+    counts = np.unique(np.linspace(1, devices, min(devices, MAX_COUNTS)).astype(int)).tolist()
+    choices = list(combinations_with_replacement(counts, int(of_part.max(initial=0))))
+    chosen = np.unique(np.linspace(0, len(choices) - 1, min(at_most, len(choices))).astype(int))
+    limits = np.array([(*choices[choice], devices) for choice in chosen])
+    alone = -options.part_ms[split.table, split.level]
+    found: dict[int, tuple[float, SplitTables]] = {}
+    for order in (np.argsort(alone, kind="stable"), np.lexsort((alone, of_part))):
+        at_once = max(1, AT_ONCE // devices)
+        for first in range(0, len(limits), at_once):
+            some = limits[first : first + at_once]
+            allowed = np.arange(devices)[:, None] < some.T[of_part[order]][:, None]
+            put = np.repeat(np.stack([split.table, split.level], axis=-1)[order][None], len(some), axis=0)
+            fixed, left = split.fixed()
+            held, free = np.repeat(fixed[:, None], len(some), axis=1), np.repeat(left[:, None], len(some), axis=1)
+            device, costs = put_at_once(options, held, free, put, allowed)
+            for which in np.flatnonzero(np.isfinite(costs.exact)).tolist():
+                cost = float(costs.exact[which])
+                if first + which not in found or cost < found[first + which][0]:
+                    found[first + which] = cost, split.moved(device[which][np.argsort(order)])
+    return [moved for _, moved in found.values()]
+
+
+def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[float, SplitTables]]:
     """Those of `splits` that fit, with costs: each part where the plan so far costs least, or else by memory alone."""
     for split in splits:
         items = split.items()
         if items.free.min() < 0:
             continue
         order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
-        for put in (partial(put_where_cheapest, items, order), partial(put_where_emptiest, items)):
+        most_devices = max(FEWEST, most_queries // max(1, len(items)))
+        for put in (partial(put_where_cheapest, items, order, most_devices), partial(put_where_emptiest, items)):
             with suppress(NoRoomError):
                 placement = put()
                 yield items.cost_ms(placement), split.moved(placement)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.items import Items
-from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, IntArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.placement import Placement
 from shard_gym.sharding import (
@@ -22,7 +22,7 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tasks import Task
 
@@ -43,7 +43,7 @@ class SplitOptions:
 
     Attributes:
         task: the task.
-        model: the cost model.
+        model: the cost model; a `ShardingCostModel` unless tables stay whole.
         max_halvings: H, how often a part is halved at most.
         loads: (T, V, K) float64, of one part of each variant (see `shard_gym.sharding.variants.Variants`).
         memory: (T, V) int64, its bytes.
@@ -52,12 +52,18 @@ class SplitOptions:
         spreads: the ways to put a table on many devices.
     """
 
-    def __init__(self, task: Task, model: ShardingCostModel, sharding_types: Sequence[str], max_shards: int) -> None:
+    def __init__(
+        self, task: Task, model: AdditiveCostModel, sharding_types: Sequence[str] = (TABLE_WISE,), max_shards: int = 1
+    ) -> None:
         topology = task.topology
         variants = variants_of(task.tables, topology, sharding_types, max_shards.bit_length() - 1)
         self.task, self.model, self.cluster = task, model, topology.cluster()
         self.max_halvings = variants.max_halvings
-        self.loads, self.memory, self.legal = model.variant_loads(variants, topology), variants.memory, variants.legal
+        self.memory, self.legal = variants.memory, variants.legal
+        if isinstance(model, ShardingCostModel) and variants.num_variants > 1:
+            self.loads = model.variant_loads(variants, topology)
+        else:
+            self.loads = model.table_loads(task.tables, topology)[:, None]
         parts = self.loads[:, : self.max_halvings + 1]
         self.part_ms = model.single_table_costs(parts.reshape(-1, model.num_loads), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)
@@ -73,6 +79,18 @@ class SplitOptions:
         """Whether parts of `tables`, halved so often, can be halved once more; broadcasts."""
         more = levels < self.max_halvings
         return more & self.legal[tables, np.where(more, levels + 1, 0)]
+
+    def fixed(self, spread: IntArray) -> tuple[FloatArray, IntArray]:
+        """(D, K) loads of the tables that (T,) `spread` puts on many devices, and (D,) bytes that they leave."""
+        model, free = self.model, self.task.topology.memory_cap_bytes.copy()
+        fixed = np.zeros((self.task.num_devices, model.num_loads))
+        for number in np.unique(spread[spread != NOT_SPREAD]).tolist():
+            _, variant, devices, _ = self.spreads[number]
+            tables = np.flatnonzero(spread == number)
+            loads = model.reduce(self.loads[tables, variant], np.zeros(len(tables), np.int64), 1)
+            fixed[devices] = model.add(fixed[devices], loads)
+            free[devices] -= self.memory[tables, variant].sum()
+        return fixed, free
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +120,7 @@ class SplitTables:
         options, task = self.options, self.options.task
         fixed, free = None, task.topology.memory_cap_bytes
         if (self.spread != NOT_SPREAD).any():
-            fixed, free = self._fixed()
+            fixed, free = self.fixed()
         return Items(
             options.model,
             options.cluster,
@@ -112,18 +130,14 @@ class SplitTables:
             fixed,
         )
 
-    def _fixed(self) -> tuple[FloatArray, IntArray]:
+    def fixed(self) -> tuple[FloatArray, IntArray]:
         """(D, K) loads of the spread tables, and (D,) bytes that they leave."""
-        options, model = self.options, self.options.model
-        fixed = np.zeros((options.task.num_devices, model.num_loads))
-        free = options.task.topology.memory_cap_bytes.copy()
-        for number, spread in enumerate(options.spreads):
-            tables = np.flatnonzero(self.spread == number)
-            if len(tables):
-                loads = model.reduce(options.loads[tables, spread.variant], np.zeros(len(tables), np.int64), 1)
-                fixed[spread.devices] = model.add(fixed[spread.devices], loads)
-                free[spread.devices] -= options.memory[tables, spread.variant].sum()
-        return fixed, free
+        return self.options.fixed(self.spread)
+
+    def in_order(self) -> SplitTables:
+        """The same plan with its parts in the order of the tables; without splits, `device` is then a placement."""
+        order = np.lexsort((self.device, self.level, self.table))
+        return replace(self, table=self.table[order], level=self.level[order], device=self.device[order])
 
     def moved(self, device: IntArray) -> SplitTables:
         """The same parts on other devices."""

@@ -31,9 +31,9 @@ from timing import Stopwatch, median_rate, seconds_of
 
 import shard_gym
 from shard_gym.agents import make_agent
+from shard_gym.agents.descent import BATCH
 from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import Neighbourhood
-from shard_gym.agents.search import BATCH
 from shard_gym.cost_models import (
     AdditiveCostModel,
     AnalyticalCostModel,

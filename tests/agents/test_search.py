@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import PAPER_HEURISTICS, CostGreedyAgent, LocalSearchAgent, make_agent
+from shard_gym.agents.descent import BATCH
 from shard_gym.agents.items import Items
 from shard_gym.agents.neighbourhood import NO_TABLE, Neighbourhood
-from shard_gym.agents.search import BATCH
 from shard_gym.cost_models import CountedCostModel, make_cost_model
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.evaluation import evaluate, score
