@@ -160,15 +160,19 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
 
 
 def _balanced_ms(options: SplitOptions, spreads: list[IntArray]) -> FloatArray:
-    """(S,) ms of sets of spread tables, if all devices have even loads of narrow parts of the other tables."""
-    split, even = options.model.num_sum_loads, []
+    """(S,) ms of sets of spread tables, if all devices have even loads of narrow parts of the other tables.
+
+    At least what the costliest of those parts costs alone.
+    """
+    split, even, largest = options.model.num_sum_loads, [], []
     for spread in spreads:
         parts, tables = _no_wider(options, spread, NARROW[0]), np.flatnonzero(spread != NOT_SPREAD)
         variants = np.array([options.spreads[number].variant for number in spread[tables]], np.int64)
         loads = np.concatenate([options.loads[parts.table, parts.level], options.loads[tables, variants]])
         loads[: len(parts.table), :split] /= options.task.num_devices
+        largest.append(options.part_ms[parts.table, parts.level].max(initial=0.0))
         even.append(np.concatenate([loads[:, :split].sum(axis=0), loads[:, split:].max(axis=0)]))
-    return _even_ms(options, np.stack(even))
+    return np.maximum(_even_ms(options, np.stack(even)), largest)
 
 
 def _marginal_ms(options: SplitOptions, parts: SplitTables, variants: list[int]) -> tuple[FloatArray, FloatArray]:

@@ -31,7 +31,7 @@ class SearchOptions(CostNetworkOptions):
     network: str = "pooled"
     cost_updates: int = 600
     learning_rate: float = 6e-3
-    queries: int = 50_000
+    queries: int = 100_000
     max_shards: int = 8
 
     def __post_init__(self) -> None:
