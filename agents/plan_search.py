@@ -107,6 +107,9 @@ def _rounded(cost: float) -> float:
 class PlanSearchAgent(Agent):
     """Search over sharding plans from greedily split starts: rebuilding and descents (see `search_plans`).
 
+    A start takes T D evaluations for T parts on D devices; where that is more than a share of the budget, only the
+    least busy devices are tried for a part. A rebuild takes about D for each part that it takes out and each plan.
+
     Args:
         cost_model: the model to search under, or its name; a `ShardingCostModel`.
         sharding_types: those allowed, a list or names with commas between them.

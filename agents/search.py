@@ -21,15 +21,11 @@ from shard_gym.tasks import Task
 
 
 class LocalSearchAgent(CostGuidedAgent):
-    """Descent over moves and swaps from the best greedy placements, then from random perturbations of the cheapest.
+    """The search of `plan-search` (`search_plans`) over placements of whole tables, under any cost model.
 
-    Among the starts are `lane_placements`: wide tables come together only by many moves at once, each of which makes a
-    placement worse.
-
-    Under a cost model that is not additive, such as a measured one, moves are estimated one by one, and the
-    greedy agent by cost uses the analytical one.
-
-    The descent follows the smoothed cost (see `neighbourhood.Costs`) and keeps the placement with the lowest exact one.
+    Its starts are those of the greedy agents, and plans that keep wide tables together (`plan_starts.by_lanes`). Under
+    a cost model that is not additive, such as a measured one, moves are estimated one by one, nothing is rebuilt, and
+    the greedy agent by cost uses the analytical one.
 
     Args:
         cost_model: the model to search under, or its name.
