@@ -22,7 +22,7 @@ from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
 from shard_gym.tasks import Task
 
-SHARE_OF_STARTS, SHARE_OF_ROUND, SHARE_OF_REBUILDING = 0.3, 0.15, 0.01
+SHARE_OF_STARTS, SHARE_OF_ROUND, SHARE_OF_REBUILDING = 0.5, 0.08, 0.01
 """Shares of the evaluations: after the first no start is made, the second is for each round of starts, the third for
 rebuilding between two descents. Half of the plans are left after a round, so a start that is not the cheapest may win.
 """

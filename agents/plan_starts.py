@@ -30,7 +30,8 @@ FEWEST = 8  # devices that are tried for a part at least, where there are so man
 
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 SLOWEST = (1, 2, 4)  # tables of which the parts make devices slow, that are spread in further starts
-BEST_SETS = 3  # sets of spread tables with which the others are split in further ways
+BEST_SETS = 2  # sets of spread tables with which the others are halved more and more
+BY_LANES = 6  # of the cheapest, that are put on devices by lanes, too
 
 NARROW = (32, 64)
 """Widths of the thread groups of FBGEMM below that of a whole warp: narrow tables are faster with no wider ones."""
@@ -39,30 +40,33 @@ NARROW = (32, 64)
 def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) -> Iterator[SplitTables]:
     """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least.
 
-    Each takes an evaluation for each part and device, but not more than `most_queries` or `FEWEST` for each part. After
-    the first, a plan is made only while `spent` says no.
+    Those of few parts come first. Each takes an evaluation for each part and device, but not more than `most_queries` or
+    `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Then the cheapest are put on
+    devices by lanes, too.
     """
-    put = partial(_placed, most_queries=most_queries)
     found: list[tuple[float, SplitTables]] = []
-    for spread in _spread_sets(options):
+    shapes = {shape.key: shape for shape in _shapes(options)}
+    for split in sorted(shapes.values(), key=lambda shape: len(shape.table)):
         if not found or not spent():
-            found += put([_no_wider(options, spread, NARROW[0])])
-    found.sort(key=lambda each: each[0])
-    for spread in [split.spread for _, split in found[:BEST_SETS]] or _spread_sets(options):
-        for split in (_unsplit(options, spread), _no_wider(options, spread, NARROW[1])):
-            if not found or not spent():
-                found += put([split])
-    yield from (split for _, split in found)
-    if not spent():
-        yield from by_lanes(_unsplit(options, np.full(options.task.num_tables, NOT_SPREAD)), most_queries // 2)
-    best = min(found, key=lambda each: each[0])[1].spread if found else np.full(options.task.num_tables, NOT_SPREAD)
-    for split in _halved_more_and_more(options, best):
-        if not found or not spent():
-            placed = list(put([split]))
-            found += placed
-            yield from (split for _, split in placed)
+            found += _placed([split], most_queries)
     if not found:
-        yield from (split for _, split in put(_smaller_and_smaller(options)))
+        found += _placed(_smaller_and_smaller(options), most_queries)
+    found.sort(key=lambda each: each[0])
+    yield from (split for _, split in found)
+    best = found[:BY_LANES]
+    for _, split in best:
+        if not spent():
+            yield from by_lanes(split, most_queries // (2 * len(best)))
+
+
+def _shapes(options: SplitOptions) -> Iterator[SplitTables]:
+    """Sets of parts, none of which has a device yet (all are on 0)."""
+    spreads = _spread_sets(options)
+    for spread in spreads:
+        yield _unsplit(options, spread)
+        yield from (_no_wider(options, spread, width) for width in NARROW)
+    for spread in spreads[:BEST_SETS]:
+        yield from _halved_more_and_more(options, spread)
 
 
 def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
