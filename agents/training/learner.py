@@ -95,12 +95,14 @@ class Learner(ABC):
         sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
         on_stage: called with what an iteration does next, such as "measuring placements", to show progress.
         presets: dataclasses of options by name, for a learner with presets: the constructor takes their fields, too.
+        answers_quickly: whether its agent answers a task in less than a second or so; then runs are validated.
     """
 
     name: str
     iterations: int
     planned_queries: int | None = None
     presets: ClassVar[Mapping[str, type]] = {}
+    answers_quickly: ClassVar[bool] = True
 
     def __init__(self, suite: Suite[Any], cost_model: CostModel, seed: int) -> None:
         self.suite: Any = suite

@@ -12,17 +12,21 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
-from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
+from shard_gym.agents.training import Learner, Report, TrainingRun, Validation, make_learner
 from shard_gym.agents.training.run import AGENT, LOG, OnReport
+from shard_gym.agents.training.validation import NUM_TASKS
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalInt, OptionalPath, command_line
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
+from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import require_writable
+from shard_gym.io.pictures import require_picture, save_picture
+from shard_gym.plots import plot_learning
 from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
@@ -43,11 +47,14 @@ def train(
     data: OptionalPath = None,
     seed: int = 0,
     resume: bool = False,
+    validate: OptionalInt = None,
+    plot: OptionalPath = None,
     no_evaluate: bool = False,
 ) -> None:
     """Train a learned agent, and compare it with agents that need no training.
 
-    Every iteration is saved: resume a run that was stopped with --resume.
+    Every iteration is saved: resume a run that was stopped with --resume. After each one the agent answers the same
+    few training tasks, and the line of its progress says how far they cost under or over the best simple agent.
 
     With measured costs, a warning says if the machine is not idle.
 
@@ -64,27 +71,39 @@ def train(
             keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
         resume: resume the run in the folder, if there is one.
+        validate: training tasks, of all sizes, that are answered after each iteration, of long runs after up to 50 of
+            them; 0 for none. 5 if not given, but none where that takes long: with measured costs, of replanning, and
+            for surco.
+        plot: draw what these tasks cost over the iterations to this file, .png, .svg or .pdf.
         no_evaluate: do not answer the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
     options = parse_options(option) | ({} if data is None else {"data": str(data)})
+    if plot is not None:
+        require_picture(plot)
     if cost.measures:
         require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache=out / MEASUREMENTS)
     tasks = as_measured(load_suite(suite, split), model)
     learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
-    run = TrainingRun(learner, out, options, resume=resume)
+    validation = _validation(learner, validate)
+    if plot is not None and validation is None:
+        raise InvalidOptionError("--plot draws the validation of each iteration, and there is none; add --validate 5.")
+    run = TrainingRun(learner, out, options, resume=resume, validation=validation)
     try:
         comparable = not (cost.measures or data)  # the costs in `data` are of other tables
         if cost.measures:
             warn_of_load()
         spreads: list[float] = []
         goal = _goal(tasks, model) if comparable else None
-        with watch(learner, goal, spreads) as on_report:
+        with watch(learner, goal, spreads, validation) as on_report:
             trained = run.run(on_report)
         done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
         output().print(sentence(f"Trained {learner.name}: {done}."))
         say(f"Written to {run.folder / AGENT}.", "dim")
+        if plot is not None and validation is not None:
+            save_picture(plot_learning({learner.name: validation.curve}), plot)
+            say(f"Drawn to {plot}.", "dim")
         if spreads:
             print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
         if not (no_evaluate or cost.measures):
@@ -92,7 +111,8 @@ def train(
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
         given["data"] = data
-        command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
+        given |= {"seed": seed, "validate": validate, "plot": plot, "no_evaluate": no_evaluate}
+        command = command_line("train", **given, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
     evaluating = command_line("evaluate", agent=[out, problem_of(tasks[0]).rivals[-1]], suite=suite)
@@ -104,6 +124,17 @@ def train(
     say(f"\nNext: {evaluating}\n      {watching}")
 
 
+def _validation(learner: Learner, count: int | None) -> Validation | None:
+    """The validation on `count` tasks; if that is not given, on `NUM_TASKS` where it is cheap."""
+    if count is None:
+        count = NUM_TASKS if Validation.is_cheap(learner) else 0
+    if count == 0:
+        return None
+    problem = problem_of(learner.suite[0])
+    rivals = [make_agent(name, suite=learner.suite.name) for name in problem.goals or problem.rivals]
+    return Validation(learner, rivals, count)
+
+
 def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
     """The cheapest of the problem's goals on the tasks to learn from, of those that fail on the fewest."""
     goals = problem_of(tasks[0]).goals
@@ -112,7 +143,12 @@ def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
 
 
 @contextmanager
-def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None = None) -> Iterator[OnReport]:
+def watch(
+    learner: Learner,
+    goal: Evaluation | None,
+    spreads: list[float] | None = None,
+    validation: Validation | None = None,
+) -> Iterator[OnReport]:
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
@@ -147,12 +183,12 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"
             cost = f"mean cost {problem.format_cost(report.mean_cost_ms)} {problem.unit}"
-            evaluations = _evaluations(learner)
+            said = [cost, *([validation.last] if validation and validation.last else []), _evaluations(learner)]
             done = model.queries if isinstance(model, CountedEstimates) else learner.iteration
-            progress.update(bar, completed=done, description=f"{iteration}\n{cost}\n{evaluations}")
+            progress.update(bar, completed=done, description="\n".join([iteration, *said]))
             due = learner.iteration % interval == 0 or learner.iteration == learner.iterations
             if due and not console.is_terminal:
-                console.print(sentence(f"{iteration}: {cost}, {evaluations}"), soft_wrap=True)
+                console.print(sentence(f"{iteration}: {', '.join(said)}"), soft_wrap=True)
 
         yield show
 

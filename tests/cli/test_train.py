@@ -64,7 +64,26 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> No
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
-        assert re.fullmatch(rf"iteration {number}/3: mean cost [\d.]+ ms, {4 * number} cost-model evaluations", line)
+        validated = r"validation [\d.]+% over lookup-greedy"
+        pattern = rf"iteration {number}/3: mean cost [\d.]+ ms, {validated}, {4 * number} cost-model evaluations"
+        assert re.fullmatch(pattern, line)
+
+
+def test_without_validation_there_is_no_curve_and_nothing_to_draw(run, out: Path) -> None:
+    line = run(*args(out, "--validate", 0)).err.splitlines()[-1]
+    assert re.fullmatch(r"iteration 3/3: mean cost [\d.]+ ms, 12 cost-model evaluations", line)
+    assert not (out / "curve.json").exists()
+    picture = out.with_name("learning.png")
+    code, _, err = run(*args(out.with_name("y"), "--validate", 0, "--plot", picture))
+    assert (code, picture.exists()) == (2, False)
+    assert "--validate 5" in err
+
+
+def test_the_curve_is_drawn(run, out: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = out.with_name("learning.png")
+    assert f"Drawn to {picture}.\n" in run.ok(*args(out, "--plot", picture), columns=200).out
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.agents import make_agent
+from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, Validation, load_agent, make_learner
 from shard_gym.agents.training.registry import imported
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.cost_models import AnalyticalShardingModel
@@ -63,8 +64,11 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     same: Callable[[Any, Any], bool],
     killed: Callable[..., None],
 ) -> None:
+    """One is validated after every iteration, and the other never: that changes nothing either."""
     whole = learner(case, small_suite)
-    agent = TrainingRun(whole, tmp_path / "whole", {}).run()
+    validation = Validation(whole, [make_agent("random")], 2)
+    agent = TrainingRun(whole, tmp_path / "whole", {}, validation=validation).run()
+    assert [point.iteration for point in validation.curve.points] == [1, 2, 3, 4]
     for part in range(2):
         killed(TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0), 1, 3)
         np.random.seed(part)  # the global generators must not matter
