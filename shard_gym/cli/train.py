@@ -6,10 +6,12 @@ import math
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, Validation, make_learner
@@ -19,7 +21,7 @@ from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalInt, OptionalPath, command_line
+from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath, command_line
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -37,13 +39,33 @@ MEASUREMENTS = "measurements.sqlite"  # file of a run's folder that keeps what w
 MAX_LINES = 50  # lines about iterations where standard error is no terminal
 
 
+@dataclass(frozen=True)
+class TrainingCosts(CostModelOptions):
+    """The cost model of the placements, how it measures, and the device to train on.
+
+    Attributes:
+        device: what the networks are trained on, cpu or cuda; cpu if not given. With measured costs what those are
+            measured on: nothing else then uses the GPUs, and the networks are trained on the CPU.
+    """
+
+    @property
+    def trains_on(self) -> str:
+        """The device of the networks."""
+        return self.device if self.device and not self.measures else "cpu"
+
+    @override
+    def make(self, cache: Path | None = None) -> CostModel:
+        given = vars(self) if self.measures else {**vars(self), "device": None}
+        return CostModelOptions(**given).make(cache)
+
+
 def train(
     agent: str,
     suite: str,
     out: Path,
     option: AgentOptions,
     split: str = "train",
-    cost: CostModelOptions = ANALYTICAL,
+    cost: TrainingCosts = TrainingCosts(),
     data: OptionalPath = None,
     seed: int = 0,
     resume: bool = False,
@@ -77,7 +99,7 @@ def train(
         plot: draw what these tasks cost over the iterations to this file, .png, .svg or .pdf.
         no_evaluate: do not answer the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
-    options = parse_options(option) | ({} if data is None else {"data": str(data)})
+    options: dict[str, Any] = parse_options(option) | ({} if data is None else {"data": str(data)})
     if plot is not None:
         require_picture(plot)
     if cost.measures:
@@ -85,7 +107,7 @@ def train(
         out.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache=out / MEASUREMENTS)
     tasks = as_measured(load_suite(suite, split), model)
-    learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
+    learner = make_learner(agent, tasks, cost_model=model, seed=seed, device=cost.trains_on, **options)
     validation = _validation(learner, validate)
     if plot is not None and validation is None:
         raise InvalidOptionError("--plot draws the validation of each iteration, and there is none; add --validate 5.")
