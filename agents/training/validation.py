@@ -31,12 +31,12 @@ MAX_POINTS = 50
 class Validation:
     """The same few tasks of a learner's suite, spread over its sizes, answered by its agent as training goes on.
 
-    They are answered by copies of the agent under a cost model that is not counted, and compared with those
-    of a simple agent. Nothing of it changes how training goes on.
+    Copies of the agent answer them, their costs are not counted, and no random number of training is drawn: the run
+    ends bit by bit like one that is not validated.
 
     Args:
         learner: makes the agents.
-        rivals: simple agents, at least one; costs are compared with those of the cheapest of them.
+        rivals: simple agents, at least one; the reference is the one that fails on the fewest tasks, at the least cost.
         count: the number of tasks; all of the suite if it has fewer.
 
     Attributes:
@@ -44,6 +44,7 @@ class Validation:
 
     Raises:
         InvalidOptionError: `count` is no positive integer.
+        MeasurementError: costs are measured, and none of a rival's answers could be.
     """
 
     def __init__(self, learner: Learner, rivals: Sequence[Agent], count: int = NUM_TASKS) -> None:

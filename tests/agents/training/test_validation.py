@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
 from shard_gym.agents.training import Learner, TrainingRun, Validation, load_curve, make_learner, run
@@ -53,6 +54,8 @@ def test_each_point_is_the_cost_of_the_agent_of_its_iteration(make: Make, folder
     assert points == [pytest.approx(each) for each in expected]
     assert len({point[2] for point in points}) > 1
     assert load_curve(folder / CURVE) == curve
+    logged = EventAccumulator(str(folder / "log")).Reload().Scalars("validation/to_reference")
+    assert [(event.step, event.value) for event in logged] == [(each[0], pytest.approx(each[3])) for each in expected]
 
 
 def test_an_answer_that_fails_costs_its_penalty_and_is_counted_in_the_line(
