@@ -40,8 +40,8 @@ NARROW = (32, 64)
 def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) -> Iterator[SplitTables]:
     """Plans with tables on all devices or none, of whole tables, and with costly parts halved; one at least.
 
-    Those of few parts come first. Each takes an evaluation for each part and device, but not more than `most_queries` or
-    `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Then the cheapest are put on
+    Those of few parts come first. Each takes an evaluation for each part and device, but not more than `most_queries`,
+    or `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Then the cheapest are put on
     devices by lanes, too.
     """
     found: list[tuple[float, SplitTables]] = []

@@ -300,3 +300,11 @@ def bootstrap_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tu
     means = values[rng.integers(len(values), size=(BOOTSTRAP_SAMPLES, len(values)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def student_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Student's interval of the mean of (n,) `values` of different seeds, n at least 2. Needs scipy."""
+    from scipy.special import stdtrit
+
+    margin = stdtrit(len(values) - 1, (1 + confidence) / 2) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - margin), float(values.mean() + margin)

@@ -12,7 +12,8 @@ from shard_gym.tasks import TaskSuite
 
 pytest.importorskip("matplotlib")
 
-from shard_gym.plots import plot_costs, plot_placement
+from shard_gym.agents.training.curve import Curve, Point
+from shard_gym.plots import plot_costs, plot_learning, plot_placement
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +51,22 @@ def test_a_placement_is_drawn_and_checked(suite: TaskSuite) -> None:
     assert suite[0].name in words
     with pytest.raises(InvalidPlacementError):
         plot_placement(suite[0], [0])
+
+
+def curve(*ratios: float, failures: int = 0, tasks: int = 2) -> Curve:
+    points = [Point(n, 10 * n, 1.0, ratio, failures) for n, ratio in enumerate(ratios, start=1)]
+    return Curve("rnn", "three", "train", "analytical", ["a", "b"][:tasks], "lane-greedy", points)
+
+
+def test_learning_curves_are_drawn_in_percent_beside_the_reference() -> None:
+    axes = plot_learning({"one": curve(0.5, 0.2, -0.1), "other": curve(0.3, failures=1)}).axes[0]
+    assert axes.lines[0].get_xdata().tolist() == [1, 2, 3]
+    assert axes.lines[0].get_ydata().tolist() == pytest.approx([50.0, 20.0, -10.0])
+    assert [len(axes.lines[number].get_ydata()) for number in (1, 3)] == [0, 1], "crosses are failures"
+    assert "2 tasks above lane-greedy" in axes.get_ylabel()
+
+
+@pytest.mark.parametrize("curves", [{}, {"empty": curve()}, {"one": curve(0.1), "other": curve(0.1, tasks=1)}])
+def test_only_curves_of_the_same_tasks_are_drawn(curves: dict[str, Curve]) -> None:
+    with pytest.raises(InvalidOptionError, match=r"wants curves with points|of other tasks"):
+        plot_learning(curves)

@@ -145,6 +145,11 @@ class AttentionLearner(Learner):
         self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS))
 
     @override
+    def _move(self, device: str) -> None:
+        self._training.move_to(device)
+        self._learned.move_to(device)
+
+    @override
     def iterate(self) -> Report:
         draws, choices = self.rng(TASKS), self.rng(CHOICES)
         left = float(0.5 * (1.0 + np.cos(np.pi * self.iteration / self.iterations)))  # of the learning rates
@@ -208,7 +213,7 @@ class AttentionLearner(Learner):
         kept = self._kept(costs)
         assert rollouts.trajectories is not None  # they were recorded
         logs, entropy = log_probabilities(self._policy, batch, rollouts.trajectories.take(kept))
-        weight = torch.from_numpy(advantage.reshape(-1)[kept].astype(np.float32))
+        weight = torch.from_numpy(advantage.reshape(-1)[kept].astype(np.float32)).to(logs.device)
         self._training.step(-(weight * logs).mean() - self.entropy * entropy.mean())
         return float(costs.mean()), float(entropy.mean().detach())
 
@@ -293,7 +298,7 @@ class AttentionLearner(Learner):
 
     @override
     def agent(self) -> AttentionAgent:
-        return AttentionAgent(self.name, copy.deepcopy(self._policy), self._learned.model())
+        return AttentionAgent(self.name, copy.deepcopy(self._policy).cpu(), self._learned.model())
 
 
 def _names(also: str, own: str) -> list[str]:

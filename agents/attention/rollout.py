@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from shard_gym.agents.attention.features import NUM_FEATURES, NUM_SHARES, amounts_of, described, placing_order
 from shard_gym.agents.attention.network import LATENT, AttentionPolicy, Held
-from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finite
+from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finite, tensors_beside
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.no_costs import without_costs
@@ -31,8 +31,8 @@ class Batch:
 
     tasks: Sequence[Task]  # B, with different names
     count: int  # R
-    features: Tensor  # (B, T, F) float32, in placing order; zeros in padding
-    padding: Tensor  # (B, T) bool
+    features: NDArray[np.float32]  # (B, T, F) float32, in placing order; zeros in padding
+    padding: NDArray[np.bool_]  # (B, T) bool
     problem: Problem  # the N = B * R episodes
     model: AdditiveCostModel  # whose loads they add up; it computes no cost while they are played
 
@@ -48,7 +48,7 @@ class Batch:
         for row, task in enumerate(tasks):
             features[row, : task.num_tables] = described(task)[placing_order(task.tables)]
             padding[row, : task.num_tables] = False
-        return Batch(tasks, count, torch.from_numpy(features), torch.from_numpy(padding), prepared.problem, model)
+        return Batch(tasks, count, features, padding, prepared.problem, model)
 
     @property
     def task_of(self) -> NDArray[np.int64]:
@@ -113,19 +113,20 @@ def play(
     the N episodes; 0 takes the best, as None does for `rng`. Training needs the inputs and actions that `record` keeps.
     """
     problem, model = batch.problem, without_costs(batch.model)
-    state, task = initial_state(problem, model), torch.from_numpy(batch.task_of)
+    tensor = tensors_beside(policy)
+    state, task = initial_state(problem, model), tensor(batch.task_of)
     count, devices, amounts = problem.num_envs, problem.max_devices, amounts_of(problem)
-    there = torch.from_numpy(problem.cluster.device_mask.copy())
+    there = tensor(problem.cluster.device_mask.copy())
     shares, widest = np.zeros((count, devices, NUM_SHARES), np.float32), np.zeros((count, devices), np.float32)
-    sums, steps = torch.zeros(count, devices, LATENT), []
+    sums, steps = tensor(np.zeros((count, devices, LATENT), np.float32)), []
     with torch.no_grad():
-        query, value = policy.encode(batch.features, batch.padding)
+        query, value = policy.encode(tensor(batch.features), tensor(batch.padding))
         for step in range(problem.max_tables):
             taken, legal = ~state.over, state.fits.copy()
             table = amounts[problem.current(np.full(count, step))]
             seen = shares.copy(), widest.copy()
-            held = Held(sums, torch.from_numpy(seen[0]), torch.from_numpy(seen[1]), torch.from_numpy(table), there)
-            scores = finite(policy.scores(query[task, step], held)).numpy()
+            held = Held(sums, tensor(seen[0]), tensor(seen[1]), tensor(table), there)
+            scores = finite(policy.scores(query[task, step], held)).cpu().numpy()
             if rng is not None:
                 scores = scores + rng.gumbel(size=scores.shape) * np.reshape(temperature, (-1, 1))
             action = np.where(legal, scores, -np.inf).argmax(axis=1)
@@ -135,7 +136,7 @@ def play(
             put = ((action[:, None] == np.arange(devices)) & taken[:, None])[..., None]
             shares += put * table[:, None, :-1]
             np.maximum(widest, put[..., 0] * table[:, -1:], out=widest)
-            sums = sums + torch.from_numpy(put) * value[task, step][:, None]
+            sums = sums + tensor(put) * value[task, step][:, None]
     complete = np.asarray(state.status == COMPLETE)
     if not record:
         return Rollouts(batch, state, complete, None)
@@ -145,19 +146,20 @@ def play(
 
 def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: Trajectories) -> tuple[Tensor, Tensor]:
     """(M,) logs of the probability of each of `ways`, and (M,) mean entropies of its choices in nats."""
-    query, value = policy.encode(batch.features, batch.padding)
-    task, action = torch.from_numpy(ways.task), torch.from_numpy(ways.action)
-    taken, legal = torch.from_numpy(ways.taken).float(), torch.from_numpy(ways.legal)
-    problem, first = batch.problem, torch.from_numpy(ways.task * batch.count)
+    tensor = tensors_beside(policy)
+    query, value = policy.encode(tensor(batch.features), tensor(batch.padding))
+    task, action = tensor(ways.task), tensor(ways.action)
+    taken, legal = tensor(ways.taken).float(), tensor(ways.legal)
+    problem, first = batch.problem, ways.task * batch.count
     put = one_hot(action, problem.max_devices).float() * taken[..., None]
     added = put[..., None] * value[task][:, :, None]
-    rows = problem.row[first.numpy(), None] * problem.max_tables + np.arange(problem.max_tables)
+    rows = problem.row[first, None] * problem.max_tables + np.arange(problem.max_tables)
     held = Held(
         added.cumsum(dim=1) - added,
-        torch.from_numpy(ways.shares),
-        torch.from_numpy(ways.widest),
-        torch.from_numpy(amounts_of(problem)[rows]),
-        torch.from_numpy(problem.cluster.device_mask.copy())[first][:, None].expand(legal.shape),
+        tensor(ways.shares),
+        tensor(ways.widest),
+        tensor(amounts_of(problem)[rows]),
+        tensor(problem.cluster.device_mask[first])[:, None].expand(legal.shape),
     )
     scores = policy.scores(query[task], held).masked_fill(~legal, NOWHERE)
     logs = scores.log_softmax(dim=-1)

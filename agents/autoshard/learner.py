@@ -6,9 +6,7 @@ import copy
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import override
 
 from shard_gym.agents.autoshard.agent import AutoShardAgent
@@ -17,7 +15,7 @@ from shard_gym.agents.autoshard.network import AutoShardNetwork
 from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
 from shard_gym.agents.autoshard.rollout import Played, play, scored
 from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost
-from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module
+from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.cost_models import CostModel, additive_estimate
 from shard_gym.cost_models.base import COMPUTE, FloatArray
@@ -77,6 +75,11 @@ class AutoShardLearner(PresetLearner):
         self._devices = MeasuredDevices()
 
     @override
+    def _move(self, device: str) -> None:
+        self._training.move_to(device)
+        self._actor.to(device)
+
+    @override
     def iterate(self) -> Report:
         options, left = self.options, 1 - self.iteration / self.iterations
         self._training.set_learning_rate(options.learning_rate * left)
@@ -101,20 +104,20 @@ class AutoShardLearner(PresetLearner):
 
     def _step(self, played: Played) -> dict[str, float]:
         """A step of V-trace; the sums over all steps are those of the authors."""
-        ways = played.trajectories
+        ways, tensor = played.trajectories, tensors_beside(self._network)
         found = scored(self._network, ways)
         logs = found.logits.log_softmax(dim=-1)
         chosen, entropy = chosen_and_entropy(logs, ways.actions)
         taken = ways.taken.float()
         entropy = entropy * taken
-        ratios = (chosen.detach() - ways.log_probability).exp().double().numpy()
-        values = found.values.detach().double().numpy()
-        targets, advantages = vtrace(ratios, ways.rewards, values, taken.double().numpy())
-        policy_loss = -(chosen * taken * _tensor(advantages)).sum()
-        value_loss = 0.5 * ((_tensor(targets) - found.values) ** 2 * taken).sum()
+        ratios = (chosen.detach() - ways.log_probability).exp().double().cpu().numpy()
+        values = found.values.detach().double().cpu().numpy()
+        targets, advantages = vtrace(ratios, ways.rewards, values, ways.taken.cpu().numpy().astype(np.float64))
+        policy_loss = -(chosen * taken * tensor(advantages.astype(np.float32))).sum()
+        value_loss = 0.5 * ((tensor(targets.astype(np.float32)) - found.values) ** 2 * taken).sum()
         self._training.step(policy_loss + VALUE_WEIGHT * value_loss - self.options.entropy * entropy.sum())
         mean_entropy = float((entropy.sum() / taken.sum()).detach())
-        rewards = float((ways.rewards * ways.taken.numpy()).sum(axis=1).mean())
+        rewards = float((ways.rewards * ways.taken.cpu().numpy()).sum(axis=1).mean())
         return {"mean_return": rewards, "value_loss": float(value_loss.detach()), "entropy": mean_entropy}
 
     def _remember(self, numbers: NDArray[np.int64], played: Played) -> None:
@@ -129,14 +132,12 @@ class AutoShardLearner(PresetLearner):
 
     def _train_costs(self, rng: np.random.Generator) -> dict[str, float]:
         """Train the cost network on batches of measured devices; the mean loss, ms squared."""
-        inputs, losses = self._network.inputs(self._tables), []
+        inputs, losses, tensor = self._network.inputs(self._tables), [], tensors_beside(self._network)
         for _ in range(self.options.cost_updates):
             members, starts, costs_ms = self._devices.batch(COST_BATCH, rng)
             own, members = np.unique(members, return_inverse=True)
-            predicted = self._network.costs_of_sets(
-                inputs[torch.from_numpy(own)], torch.from_numpy(members), torch.from_numpy(starts)
-            )
-            loss = ((predicted - torch.from_numpy(costs_ms)) ** 2).mean()
+            predicted = self._network.costs_of_sets(inputs[tensor(own)], tensor(members), tensor(starts))
+            loss = ((predicted - tensor(costs_ms)) ** 2).mean()
             self._training.step(loss)
             losses.append(float(loss.detach()))
         return {"cost_loss": float(np.mean(losses))} if losses else {}
@@ -162,11 +163,7 @@ class AutoShardLearner(PresetLearner):
 
     @override
     def agent(self) -> AutoShardAgent:
-        return AutoShardAgent(self.name, copy.deepcopy(self._network))
-
-
-def _tensor(array: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(array.astype(np.float32))
+        return AutoShardAgent(self.name, copy.deepcopy(self._network).cpu())
 
 
 def vtrace(

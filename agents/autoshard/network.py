@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from shard_gym.agents.training.modules import tensors_beside
 from shard_gym.tables import FEATURE_NAMES, Tables
 
 LATENT = 32  # size of the latents of a table, of the progress and of a device's own numbers; the state has two of them
@@ -59,11 +60,12 @@ class AutoShardNetwork(nn.Module):
 
     def inputs(self, tables: Tables) -> Tensor:
         """(T, 21) float32 features: those of `Tables`, or raw dims, rows and pooling factors, GiB, and reuse bins."""
+        tensor = tensors_beside(self)
         if self.standardized:
-            return torch.from_numpy(tables.features())
-        sizes = torch.from_numpy(_sizes(tables)).float()
+            return tensor(tables.features())
+        sizes = tensor(_sizes(tables)).float()
         sizes[:, :NUM_STANDARDIZED] = (sizes[:, :NUM_STANDARDIZED] - self.mean) / self.scale
-        return torch.cat([sizes, torch.tensor(tables.reuse_histogram, dtype=torch.float32)], dim=1)
+        return torch.cat([sizes, torch.tensor(tables.reuse_histogram, dtype=torch.float32, device=sizes.device)], dim=1)
 
     def latents(self, inputs: Tensor) -> Tensor:
         """(..., `LATENT`) of (..., 21) inputs of tables."""
@@ -77,7 +79,7 @@ class AutoShardNetwork(nn.Module):
 
     def empty(self) -> Tensor:
         """(`LATENT`,) of a table of zeros, which every device holds."""
-        return self.latents(torch.zeros(len(FEATURE_NAMES)))
+        return self.latents(self.mean.new_zeros(len(FEATURE_NAMES)))
 
     def scores(self, states: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
         """(..., D) scores of the devices from (..., 2 `LATENT`) states and what each device holds.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from shard_gym.agents.autoshard.network import LATENT, AutoShardNetwork, Scored
-from shard_gym.agents.training.modules import NOWHERE, finite
+from shard_gym.agents.training.modules import NOWHERE, finite, tensors_beside
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
@@ -35,7 +35,7 @@ class _ByPredictedCost:
     def order(self, tables: Tables) -> IntArray:
         with torch.no_grad():
             costs = self._network.costs(self._network.latents(self._network.inputs(tables)))
-        return np.argsort(-costs.numpy(), kind="stable")
+        return np.argsort(-costs.cpu().numpy(), kind="stable")
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         return spaces.Dict({})
@@ -101,28 +101,27 @@ def play(
         problem.lower_bound_ms[:] = lower_bounds_ms
     inputs = _in_order(network, tasks, problem)
     steps, devices = inputs.shape[1], problem.max_devices
-    count = torch.from_numpy(problem.num_tables)
-    progress = (torch.arange(steps) / count[:, None]).float()
-    real = torch.from_numpy(problem.cluster.device_mask.copy())
-    numbers = torch.zeros(len(tasks), steps, devices, 2)
-    choosable = torch.zeros(len(tasks), steps, devices, dtype=torch.bool)
-    actions, taken = torch.zeros(len(tasks), steps, dtype=torch.int64), torch.zeros(len(tasks), steps, dtype=torch.bool)
-    logs, rewards = torch.zeros(len(tasks), steps), np.zeros((len(tasks), steps))
+    tensor, shape, nothing = tensors_beside(network), (len(tasks), steps), inputs.new_zeros
+    progress = (torch.arange(steps, device=inputs.device) / tensor(problem.num_tables)[:, None]).float()
+    real = tensor(problem.cluster.device_mask.copy())
+    numbers, choosable = nothing(*shape, devices, 2), nothing(*shape, devices, dtype=torch.bool)
+    actions, taken = nothing(shape, dtype=torch.int64), nothing(shape, dtype=torch.bool)
+    logs, rewards = nothing(shape), np.zeros(shape)
     with torch.no_grad():
         latents = network.latents(inputs)
         states, empty = network.states(latents, progress), network.empty()
-        sums, held = torch.zeros(len(tasks), devices, LATENT), torch.zeros(len(tasks), devices, dtype=torch.bool)
+        sums, held = nothing(len(tasks), devices, LATENT), nothing(len(tasks), devices, dtype=torch.bool)
         for step in range(steps):
-            taken[:, step] = torch.from_numpy(~state.over)
+            taken[:, step] = tensor(~state.over)
             numbers[:, step, :, 0] = network.costs(sums) * held  # nothing costs nothing
-            numbers[:, step, :, 1] = torch.from_numpy(state.memory_used / GIB)
-            choosable[:, step] = torch.from_numpy(episodes.masks()) if masks else real
+            numbers[:, step, :, 1] = tensor(state.memory_used / GIB)
+            choosable[:, step] = tensor(episodes.masks()) if masks else real
             scores = finite(network.scores(states[:, step], sums + empty, numbers[:, step]))
             distribution = scores.masked_fill(~choosable[:, step], NOWHERE).log_softmax(dim=-1)
-            noise = 0.0 if rng is None else torch.from_numpy(rng.gumbel(size=scores.shape).astype(np.float32))
+            noise = 0.0 if rng is None else tensor(rng.gumbel(size=scores.shape).astype(np.float32))
             device = (distribution + noise).argmax(dim=-1)
-            actions[:, step], logs[:, step] = device, distribution[torch.from_numpy(envs), device]
-            rewards[:, step], _ = episodes.step(device.numpy())
+            actions[:, step], logs[:, step] = device, distribution[tensor(envs), device]
+            rewards[:, step], _ = episodes.step(device.cpu().numpy())
             put = one_hot(device, devices) * taken[:, step, None]
             sums = sums + put[..., None] * latents[:, step, None]
             held = held | (put > 0)
@@ -143,10 +142,12 @@ def play(
 
 def _in_order(network: AutoShardNetwork, tasks: Sequence[Task], problem: Problem) -> Tensor:
     """(N, S, 21) float32 inputs of the tables of each episode, in placement order."""
-    inputs = torch.zeros(len(tasks), int(problem.num_tables.max()), problem.tables.features.shape[-1])
+    tensor = tensors_beside(network)
+    shape = (len(tasks), int(problem.num_tables.max()), problem.tables.features.shape[-1])
+    inputs = tensor(np.zeros(shape, np.float32))
     orders = problem.tables.order[problem.row]
     for row, (task, order) in enumerate(zip(tasks, orders, strict=True)):
-        inputs[row, : task.num_tables] = network.inputs(task.tables)[torch.from_numpy(order[: task.num_tables])]
+        inputs[row, : task.num_tables] = network.inputs(task.tables)[tensor(order[: task.num_tables])]
     return inputs
 
 

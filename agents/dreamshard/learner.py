@@ -116,6 +116,12 @@ class DreamShardLearner(SurrogateSearchLearner):
         return self._policy.update(self.network.model(), self.rng(TRAIN_POLICY), self._falling_rate)
 
     @override
+    def _move(self, device: str) -> None:
+        super()._move(device)
+        if self._policy:
+            self._policy.move_to(device)
+
+    @override
     def state(self) -> Arrays:
         return {**self.weights(), **super().state(), **(self._policy.optimizer_arrays() if self._policy else {})}
 

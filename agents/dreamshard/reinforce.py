@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,6 +38,11 @@ class PolicyTraining:
         self._options = options
         features = np.concatenate([task.tables.features() for task in suite])
         self.weights = trainable(new_policy(rng, features))
+        self.optimizer = new_optimizer(self.weights)
+
+    def move_to(self, device: str) -> None:
+        """Train on `device`; before the first step."""
+        self.weights = trainable(self.arrays(), device)
         self.optimizer = new_optimizer(self.weights)
 
     def arrays(self) -> Arrays:
@@ -81,19 +88,21 @@ def advantages(rollout: Rollout) -> FloatArray:
 def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, entropy_weight: float) -> Tensor:
     """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps of N episodes (dreamshard/training.py)."""
     log_probabilities = action_log_probabilities(weights, steps)
-    taken, actions = torch.tensor(steps.taken), torch.tensor(steps.actions)
+    device = log_probabilities.device
+    taken, actions = torch.tensor(steps.taken, device=device), torch.tensor(steps.actions, device=device)
     chosen, entropy = chosen_and_entropy(log_probabilities, actions, least=-1e4)
-    gain = chosen * torch.tensor(advantage, dtype=torch.float32)[:, None]
+    gain = chosen * torch.tensor(advantage, dtype=torch.float32, device=device)[:, None]
     return -(gain + entropy_weight * entropy)[taken].mean()
 
 
 def action_log_probabilities(weights: Weights, steps: Trajectories) -> Tensor:
     """(N, T, D) log of the probability of each device at each step; -inf where it is illegal."""
-    latents = table_latents(weights, plain_features(torch.tensor(steps.features)))
-    placed = torch.nn.functional.one_hot(torch.tensor(steps.actions), steps.legal.shape[-1]).float()
-    placed = (placed * torch.tensor(steps.taken)[..., None])[..., None] * latents[..., None, :]
-    scores = device_scores(weights, placed.cumsum(dim=1) - placed, torch.tensor(steps.costs_ms))
-    legal = torch.tensor(steps.legal)
+    tensor = partial(torch.tensor, device=next(iter(weights.values())).device)
+    latents = table_latents(weights, plain_features(tensor(steps.features)))
+    placed = torch.nn.functional.one_hot(tensor(steps.actions), steps.legal.shape[-1]).float()
+    placed = (placed * tensor(steps.taken)[..., None])[..., None] * latents[..., None, :]
+    scores = device_scores(weights, placed.cumsum(dim=1) - placed, tensor(steps.costs_ms))
+    legal = tensor(steps.legal)
     # Scores of 0 where no device is legal: the softmax of such a step must not be NaN, though it is never used.
     scores = scores.masked_fill(~legal, -torch.inf).masked_fill(~legal.any(-1, keepdim=True), 0.0)
     return torch.log_softmax(scores, dim=-1)

@@ -124,6 +124,8 @@ class ReplanningPpoLearner(AlgorithmLearner):
         InvalidOptionError: an option is out of range, or the suite is of another problem.
     """
 
+    answers_quickly = False  # seconds for an episode
+
     def __init__(
         self,
         suite: DriftSuite,

@@ -73,14 +73,19 @@ class RnnLearner(Learner):
         self._training = ModuleTraining(self.network, rate, MAX_GRADIENT_NORM)
 
     @override
+    def _move(self, device: str) -> None:
+        self._training.move_to(device)
+
+    @override
     def iterate(self) -> Report:
         task = self.suite.sample(self.rng(TASKS))
         noise = gumbel_noise(self.rng(CHOICES), task.num_tables, self.episodes, self.network.max_devices)
         with one_thread():
-            decoded = decode(self.network, task, noise)
+            decoded = decode(self.network, task, noise.to(self.device))
             costs = self._true_costs(task, decoded)
             excess = (costs - costs.mean()) / (costs.std() or 1.0)  # in standard deviations; 0 if all are equal
-            self._training.step((torch.from_numpy(excess.astype(np.float32)) * decoded.log_probability).mean())
+            weight = torch.from_numpy(excess.astype(np.float32)).to(self.device)
+            self._training.step((weight * decoded.log_probability).mean())
         entropy = float(decoded.entropy.mean().detach())
         return Report(float(costs.mean()), {"entropy": entropy, "stuck": int((decoded.stuck >= 0).sum())})
 
@@ -112,4 +117,4 @@ class RnnLearner(Learner):
 
     @override
     def agent(self) -> RnnAgent:
-        return RnnAgent(self.name, copy.deepcopy(self.network))
+        return RnnAgent(self.name, copy.deepcopy(self.network).cpu())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shard_gym.agents.heuristics import lookup_score
-from shard_gym.agents.training.modules import NOWHERE
+from shard_gym.agents.training.modules import NOWHERE, tensors_beside
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
 
@@ -74,14 +74,14 @@ def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -
     (T, B, D) standard Gumbel noise: adding it to the logits and taking the largest draws from the softmax. Without it B
     is 1, and the most likely devices are taken.
     """
-    count = 1 if noise is None else noise.shape[1]
-    rows = torch.arange(count)
+    count, tensor = 1 if noise is None else noise.shape[1], tensors_beside(network)
+    rows = tensor(np.arange(count))
     order = np.argsort(-lookup_score(task.tables), kind="stable")
-    encoded, memory = network.encode(torch.from_numpy(task.tables.features()[order]), count)
-    device = torch.full((count,), network.max_devices)
-    free = torch.zeros((count, network.max_devices), dtype=torch.int64)  # none where the task has no device
+    encoded, memory = network.encode(tensor(task.tables.features()[order]), count)
+    device = torch.full_like(rows, network.max_devices)
+    free = rows.new_zeros(count, network.max_devices)  # none where the task has no device
     free[:, : task.num_devices] = torch.tensor(task.topology.memory_cap_bytes)
-    stuck = torch.full((count,), -1)
+    stuck = torch.full_like(rows, -1)
     chosen, log_probabilities, entropies = [], [], []
     for table, needed in enumerate(task.tables.memory_bytes[order].tolist()):
         logits, memory = network.step(encoded, table, device, memory)
@@ -94,11 +94,12 @@ def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -
         chosen.append(device)
         log_probabilities.append(legal[rows, device] * active)
         entropies.append(-(legal.exp() * legal).sum(dim=-1) * active)
+    ended = stuck.cpu().numpy()
     placements = np.empty((count, len(chosen)), np.int64)
-    placements[:, order] = torch.stack(chosen, dim=-1).numpy()
+    placements[:, order] = torch.stack(chosen, dim=-1).cpu().numpy()
     return Decoded(
         placements=placements,
         log_probability=torch.stack(log_probabilities).sum(dim=0),
         entropy=torch.stack(entropies).mean(dim=0),
-        stuck=np.where(stuck.numpy() < 0, -1, order[stuck.numpy()]),
+        stuck=np.where(ended < 0, -1, order[ended]),
     )

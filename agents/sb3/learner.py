@@ -89,22 +89,34 @@ class AlgorithmLearner(Learner):
     """A learner that trains a `_model` of Stable-Baselines3, which its constructor makes with `_new_model`."""
 
     _model: Any
+    _make_model: Callable[[str], Any]
 
     def _new_model(
         self, kind: Callable[..., Any], policy: type[Any], env: VecEnv, rate: float, **arguments: Any
     ) -> Any:
         """A model without a log of its own, whose learning rate falls from `rate` to zero, linearly."""
-        with global_generators_kept():
-            model = kind(
-                policy,
-                env,
-                learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
-                seed=self._seed(WEIGHTS),
-                device="cpu",
-                **arguments,
-            )
-        model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
-        return model
+
+        def make(device: str) -> Any:
+            with global_generators_kept():
+                model = kind(
+                    policy,
+                    env,
+                    learning_rate=lambda _: rate * (1.0 - self.iteration / self.iterations),
+                    seed=self._seed(WEIGHTS),
+                    device=device,
+                    **arguments,
+                )
+            model.set_logger(Logger(None, []))  # SB3's default logger makes a temporary folder in each iteration
+            return model
+
+        self._make_model = make
+        return make(self.device)
+
+    @override
+    def _move(self, device: str) -> None:
+        state = self.state()
+        self._model = self._make_model(device)
+        self.load_state(state)
 
     def _seed(self, purpose: int) -> int:
         return int(self.rng(purpose).integers(2**31))
@@ -272,7 +284,7 @@ class Sb3Learner(AlgorithmLearner):
     @override
     def agent(self) -> SetPolicyAgent:
         kind = SetPlanAgent if self.observation == "splits" else SetPolicyAgent
-        return kind(self.name, copy.deepcopy(self._scorer), cost_model=self.cost_model.model)
+        return kind(self.name, copy.deepcopy(self._scorer).cpu(), cost_model=self.cost_model.model)
 
 
 def _new_env(count: int, suite: TaskSuite, cost_model: AdditiveCostModel, observation: str) -> PlacementVecEnv:
@@ -300,10 +312,12 @@ def train(model: Any, seed: int, steps: int) -> list[dict[str, Any]]:
 @contextmanager
 def global_generators_kept() -> Iterator[None]:
     """Restore the states of the global random generators, which SB3 seeds and draws from."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before, gpus = (random.getstate(), np.random.get_state()), 0
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gpus = torch.cuda.device_count()
     try:
-        yield
+        with torch.random.fork_rng(devices=range(gpus)):
+            yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-        torch.set_rng_state(before[2])

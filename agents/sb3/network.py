@@ -104,11 +104,11 @@ def _splits(observation: Mapping[str, torch.Tensor], scale: torch.Tensor, unit: 
     waiting = observation["parts_waiting"]
     count, halvings = len(waiting), waiting.shape[1] - 1
     costs = _with_sum(observation["variant_costs"].reshape(count, -1, 4))
-    level = ((waiting > 0) * torch.arange(halvings + 1)).amax(1)  # the smallest parts come first
-    half = costs[torch.arange(count), (level + 1).clamp(max=halvings)].unsqueeze(1)
+    level = ((waiting > 0) * torch.arange(halvings + 1, device=waiting.device)).amax(1)  # the smallest parts come first
+    half = costs[torch.arange(count, device=waiting.device), (level + 1).clamp(max=halvings)].unsqueeze(1)
     parts = torch.cat([half, costs[:, halvings + 1 :]], dim=1)
     legal = observation["action_mask"][:, -len(SPLITS) :].unsqueeze(-1)
-    which = torch.eye(len(SPLITS)).expand(count, -1, -1)
+    which = torch.eye(len(SPLITS), device=waiting.device).expand(count, -1, -1)
     return torch.cat([parts / scale, _squashed(parts / unit), which, legal], dim=-1)
 
 

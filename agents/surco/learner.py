@@ -27,6 +27,7 @@ class SurCoLearner(CostNetworkLearner):
     """
 
     presets = PRESETS
+    answers_quickly = False  # 8 s for a task of mixdim-8
 
     options: ZeroOptions
 

@@ -1,7 +1,20 @@
 """Training of learned agents: `Learner`, the folder of a run, and the table of learners."""
 
+from shard_gym.agents.training.curve import Curve, load_curve
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.registry import LEARNERS, LearnerEntry, load_agent, make_learner
 from shard_gym.agents.training.run import TrainingRun
+from shard_gym.agents.training.validation import Validation
 
-__all__ = ["LEARNERS", "Learner", "LearnerEntry", "Report", "TrainingRun", "load_agent", "make_learner"]
+__all__ = [
+    "LEARNERS",
+    "Curve",
+    "Learner",
+    "LearnerEntry",
+    "Report",
+    "TrainingRun",
+    "Validation",
+    "load_agent",
+    "load_curve",
+    "make_learner",
+]

@@ -65,6 +65,13 @@ class CostNetworkTraining:
         self._weights = trainable(network.new_weights(rng))
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
+        self._device = "cpu"
+
+    def move_to(self, device: str) -> None:
+        """Train on `device`; before the first training."""
+        self._device = device
+        self._weights = trainable(self.weights(), device)
+        self._optimizer = new_optimizer(self._weights, self._decay)
 
     def train(self, rng: np.random.Generator, *, anew: bool = False, **options: Any) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
@@ -72,7 +79,7 @@ class CostNetworkTraining:
         `anew` forgets the optimizer's averages first: those of the small last gradients at a low rate would make the
         first steps at a high rate enormous. `options` are the other arguments of `train_network`.
         """
-        samples = Samples(self.recorder.dataset(), self.network)
+        samples = Samples(self.recorder.dataset(), self.network, self._device)
         if not self._normalized:
             assign_arrays(self._weights, with_normalization(samples, as_arrays(self._weights)))
             self._normalized = True
@@ -152,6 +159,10 @@ class CostNetworkLearner(PresetLearner):
         self.planned_queries = self.iterations * self.options.measurements
         rng = np.random.default_rng([self.seed])
         self.network = CostNetworkTraining(self.options.architecture, rng, weight_decay)
+
+    @override
+    def _move(self, device: str) -> None:
+        self.network.move_to(device)
 
     @property
     def sharding_types(self) -> tuple[str, ...]:

@@ -16,12 +16,14 @@ from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidCostError, MeasurementError
+from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementError, short_repr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import Suite, TaskSuite
 from shard_gym.topology import Topology
+
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,17 @@ class Learner(ABC):
         costed: placements whose true cost `true_cost` returned.
         failures: placements for which it could not be measured.
         sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
+        device: what the networks are trained on, "cpu" or "cuda"; see `move_to`. It is no part of what a run is.
         on_stage: called with what an iteration does next, such as "measuring placements", to show progress.
         presets: dataclasses of options by name, for a learner with presets: the constructor takes their fields, too.
+        answers_quickly: whether its agent answers a task in less than a second or so; then runs are validated.
     """
 
     name: str
     iterations: int
     planned_queries: int | None = None
     presets: ClassVar[Mapping[str, type]] = {}
+    answers_quickly: ClassVar[bool] = True
 
     def __init__(self, suite: Suite[Any], cost_model: CostModel, seed: int) -> None:
         self.suite: Any = suite
@@ -109,12 +114,30 @@ class Learner(ABC):
         self.iteration = 0
         self.costed = self.failures = 0
         self.sources: dict[str, Any] = {}
+        self.device = "cpu"
         self.on_stage: Callable[[str], None] = lambda stage: None
 
     @classmethod
     def option_defaults(cls, name: str) -> dict[str, Any]:
         """The defaults that the agent `name` has where those of the constructor are None."""
         return {}
+
+    def move_to(self, device: str) -> None:
+        """Train on `device`, before the first iteration or the state of a run. Agents, weights and states stay on CPUs.
+
+        Sums on a GPU are rounded in any order, so two runs on one do not end alike bit by bit.
+
+        Raises:
+            InvalidOptionError: it is neither "cpu" nor "cuda", torch can use no GPU, or the learner knows CPUs only.
+        """
+        if device != self.device:
+            require_device(device)
+            self._move(device)
+            self.device = device
+
+    def _move(self, device: str) -> None:
+        """Move all tensors of training to `device`."""
+        raise InvalidOptionError(f"{self.name} is trained on CPUs only. Leave the device out.")
 
     @property
     def true_cost_queries(self) -> int:
@@ -191,6 +214,19 @@ class Learner(ABC):
     @abstractmethod
     def agent(self) -> Agent:
         """The agent with the current weights."""
+
+
+def require_device(device: str) -> None:
+    """Raise InvalidOptionError unless torch can train on `device`, "cpu" or "cuda"."""
+    if device not in DEVICES:
+        raise InvalidOptionError(f"The device to train on must be {' or '.join(DEVICES)}, not {short_repr(device)}.")
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidOptionError(
+            f"torch {torch.__version__} can train on no GPU: it is built without CUDA, no GPU is visible (nvidia-smi, "
+            "CUDA_VISIBLE_DEVICES), or the driver is too old. Train on the device cpu, or repair that."
+        )
 
 
 class PresetLearner(Learner):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
@@ -22,6 +23,12 @@ def new_module(make: Callable[[], Module], rng: np.random.Generator) -> Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         return make()
+
+
+def tensors_beside(module: nn.Module) -> Callable[[NDArray[Any]], Tensor]:
+    """What makes a tensor of an array, on the device of `module`; on the CPU both share their memory."""
+    device = next(module.parameters()).device
+    return lambda array: torch.from_numpy(array).to(device)
 
 
 def finite(scores: Tensor) -> Tensor:
@@ -50,6 +57,11 @@ class ModuleTraining(Generic[Module]):
         self.module = module
         self._optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
         self._max_gradient_norm, self._all_weights = max_gradient_norm, all_weights
+
+    def move_to(self, device: str) -> None:
+        """Train on `device`; before the first step."""
+        self.module.to(device)
+        self._optimizer = torch.optim.Adam(self.module.parameters(), lr=self._optimizer.param_groups[0]["lr"])
 
     def set_learning_rate(self, rate: float) -> None:
         """Set the rate of the next steps."""

@@ -103,13 +103,14 @@ def make_learner(
     *,
     cost_model: str | CostModel = "analytical",
     seed: int = 0,
+    device: str = "cpu",
     **options: Any,
 ) -> Learner:
-    """The agent `name`, ready to train on the training tasks of `suite`.
+    """The agent `name`, ready to train on the training tasks of `suite`; its networks on `device`, "cpu" or "cuda".
 
     Raises:
         UnknownNameError: there is no such agent, no such suite, or the agent has no such option.
-        InvalidOptionError: an option has an impossible value.
+        InvalidOptionError: an option has an impossible value, or there is no such device.
         MissingExtraError: a package that training needs is not installed.
     """
     if name not in LEARNERS:
@@ -134,6 +135,7 @@ def make_learner(
     make: Any = learner
     try:
         made: Learner = make(tasks, make_cost_model(cost_model), seed, name=name, **options)
+        made.move_to(device)
     except (MemoryError, OverflowError) as error:
         raise InvalidOptionError(
             f"Agent {name!r} needs more memory than there is with the options {short_repr(options)}. Make them smaller."

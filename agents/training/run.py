@@ -3,6 +3,7 @@
 config.json            agent, suite, cost model, seed and options
 training.safetensors   the state of training after the last iteration
 agent.safetensors      the agent after the last iteration; see `shard_gym.agents.load_agent`
+curve.json             what a few tasks cost after each iteration, if the run is validated; see `Validation`
 log/                   events for TensorBoard
 """
 
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.base import Agent
+from shard_gym.agents.training.curve import CURVE
 from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.validation import Validation
 from shard_gym.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -53,20 +56,31 @@ class TrainingRun:
         folder: created if it is missing.
         options: the learner's own options, for the configuration.
         resume: continue from the folder's last state, if it has one.
+        validation: of the learner; its curve is kept in the folder, and goes on when the run is resumed.
 
     Raises:
-        InvalidOptionError: the folder holds a run already and `resume` is False, or a run with another configuration.
+        InvalidOptionError: the folder holds a run already and `resume` is False, or a run with another configuration,
+            or a curve of other tasks.
         InvalidCheckpointError: the state cannot be used, or the folder holds an agent without it.
-        DamagedFileError: the folder's configuration cannot be read.
+        DamagedFileError: the folder's configuration, or its curve, cannot be read.
         UnwritablePathError: the folder cannot be written to.
     """
 
-    def __init__(self, learner: Learner, folder: Path, options: Mapping[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        folder: Path,
+        options: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        validation: Validation | None = None,
+    ) -> None:
         self.learner = learner
+        self.validation = validation
         self.folder = folder
         self.seconds = 0.0
         self._config = _config(learner, options)
-        for name in (CONFIG, TRAINING, AGENT):
+        for name in (CONFIG, TRAINING, AGENT, CURVE):
             require_writable(folder / name)
         if (folder / LOG).exists() and not (folder / LOG).is_dir():
             raise UnwritablePathError(
@@ -80,6 +94,8 @@ class TrainingRun:
                 self._require_first_iteration()
         else:
             write_json(folder / CONFIG, self._config)
+        if validation:
+            validation.resume(folder / CURVE)
 
     def _require_same_run(self, resume: bool) -> None:
         if not resume:
@@ -158,7 +174,7 @@ class TrainingRun:
                     report = self._iterate()
                     learner.iteration += 1
                     self.seconds += time.perf_counter() - started
-                    queries = {"true_cost_queries": learner.true_cost_queries}
+                    queries = {"true_cost_queries": learner.true_cost_queries, **self._validated()}
                     log.add(learner.iteration, {"mean_cost_ms": report.mean_cost_ms, **queries, **report.numbers})
                     self._save()
                     if on_report:
@@ -182,6 +198,14 @@ class TrainingRun:
             raise broken
         return report
 
+    def _validated(self) -> dict[str, float]:
+        """The numbers of the curve after this iteration, for the log, if it has a point there."""
+        point = self.validation.add() if self.validation else None
+        if point is None:
+            return {}
+        numbers = {"mean_cost_ms": point.mean_cost_ms, "to_reference": point.to_reference, "failures": point.failures}
+        return {f"validation/{name}": value for name, value in numbers.items()}
+
     def _has_agent(self) -> bool:
         """Whether the folder holds the agent of the state that it holds."""
         try:
@@ -193,7 +217,7 @@ class TrainingRun:
         return same and about.get("agent") == self.learner.name
 
     def _save(self) -> None:
-        """Save the agent, then the state. A run killed in between repeats the iteration and saves the same agent."""
+        """Save the agent and the curve, then the state. A run killed in between repeats the iteration and its files."""
         learner = self.learner
         progress = {
             "iteration": learner.iteration,
@@ -205,6 +229,8 @@ class TrainingRun:
         }
         about = {"agent": learner.name, **learner.about(), "trained": {**self._config, **progress}}
         save_arrays(self.folder / AGENT, "agent", learner.weights(), about)
+        if self.validation:
+            self.validation.save(self.folder / CURVE)
         save_arrays(self.folder / TRAINING, "training", learner.state(), progress)
 
 

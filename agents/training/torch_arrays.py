@@ -24,7 +24,7 @@ def network_size(about: Mapping[str, Any], name: str, most: int) -> int:
 
 def module_arrays(module: torch.nn.Module) -> Arrays:
     """Copies of all weights of `module`, by name."""
-    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+    return {name: value.detach().cpu().numpy().copy() for name, value in module.state_dict().items()}
 
 
 def load_module_arrays(module: torch.nn.Module, arrays: Arrays, called: str) -> None:

@@ -25,10 +25,10 @@ Indices = NDArray[np.int64]
 REPORTED_LOSSES = 50  # last steps whose mean loss `train_network` returns
 
 
-def trainable(weights: FloatWeights) -> TensorWeights:
-    """`weights` as tensors that require gradients, except the normalization."""
+def trainable(weights: FloatWeights, device: str = "cpu") -> TensorWeights:
+    """`weights` as tensors on `device` that require gradients, except the normalization."""
     return {
-        name: torch.tensor(array, requires_grad=not name.endswith(NORMALIZATION))
+        name: torch.tensor(array, device=device, requires_grad=not name.endswith(NORMALIZATION))
         for name, array in sorted(weights.items())
     }
 
@@ -51,7 +51,7 @@ def new_optimizer(weights: TensorWeights, weight_decay: float = 0.0) -> torch.op
 
 def as_arrays(weights: TensorWeights) -> FloatWeights:
     """Copies of `weights` as NumPy arrays."""
-    return {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in weights.items()}
 
 
 def assign_arrays(weights: TensorWeights, arrays: FloatWeights) -> None:
@@ -82,6 +82,7 @@ class Samples:
 
     Attributes:
         network: gives the inputs of the tables; those of shards are in the data set.
+        device: where the tensors are.
         phases_ms: (P, D, 4) float32.
         cost_ms: (P,) float32.
         phase_unit: (4,) ms, the mean of each phase over all devices.
@@ -89,27 +90,28 @@ class Samples:
         members: (P, T) rows of the tables of each placement, padded with 0.
     """
 
-    def __init__(self, data: CostDataset | ShardDataset, network: type[NeuralCostModel]) -> None:
+    def __init__(self, data: CostDataset | ShardDataset, network: type[NeuralCostModel], device: str = "cpu") -> None:
         self.network = network
-        self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32)
-        self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32)
+        self.device = device
+        self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32, device=device)
+        self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32, device=device)
         self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
         self.cost_unit = self.cost_ms.mean()
         if isinstance(data, ShardDataset):  # shards of a table that is spread are equal
             inputs, members = np.unique(data.inputs, axis=0, return_inverse=True)
         else:
             inputs, members = network.describe(data.tables), data.members
-        self._inputs = torch.tensor(inputs)
+        self._inputs = torch.tensor(inputs, device=device)
         self._num_devices = data.phases_ms.shape[1]
         tables, devices = (
-            [torch.tensor(part, dtype=torch.int64) for part in np.split(rows, data.start[1:-1])]
+            [torch.tensor(part, dtype=torch.int64, device=device) for part in np.split(rows, data.start[1:-1])]
             for rows in (members, data.devices)
         )
         self.members = pad_sequence(tables, batch_first=True)  # with table 0 on the device D, which is dropped
         self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
-        self._topology = torch.tensor(data.topology)
+        self._topology = torch.tensor(data.topology, device=device)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
-        self._clusters = {f.name: _as_tensor(getattr(clusters, f.name)) for f in fields(Cluster)}
+        self._clusters = {f.name: _as_tensor(getattr(clusters, f.name), device) for f in fields(Cluster)}
 
     def __len__(self) -> int:
         return len(self.cost_ms)
@@ -119,7 +121,7 @@ class Samples:
 
         A batch of placements needs few of the thousands of tables of a large data set.
         """
-        is_needed = torch.full((len(self._inputs) + 1,), not needed)
+        is_needed = torch.full((len(self._inputs) + 1,), not needed, device=self.device)
         for rows in needed:
             is_needed[rows] = True
         is_needed[-1] = False
@@ -130,11 +132,11 @@ class Samples:
         """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
         width = self._num_devices + 1
-        rows = torch.arange(len(which))[:, None] * width + self._devices[which]
+        rows = torch.arange(len(which), device=self.device)[:, None] * width + self._devices[which]
         rows, chosen = rows.flatten(), latents.of(self.members[which].flatten())
-        loads = torch.zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
+        loads = chosen.new_zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
         if self.network.num_maxima:
-            maxima = torch.zeros(len(which) * width, self.network.num_maxima)
+            maxima = chosen.new_zeros(len(which) * width, self.network.num_maxima)
             rows = rows[:, None].expand(-1, self.network.num_maxima)
             loads = torch.cat([loads, maxima.scatter_reduce(0, rows, chosen[:, split:], "amax")], dim=1)
         return loads.view(len(which), width, -1)[:, :-1]
@@ -153,7 +155,7 @@ class Samples:
     @cached_property
     def used_phases_ms(self) -> Tensor:
         """(U, 4) float32, measured ms of the `used_devices`."""
-        numbers = torch.arange(self._num_devices)
+        numbers = torch.arange(self._num_devices, device=self.device)
         used = (self._devices[:, None, :] == numbers[:, None]).any(dim=-1)
         return self.phases_ms[used]
 
@@ -169,16 +171,16 @@ class Samples:
 
     def normalization_data(self, weights: FloatWeights) -> NormalizationData:
         """Inputs and loads of a network with `weights` for all placements."""
-        tensors = {name: torch.tensor(array) for name, array in weights.items()}
+        tensors = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
         everything = np.arange(len(self))
         cluster = self.clusters(everything)
-        arrays = {f.name: np.asarray(getattr(cluster, f.name)) for f in fields(Cluster)}
+        arrays = {f.name: getattr(cluster, f.name).cpu().numpy() for f in fields(Cluster)}
         arrays["device_mask"] = arrays["device_mask"] > 0
         return NormalizationData(
-            inputs=self._inputs.numpy(),
-            loads=self.loads(self.latents(tensors), everything).numpy(),
+            inputs=self._inputs.cpu().numpy(),
+            loads=self.loads(self.latents(tensors), everything).cpu().numpy(),
             cluster=Cluster(**arrays),
-            phases_ms=self.phases_ms.numpy(),
+            phases_ms=self.phases_ms.cpu().numpy(),
         )
 
 
@@ -272,6 +274,6 @@ def train_network(
     return float(torch.stack(losses[-REPORTED_LOSSES:]).mean())
 
 
-def _as_tensor(array: NDArray[Any]) -> Tensor:
+def _as_tensor(array: NDArray[Any], device: str) -> Tensor:
     """Indices as int64, all else as float32."""
-    return torch.tensor(array, dtype=torch.int64 if array.dtype == np.int64 else torch.float32)
+    return torch.tensor(array, dtype=torch.int64 if array.dtype == np.int64 else torch.float32, device=device)

@@ -20,7 +20,14 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
 """As Python writes numbers; `int` and `float` also take blanks, underscores and other digits."""
 
-RESERVED = {"name": "--agent", "suite": "--suite", "seed": "--seed", "cost_model": "--cost-model", "data": "--data"}
+RESERVED = {
+    "device": "--device",
+    "name": "--agent",
+    "suite": "--suite",
+    "seed": "--seed",
+    "cost_model": "--cost-model",
+    "data": "--data",
+}
 """Arguments of learners that are no options, and their flags."""
 
 

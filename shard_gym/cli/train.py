@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
-from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
-from shard_gym.agents.training.run import AGENT, LOG, OnReport
+from shard_gym.agents.training import Curve, Learner, Report, TrainingRun, Validation, make_learner
+from shard_gym.agents.training.run import AGENT, CONFIG, LOG, OnReport
+from shard_gym.agents.training.validation import NUM_TASKS
+from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, command_line
+from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath, command_line
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import Evaluation, evaluate, student_interval
 from shard_gym.io.files import require_writable
-from shard_gym.problems import problem_of
+from shard_gym.io.pictures import require_picture, save_picture
+from shard_gym.plots import plot_learning
+from shard_gym.problems import Problem, problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import Suite
@@ -33,21 +40,46 @@ MEASUREMENTS = "measurements.sqlite"  # file of a run's folder that keeps what w
 MAX_LINES = 50  # lines about iterations where standard error is no terminal
 
 
+@dataclass(frozen=True)
+class TrainingCosts(CostModelOptions):
+    """The cost model of the placements, how it measures, and the device to train on.
+
+    Attributes:
+        device: what the networks are trained on, cpu or cuda; cpu if not given. With measured costs what those are
+            measured on: nothing else then uses the GPUs, and the networks are trained on the CPU.
+    """
+
+    @property
+    def trains_on(self) -> str:
+        """The device of the networks."""
+        return self.device if self.device and not self.measures else "cpu"
+
+    @override
+    def make(self, cache: Path | None = None) -> CostModel:
+        given = vars(self) if self.measures else {**vars(self), "device": None}
+        return CostModelOptions(**given).make(cache)
+
+
 def train(
     agent: str,
     suite: str,
     out: Path,
     option: AgentOptions,
     split: str = "train",
-    cost: CostModelOptions = ANALYTICAL,
+    cost: TrainingCosts = TrainingCosts(),
     data: OptionalPath = None,
     seed: int = 0,
+    seeds: OptionalInt = None,
     resume: bool = False,
+    validate: OptionalInt = None,
+    plot: OptionalPath = None,
     no_evaluate: bool = False,
 ) -> None:
     """Train a learned agent, and compare it with agents that need no training.
 
     Every iteration is saved: resume a run that was stopped with --resume.
+
+    After each one, some training tasks are answered: see --validate and --plot.
 
     With measured costs, a warning says if the machine is not idle.
 
@@ -63,45 +95,97 @@ def train(
         data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard. The run
             keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
-        resume: resume the run in the folder, if there is one.
+        seeds: train with that many seeds from --seed on, one after another, in the folders seed-0, seed-1, ... of
+            --out, and give the mean and the spread of what they cost on the test tasks.
+        resume: resume the run in the folder, if there is one; with --seeds those that are there.
+        validate: number of training tasks, the same ones of all sizes, that the agent answers after each iteration,
+            or after 50 of a long run. Progress says how far they cost under or over the best simple agent; they are no
+            part of training. 0 for none; 5 if not given, but none where that is slow: with measured costs, on suites
+            of replanning, and for surco.
+        plot: draw what these tasks cost over the iterations to this file, .png, .svg or .pdf.
         no_evaluate: do not answer the test tasks afterwards. With measured costs they never are: see shard-gym race.
     """
-    options = parse_options(option) | ({} if data is None else {"data": str(data)})
+    options: dict[str, Any] = parse_options(option) | ({} if data is None else {"data": str(data)})
+    if plot is not None:
+        require_picture(plot)
+    folders = _folders(out, seed, seeds, resume)
     if cost.measures:
         require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
     model = cost.make(cache=out / MEASUREMENTS)
     tasks = as_measured(load_suite(suite, split), model)
-    learner = make_learner(agent, tasks, cost_model=model, seed=seed, **options)
-    run = TrainingRun(learner, out, options, resume=resume)
+    goal, trained, curves = None, dict[str, Agent](), dict[str, Curve]()
     try:
-        comparable = not (cost.measures or data)  # the costs in `data` are of other tables
-        if cost.measures:
-            warn_of_load()
-        spreads: list[float] = []
-        goal = _goal(tasks, model) if comparable else None
-        with watch(learner, goal, spreads) as on_report:
-            trained = run.run(on_report)
-        done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
-        output().print(sentence(f"Trained {learner.name}: {done}."))
-        say(f"Written to {run.folder / AGENT}.", "dim")
-        if spreads:
-            print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
+        for each, folder in folders.items():
+            learner = make_learner(agent, tasks, cost_model=model, seed=each, device=cost.trains_on, **options)
+            validation = _validation(learner, validate)
+            if plot is not None and validation is None:
+                raise InvalidOptionError("--plot draws the validations, and there are none; add --validate 5.")
+            run = TrainingRun(learner, folder, options, resume=resume, validation=validation)
+            if not trained and cost.measures:
+                warn_of_load()
+            if not (trained or cost.measures or data):  # the costs in `data` are of other tables
+                goal = _goal(tasks, model)
+            called = agent if seeds is None else f"{agent}/{folder.name}"
+            trained[called] = _trained(run, goal, called)
+            if validation is not None:
+                curves[called] = validation.curve
+        if plot is not None:
+            save_picture(plot_learning(curves), plot)
+            say(f"Drawn to {plot}.", "dim")
         if not (no_evaluate or cost.measures):
-            _compare(agent, trained, load_suite(suite), model)
+            _compare(trained, load_suite(suite), model)
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
-        given["data"] = data
-        command = command_line("train", **given, seed=seed, no_evaluate=no_evaluate, resume=True)
+        given |= {"data": data, "seed": seed, "seeds": seeds, "validate": validate, "plot": plot}
+        command = command_line("train", **given, no_evaluate=no_evaluate, resume=True)
         message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
-    evaluating = command_line("evaluate", agent=[out, problem_of(tasks[0]).rivals[-1]], suite=suite)
+    places = [*folders.values()]
+    evaluating = command_line("evaluate", agent=[*places, problem_of(tasks[0]).rivals[-1]], suite=suite)
     if cost.measures:
-        rivals = [str(out), REFERENCE, *PAPER_HEURISTICS]
+        rivals = [*map(str, places), REFERENCE, *PAPER_HEURISTICS]
         measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}
         evaluating = command_line("race", suite=suite, entry=rivals, **measuring, out="runs/race")
-    watching = shlex.join(["tensorboard", "--logdir", str(out / LOG)])
+    watching = shlex.join(["tensorboard", "--logdir", str(out / LOG if seeds is None else out)])
     say(f"\nNext: {evaluating}\n      {watching}")
+
+
+def _folders(out: Path, seed: int, seeds: int | None, resume: bool) -> dict[int, Path]:
+    """The folder of each seed; InvalidOptionError if one of several holds a run that is not to be resumed."""
+    if seeds is None:
+        return {seed: out}
+    folders = {each: out / f"seed-{each}" for each in range(seed, seed + checked_count("--seeds", seeds))}
+    for folder in folders.values():
+        if not resume and (folder / CONFIG).exists():
+            raise InvalidOptionError(
+                f"{folder} already holds a training run. Resume it and the others (--resume), or name another folder."
+            )
+    return folders
+
+
+def _trained(run: TrainingRun, goal: Evaluation | None, called: str) -> Agent:
+    """The agent at the end of a run, whose progress is shown."""
+    learner, spreads = run.learner, list[float]()
+    with watch(learner, goal, spreads, run.validation, called) as on_report:
+        trained = run.run(on_report)
+    done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
+    output().print(sentence(f"Trained {called}: {done}."))
+    say(f"Written to {run.folder / AGENT}.", "dim")
+    if spreads:
+        print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
+    return trained
+
+
+def _validation(learner: Learner, count: int | None) -> Validation | None:
+    """The validation on `count` tasks; if that is not given, on `NUM_TASKS` where it is cheap."""
+    if count is None:
+        count = NUM_TASKS if Validation.is_cheap(learner) else 0
+    if count == 0:
+        return None
+    problem = problem_of(learner.suite[0])
+    rivals = [make_agent(name, suite=learner.suite.name) for name in problem.goals or problem.rivals]
+    return Validation(learner, rivals, count)
 
 
 def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
@@ -112,7 +196,13 @@ def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
 
 
 @contextmanager
-def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None = None) -> Iterator[OnReport]:
+def watch(
+    learner: Learner,
+    goal: Evaluation | None,
+    spreads: list[float] | None = None,
+    validation: Validation | None = None,
+    called: str = "",
+) -> Iterator[OnReport]:
     """Show the progress of training on standard error, below the heuristic to beat on the same tasks, if it is known.
 
     A terminal gets a progress bar that is erased at the end; anything else gets at most `MAX_LINES` lines. The bar
@@ -120,7 +210,7 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
     still while networks are trained. The spreads of measurements are added to `spreads`.
     """
     console, model, problem = errors(), learner.cost_model, problem_of(learner.suite[0])
-    beginning = f"{learner.name} on {learner.suite.name} {learner.suite.split}"
+    beginning = f"{called or learner.name} on {learner.suite.name} {learner.suite.split}"
     if goal is not None:
         best = f"{goal.agent} {problem.format_cost(goal.mean_cost_ms)} {problem.unit}"
         beginning += f", to beat on all {counted(len(goal.tasks), 'task')}: {best}"
@@ -147,12 +237,12 @@ def watch(learner: Learner, goal: Evaluation | None, spreads: list[float] | None
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"
             cost = f"mean cost {problem.format_cost(report.mean_cost_ms)} {problem.unit}"
-            evaluations = _evaluations(learner)
+            said = [cost, *([validation.last] if validation and validation.last else []), _evaluations(learner)]
             done = model.queries if isinstance(model, CountedEstimates) else learner.iteration
-            progress.update(bar, completed=done, description=f"{iteration}\n{cost}\n{evaluations}")
+            progress.update(bar, completed=done, description="\n".join([iteration, *said]))
             due = learner.iteration % interval == 0 or learner.iteration == learner.iterations
             if due and not console.is_terminal:
-                console.print(sentence(f"{iteration}: {cost}, {evaluations}"), soft_wrap=True)
+                console.print(sentence(f"{iteration}: {', '.join(said)}"), soft_wrap=True)
 
         yield show
 
@@ -164,12 +254,28 @@ def _evaluations(learner: Learner) -> str:
     return f"{counted(learner.true_cost_queries, 'measurement')}, {counted(learner.failures, 'failure')}"
 
 
-def _compare(name: str, trained: Agent, tasks: Suite[Any], model: CostModel) -> None:
+def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) -> None:
+    """Print what trained agents cost on the test tasks beside simple ones; of several also the mean, as of seeds."""
     problem = problem_of(tasks[0])
     others = dict.fromkeys((*problem.rivals, problem.reference))
-    agents = {name: trained, **{other: make_agent(other, suite=tasks.name) for other in others}}
+    agents = {**trained, **{other: make_agent(other, suite=tasks.name) for other in others}}
     model = problem.model(model)
-    evaluations = list(evaluate_all(agents, tasks, model).values())
-    reference = next(each for each in evaluations if each.agent == problem.reference)
+    evaluations = evaluate_all(agents, tasks, model)
     output().print()
-    print_evaluations(output(), evaluations, reference, best_known_costs(tasks, model), problem)
+    reference = evaluations[problem.reference]
+    print_evaluations(output(), list(evaluations.values()), reference, best_known_costs(tasks, model), problem)
+    if len(trained) > 1:
+        say(_over_seeds([evaluations[name] for name in trained], problem))
+
+
+def _over_seeds(evaluations: list[Evaluation], problem: Problem[Any]) -> str:
+    """The mean cost of several seeds and its spread, in a sentence."""
+    means = np.array([each.mean_cost_ms for each in evaluations])
+    low, high = map(problem.format_cost, student_interval(means))
+    mean, spread = problem.format_cost(float(means.mean())), problem.format_cost(float(means.std(ddof=1)))
+    failed = sum(each.failures for each in evaluations)
+    penalties = f" {counted(failed, 'answer')} failed, which counts as the penalty." if failed else ""
+    return (
+        f"\nMean of {len(means)} seeds: {mean} {problem.unit}, 95% interval {low} to {high} (Student's, over the "
+        f"seeds), standard deviation {spread}.{penalties}"
+    )

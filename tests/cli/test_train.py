@@ -64,7 +64,26 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> No
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
-        assert re.fullmatch(rf"iteration {number}/3: mean cost [\d.]+ ms, {4 * number} cost-model evaluations", line)
+        validated = r"validation [\d.]+% over lookup-greedy"
+        pattern = rf"iteration {number}/3: mean cost [\d.]+ ms, {validated}, {4 * number} cost-model evaluations"
+        assert re.fullmatch(pattern, line)
+
+
+def test_without_validation_there_is_no_curve_and_nothing_to_draw(run, out: Path) -> None:
+    line = run(*args(out, "--validate", 0)).err.splitlines()[-1]
+    assert re.fullmatch(r"iteration 3/3: mean cost [\d.]+ ms, 12 cost-model evaluations", line)
+    assert not (out / "curve.json").exists()
+    picture = out.with_name("learning.png")
+    code, _, err = run(*args(out.with_name("y"), "--validate", 0, "--plot", picture))
+    assert (code, picture.exists()) == (2, False)
+    assert "--validate 5" in err
+
+
+def test_the_curve_is_drawn(run, out: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = out.with_name("learning.png")
+    assert f"Drawn to {picture}.\n" in run.ok(*args(out, "--plot", picture), columns=200).out
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +147,46 @@ def test_an_interrupted_run_goes_on_with_the_command_it_prints(
     assert all(np.array_equal(resumed[name], whole[name]) for name in whole)
 
 
+def test_several_seeds_are_trained_as_each_alone_and_their_mean_and_spread_are_given(
+    run, agent_rows, out: Path
+) -> None:
+    text = run.ok(*args(out, "--seeds", 3, "--seed", 1, evaluated=True), columns=200).out
+    folders = [out / f"seed-{seed}" for seed in (1, 2, 3)]
+    run(*args(out.with_name("alone"), "--seed", 2))
+    several, alone = (
+        load_arrays(each / "agent.safetensors", "agent")[0] for each in (folders[1], out.parent / "alone")
+    )
+    assert all(np.array_equal(several[name], alone[name]) for name in alone)
+    means = [evaluate(load_agent(each), SUITE).mean_cost_ms for each in folders]
+    margin = 4.302653 * np.std(means, ddof=1) / np.sqrt(3)  # the quantile of two degrees of freedom in tables
+    low, high = (format_ms(np.mean(means) + sign * margin) for sign in (-1, 1))
+    assert f"Mean of 3 seeds: {format_ms(float(np.mean(means)))} ms, 95% interval {low} to {high} (Student's" in text
+    assert [agent_rows(text)[f"rnn/seed-{seed}"][0] for seed in (1, 2, 3)] == [format_ms(each) for each in means]
+    run.refused("seed-1 already holds a training run", *args(out, "--seeds", 3, "--seed", 1), columns=500)
+    run.refused("--seeds must be an integer of at least 1", *args(out, "--seeds", 0))
+
+
+def test_interrupted_seeds_go_on_with_the_command_that_is_printed(
+    run, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterate = RnnLearner.iterate
+
+    def interrupted(learner: Learner) -> Report:
+        if (learner.seed, learner.iteration) == (1, 1):
+            raise KeyboardInterrupt
+        return iterate(learner)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RnnLearner, "iterate", interrupted)
+        err = run(*args(out, "--seeds", 3)).err
+    code, _, err = run(*shlex.split(err.splitlines()[-1])[1:])
+    assert code == 0
+    assert [line.split(":")[0] for line in err.splitlines() if line.startswith("iteration")] == [
+        *("iteration 2/3", "iteration 3/3"),
+        *("iteration 1/3", "iteration 2/3", "iteration 3/3"),
+    ]
+
+
 def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_more(run, out: Path) -> None:
     run(*args(out))
     before = (out / "training.safetensors").read_bytes()
@@ -146,6 +205,8 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
         ({"suite": "dlrm-20x5"}, "Did you mean 'dlrm-20x4'?"),
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
         ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),
+        ({"device": "tpu"}, "The device to train on must be cpu or cuda, not 'tpu'."),
+        ({"option": ["device=cpu"]}, "device is no option of an agent; give it with --device."),
         ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
         ({"option": ["iterations"]}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
         ({"option": ["iterations=0"]}, "iterations must be an integer of at least 1, not 0."),

@@ -1,16 +1,21 @@
-"""A learner without a network, registered as "walk": quick, and all its state is one array."""
+"""A learner without a network, registered as "walk": quick, and all its state is one array; and a pretended device."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
 
 from shard_gym.agents import Agent
-from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report
+from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report, learner
 from shard_gym.io.arrays import Arrays, require_arrays
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Task, TaskSuite
@@ -86,3 +91,88 @@ def suite() -> TaskSuite:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "x"
+
+
+aten = torch.ops.aten
+MIXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+"""Operators that also take tensors of the CPU, as indices."""
+
+
+@pytest.fixture
+def pretended_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A device like a GPU that is not there, by name: tensors of it and of the CPU in one operator are an error.
+
+    Its tensors are on torch's "meta", but have contents, which the CPU computes.
+    """
+    monkeypatch.setattr(learner, "DEVICES", ("cpu", "meta"))
+    optimizer = sys.modules[torch.optim.Optimizer.__module__]
+    monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
+    with _ThroughCpu(), _Pretended():
+        yield "meta"
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says that it is on "meta"; `held` is its content."""
+
+    held: torch.Tensor
+    is_meta = False  # tensors that are have no content
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> OnDevice:
+        made: OnDevice = torch.Tensor._make_wrapper_subclass(
+            cls, held.size(), strides=held.stride(), dtype=held.dtype, device="meta"
+        )
+        made.held = held
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"OnDevice({self.held})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {})
+
+
+class _Pretended(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {})
+
+
+class _ThroughCpu(TorchFunctionMode):
+    """Arrays become tensors of the CPU first: what torch makes of them on "meta", also of indices, has no content."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
+            indices = tuple(torch.tensor(each) if isinstance(each, list) else each for each in args[1])
+            args = (args[0], indices)
+        if func in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None:
+            requires_grad = kwargs.pop("requires_grad", False)
+            made = func(*args, **{**kwargs, "device": "cpu"}).to(kwargs["device"])
+            return made.requires_grad_(requires_grad)
+        return func(*args, **(kwargs or {}))
+
+
+def computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operator returns, on the device if its tensors are there."""
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+    here = [each for each in tensors if not isinstance(each, OnDevice)]
+    there = len(here) < len(tensors)
+    assert not any(each.is_meta for each in here), f"{func} has a tensor without content."
+    if func is aten.copy_.default:
+        there = isinstance(args[0], OnDevice)
+    elif there and func not in MIXING and any(each.dim() for each in here):
+        raise RuntimeError(f"{func} has tensors of both devices.")
+    if kwargs.get("device") is not None:
+        there = torch.device(kwargs["device"]).type == "meta"
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    plain, named = tree_map(lambda each: each.held if isinstance(each, OnDevice) else each, (args, kwargs))
+    found = func(*plain, **named)
+    written = {id(each.held): each for each in tensors if isinstance(each, OnDevice)}  # by what works in place
+
+    def wrapped(each: Any) -> Any:
+        if not (there and isinstance(each, torch.Tensor)):
+            return each
+        return written[id(each)] if id(each) in written else OnDevice(each)
+
+    return tree_map(wrapped, found)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, load_agent, make_learner
+from shard_gym.agents import make_agent
+from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, Validation, load_agent, make_learner
+from shard_gym.agents.training.learner import Report
 from shard_gym.agents.training.registry import imported
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.cost_models import AnalyticalShardingModel
@@ -63,8 +65,11 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     same: Callable[[Any, Any], bool],
     killed: Callable[..., None],
 ) -> None:
+    """One is validated after every iteration, and the other never: that changes nothing either."""
     whole = learner(case, small_suite)
-    agent = TrainingRun(whole, tmp_path / "whole", {}).run()
+    validation = Validation(whole, [make_agent("random")], 2)
+    agent = TrainingRun(whole, tmp_path / "whole", {}, validation=validation).run()
+    assert [point.iteration for point in validation.curve.points] == [1, 2, 3, 4]
     for part in range(2):
         killed(TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0), 1, 3)
         np.random.seed(part)  # the global generators must not matter
@@ -85,6 +90,52 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
         if loaded.splits:
             check_plan(loaded.plan(task), task.tables, task.topology)
     assert (true_cost.queries == 0) == (OPTIONS[case][1].get("num_envs") is None)  # only SB3 observes costs
+
+
+@EVERY
+def test_all_tensors_of_training_are_on_its_device(
+    case: str, small_suite: TaskSuite, tmp_path: Path, pretended_device: str
+) -> None:
+    """On a device that refuses tensors of the CPU. The agent is on the CPU, and so is what resumes the run."""
+    trained = learner(case, small_suite)
+    # Else SB3's optimizer keeps the weights of before the move. On a GPU it never does; LSTMs cannot be swapped.
+    torch.__future__.set_swap_module_params_on_conversion(OPTIONS[case][1].keys() >= STABLE_BASELINES.keys())
+    trained.move_to(pretended_device)
+    before = trained.weights()
+
+    def stop(learner: Learner, _: Report) -> None:
+        if learner.iteration == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TrainingRun(trained, tmp_path, {}).run(stop)
+    assert any(not np.array_equal(array, before[name]) for name, array in trained.weights().items())
+    on_cpu = learner(case, small_suite)
+    TrainingRun(on_cpu, tmp_path, {}, resume=True)
+    placements = [each.agent().place(small_suite[0]) for each in (trained, on_cpu)]
+    assert np.array_equal(*placements)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@EVERY
+def test_training_on_a_gpu_leaves_an_agent_for_the_cpu(case: str, small_suite: TaskSuite, tmp_path: Path) -> None:
+    trained = learner(case, small_suite)
+    trained.move_to("cuda")
+    agent = TrainingRun(trained, tmp_path, {}).run()
+    on_cpu = learner(case, small_suite)
+    TrainingRun(on_cpu, tmp_path, {}, resume=True)
+    assert np.array_equal(on_cpu.agent().place(small_suite[0]), agent.place(small_suite[0]))
+
+
+def test_only_devices_that_are_there_are_trained_on(small_suite: TaskSuite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidOptionError, match="must be cpu or cuda, not 'tpu'"):
+        make_learner("rnn", small_suite, device="tpu")
+    with pytest.raises(InvalidOptionError, match="can train on no GPU"):
+        make_learner("rnn", small_suite, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(InvalidOptionError, match="walk is trained on CPUs only"):
+        make_learner("walk", small_suite, device="cuda")
 
 
 @EVERY

@@ -1,0 +1,111 @@
+"""Validation of a learner: the same few of its tasks are answered after each iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.training.curve import Curve, Point, load_curve
+from shard_gym.agents.training.learner import Learner
+from shard_gym.checks import checked_count
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import evaluate
+from shard_gym.io.files import write_json
+from shard_gym.problems import problem_of
+from shard_gym.tasks import Suite
+from shard_gym.text import counted
+
+NUM_TASKS = 5  # that are answered where the number is not given
+
+MAX_POINTS = 50
+"""Points of a curve at most. A longer run is validated after every second iteration, or every third, and so on."""
+
+
+class Validation:
+    """The same few tasks of a learner's suite, spread over its sizes, answered by its agent as training goes on.
+
+    Copies of the agent answer them, their costs are not counted, and no random number of training is drawn: the run
+    ends bit by bit like one that is not validated.
+
+    Args:
+        learner: makes the agents.
+        rivals: simple agents, at least one; the reference is the one that fails on the fewest tasks, at the least cost.
+        count: the number of tasks; all of the suite if it has fewer.
+
+    Attributes:
+        curve: what was found so far.
+
+    Raises:
+        InvalidOptionError: `count` is no positive integer.
+        MeasurementError: costs are measured, and none of a rival's answers could be.
+    """
+
+    def __init__(self, learner: Learner, rivals: Sequence[Agent], count: int = NUM_TASKS) -> None:
+        suite, problem = learner.suite, problem_of(learner.suite[0])
+        self._learner = learner
+        self._tasks = spread_over_sizes(suite, checked_count("The number of tasks to validate on", count))
+        self._model = problem.model(learner.cost_model.model)
+        simple = [evaluate(agent, self._tasks, self._model) for agent in rivals]
+        best = min(simple, key=lambda each: (each.failures, each.mean_cost_ms))
+        self._reference_ms = best.costs_ms
+        names = [task.name for task in self._tasks]
+        self.curve = Curve(learner.name, suite.name, suite.split, best.cost_model, names, best.agent)
+
+    @staticmethod
+    def is_cheap(learner: Learner) -> bool:
+        """Whether the tasks are answered and scored in moments: not where costs are measured."""
+        return learner.answers_quickly and isinstance(learner.cost_model, AdditiveCostModel)
+
+    @property
+    def last(self) -> str:
+        """The last point in words; empty before the first one."""
+        return self.curve.said(self.curve.points[-1]) if self.curve.points else ""
+
+    def resume(self, path: Path) -> None:
+        """Go on with the curve in `path`, if there is one, after the iterations that the learner has done.
+
+        Raises:
+            InvalidOptionError: it is of other tasks.
+            DamagedFileError: it is no curve.
+        """
+        if not path.exists():
+            return
+        found = load_curve(path)
+        if replace(found, points=[]) != replace(self.curve, points=[]):
+            raise InvalidOptionError(
+                f"The curve in {path} is of {counted(len(found.tasks), 'task')} beside {found.reference}, not of "
+                f"{counted(len(self.curve.tasks), 'task')} beside {self.curve.reference}. Validate on as many tasks as "
+                "before, or remove the file to begin another curve."
+            )
+        self.curve.points = [each for each in found.points if each.iteration <= self._learner.iteration]
+
+    def add(self) -> Point | None:
+        """Validate the agent of now, if the curve shall have a point after the learner's iterations."""
+        learner = self._learner
+        every = math.ceil(learner.iterations / MAX_POINTS)
+        if learner.iteration % every and learner.iteration != learner.iterations:
+            return None
+        learner.on_stage("validating")
+        found = evaluate(learner.agent(), self._tasks, self._model)
+        ratio = float((found.costs_ms / self._reference_ms).mean())
+        point = Point(learner.iteration, learner.true_cost_queries, found.mean_cost_ms, ratio - 1.0, found.failures)
+        self.curve.points.append(point)
+        return point
+
+    def save(self, path: Path) -> None:
+        """Write the curve, atomically."""
+        write_json(path, asdict(self.curve))
+
+
+def spread_over_sizes(suite: Suite[Any], count: int) -> Suite[Any]:
+    """`count` tasks of a suite, evenly spaced in the order of their devices and tables; all if it has no more."""
+    order = sorted(suite, key=lambda task: (task.num_devices, task.num_tables))
+    chosen = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    return replace(suite, tasks=tuple(order[each] for each in chosen.tolist()))
