@@ -13,7 +13,6 @@ changes is known in O(1) (`PooledCostModel.costs_with_one`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -100,7 +99,7 @@ class PooledCostModel(NeuralCostModel):
         used = data.loads[..., cls.num_sums] > 0
         scale = np.ones((len(EXCHANGES), 2), np.float32)
         for (kind, link), sent in np.ndenumerate(scale):
-            sent = list(_on_links(data.loads[..., cls.shared_loads], data.cluster))[kind][link]
+            sent = _on_links(kind, data.loads[..., cls.shared_loads][..., kind], data.cluster)[link]
             scale[kind, link] = 1.0 / sent[sent > 0].mean() if (sent > 0).any() else 1.0
         return {
             **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
@@ -145,9 +144,9 @@ class PooledCostModel(NeuralCostModel):
     @override
     def all_to_alls(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         took = loads[..., :1] * 0.0
-        for kind, (near, far) in enumerate(_on_links(loads, cluster)):
+        for kind in range(len(EXCHANGES)):
             if kind == ALL_TO_ALL or (loads[..., kind] > 0).any():
-                took = took + _exchange(weights, kind, near, far)
+                took = took + _exchange(weights, kind, *_on_links(kind, loads[..., kind], cluster))
         return took * weights["phase.scale"][COMMUNICATION]
 
     @override
@@ -217,22 +216,21 @@ def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
     return np.concatenate([np.stack([*columns, gradients], axis=1), sent * (OUTPUT_BYTES / MIB)], axis=1)
 
 
-def _on_links(mib: Array, cluster: Cluster) -> Iterator[tuple[Array, Array]]:
-    """For each of `EXCHANGES`, (..., D) MiB through the link of each device inside its host, and between hosts.
+def _on_links(kind: int, mib: Array, cluster: Cluster) -> tuple[Array, Array]:
+    """(..., D) MiB of an exchange through the link of each device inside its host, and between hosts.
 
-    The larger of what it sends and receives; `mib` is (..., D, at least 4), what each device exchanges.
+    The larger of what it sends and receives; `mib` is (..., D), what each device exchanges.
     """
     count: Array = cluster.num_devices
     count, peers = count[..., None], cluster.num_peers
-    for kind in (ALL_REDUCE, HOST_REDUCE_SCATTER):
-        yield _of_sums(kind, mib[..., kind], peers, count)
+    if kind in (ALL_REDUCE, HOST_REDUCE_SCATTER):
+        return _of_sums(kind, mib, peers, count)
     others = (count - 1.0 - peers) * cluster.device_mask
-    for kind in (REDUCE_SCATTER, ALL_TO_ALL):
-        own = mib[..., kind]
-        total = own.sum(-1)[..., None]
-        of_host = net.sums_between(own, cluster.host_begin, cluster.host_end)
-        near = net.larger(own * peers, (of_host - own) * cluster.device_mask)
-        yield near / count, net.larger(own * others, (total - of_host) * (others > 0)) / count
+    of_host = net.sums_between(mib, cluster.host_begin, cluster.host_end)
+    near = net.larger(mib * peers, (of_host - mib) * cluster.device_mask) / count
+    if not cluster.crosses_hosts.any():
+        return near, near * 0.0
+    return near, net.larger(mib * others, (mib.sum(-1)[..., None] - of_host) * (others > 0)) / count
 
 
 def _of_sums(kind: int, mib: Array, peers: Array, count: Array) -> tuple[Array, Array]:
@@ -250,9 +248,13 @@ def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
     """
     inside, across = (
         _curve(_positive(weights["exchange.curve"][kind, link]), mib * weights["exchange.scale"][kind, link])
+        if link == 0 or (mib > 0).any()
+        else 0.0
         for link, mib in enumerate((near, far))
     )
-    busy = inside + across if kind == HOST_REDUCE_SCATTER else net.larger(inside, across)
+    busy = inside
+    if not isinstance(across, float):
+        busy = inside + across if kind == HOST_REDUCE_SCATTER else net.larger(inside, across)
     return (busy + _positive(weights["exchange.latency"][kind])) * (near + far > 0)[..., None]
 
 
@@ -263,6 +265,7 @@ def _positive(weights: Array) -> Array:
 def _curve(slopes: Array, amounts: Array) -> Array:
     """(..., 2) values of two curves at (...) amounts: sums of min(amount, knot), and of the amount, by their slopes."""
     if isinstance(amounts, np.ndarray):
+        amounts = amounts.astype(np.float32)
         up_to = [np.minimum(amounts[..., None], KNOTS), amounts[..., None]]
     else:
         up_to = [amounts[..., None].minimum(amounts.new_tensor(KNOTS)), amounts[..., None]]

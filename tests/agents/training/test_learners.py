@@ -94,7 +94,11 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
 
 @EVERY
 def test_all_tensors_of_training_are_on_its_device(
-    case: str, small_suite: TaskSuite, tmp_path: Path, pretended_device: str
+    case: str,
+    small_suite: TaskSuite,
+    random_task: Callable[..., Task],
+    tmp_path: Path,
+    pretended_device: str,
 ) -> None:
     """On a device that refuses tensors of the CPU. The agent is on the CPU, and so is what resumes the run."""
     trained = learner(case, small_suite)
@@ -112,7 +116,8 @@ def test_all_tensors_of_training_are_on_its_device(
     assert any(not np.array_equal(array, before[name]) for name, array in trained.weights().items())
     on_cpu = learner(case, small_suite)
     TrainingRun(on_cpu, tmp_path, {}, resume=True)
-    placements = [each.agent().place(small_suite[0]) for each in (trained, on_cpu)]
+    task = random_task(np.random.default_rng(7), 7, 2)
+    placements = [each.agent().place(task) for each in (trained, on_cpu)]
     assert np.array_equal(*placements)
 
 
