@@ -62,8 +62,9 @@ class DreamShardLearner(SurrogateSearchLearner):
         **changes: Any,
     ) -> None:
         super().__init__(suite, cost_model, seed, name, preset, changes)
-        rng = np.random.default_rng([self.seed, 1])
-        self._policy = PolicyTraining(suite, rng, self.options) if isinstance(self.options, PaperOptions) else None
+        self._policy: PolicyTraining | None = None
+        if isinstance(self.options, PaperOptions):
+            self._policy = PolicyTraining(suite, self.first_weights, self.options)
         self._given: CostDataset | None = None
         self._pools: Sequence[str] = ()
         if data:

@@ -128,6 +128,7 @@ class CostNetworkLearner(PresetLearner):
 
     Attributes:
         plans: whether tables are split.
+        first_weights: the random generator of the first weights.
 
     Raises:
         InvalidOptionError: tasks may be split, and the cost model does not estimate sharded tables.
@@ -157,8 +158,8 @@ class CostNetworkLearner(PresetLearner):
         super().__init__(suite, true_cost, seed, name, preset, changes)
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
-        rng = np.random.default_rng([self.seed])
-        self.network = CostNetworkTraining(self.options.architecture, rng, weight_decay)
+        self.first_weights = np.random.default_rng([self.seed])
+        self.network = CostNetworkTraining(self.options.architecture, self.first_weights, weight_decay)
 
     @override
     def _move(self, device: str) -> None:
