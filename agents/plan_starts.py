@@ -21,7 +21,8 @@ SHARE_SPLIT = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Halvings of the costliest parts in the starts of the search, for each table."""
 
 SHARE_OF_ROOM = 0.7
-"""The share that spread tables may take in the starts of the bytes that evenly spread tables leave on a device."""
+"""The share that spread tables may take in the starts of the bytes that evenly spread tables leave on a device, and of
+the smallest device."""
 
 MAX_SHARES = (0.5, 0.0, 1.0, 1.5, 2.0)
 """Tables are spread if a copy more costs all devices at most these shares of a D-th of what it costs one."""
@@ -139,13 +140,16 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     more[~options.legal[:, variants]] = np.inf
     best, share = more.argmin(axis=1), more.min(axis=1) / np.maximum(less, 1e-12)
     too_large = _least_halvings(options, task.topology.memory_cap_bytes.max()) < 0
-    # What a spread table takes from every device beyond a D-th of its bytes must be free there.
+    # What a spread table takes from every device beyond a D-th of its bytes must be free on the mean device, and what it
+    # takes must fit the smallest one.
     own = options.memory[np.arange(task.num_tables), np.array(variants)[best]]
     extra = own - options.memory[:, 0] / task.num_devices
-    room = task.topology.memory_cap_bytes.min() - options.memory[:, 0].sum() / task.num_devices
+    room = (task.topology.memory_cap_bytes.sum() - options.memory[:, 0].sum()) / task.num_devices
+    smallest = task.topology.memory_cap_bytes.min()
     order = np.argsort(np.where(too_large, -1.0, share), kind="stable")
     fits = np.zeros(task.num_tables, np.bool_)
     fits[order] = np.cumsum(extra[order]) <= SHARE_OF_ROOM * room
+    fits[order] &= np.cumsum(own[order]) <= SHARE_OF_ROOM * smallest
     legal = options.legal[:, variants].any(axis=1)
     fits, too_large = fits & legal, too_large & legal
     sets = [np.where((share < most) & fits | too_large, np.array(numbers)[best], NOT_SPREAD) for most in MAX_SHARES]

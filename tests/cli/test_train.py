@@ -65,7 +65,7 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> No
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
-        validated = r"validation [\d.]+% over lookup-greedy"
+        validated = r"validation [\d.]+% over lane-greedy"
         pattern = rf"iteration {number}/3: mean cost [\d.]+ ms, {validated}, {4 * number} cost-model evaluations"
         assert re.fullmatch(pattern, line)
 
