@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ from shard_gym.text import format_ms
 PAGE = CHECKPOINTS / "README.md"
 
 TASKS, SEED = 400, 20_260_923  # tasks drawn for a checkpoint, and the seed of the draw
+TESTED = 10  # test tasks of each suite on the page
 OPTIONS = {"iterations": 10, "measurements": 100, "cost_updates": 1_000, "cost_batch": 32}
 
 POOLS = ("dlrm-2021", "dlrm-2022")
@@ -61,9 +63,9 @@ DreamShard with the preset `dream-search`: a surrogate, trained on costs of plac
 surrogate when a task is answered; the cost model is not evaluated then. The surrogates learned from the cost model
 `analytical`, so they are as far from real hardware as that model is (docs/cost-model.md).
 
-Costs are means over the test tasks in ms, and errors are means of |estimate - cost| / cost over placements of three
-kinds: random ones, those of `size-lookup-greedy`, and the agent's own. The last are the hardest to estimate,
-because the search prefers placements whose estimate is too low. How far the placements are from the best known
+Costs are means over the first ten test tasks of each suite in ms, and errors are means of |estimate - cost| / cost over
+placements of three kinds: random ones, those of `size-lookup-greedy`, and the agent's own. The last are the hardest to
+estimate, because the search prefers placements whose estimate is too low. How far they are from the best known
 ones, beside those of all agents, is in leaderboards/README.md."""
 
 
@@ -144,8 +146,10 @@ def training_of(checkpoint: Pretrained) -> str:
 
 def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
     agent, model = load_agent(checkpoint.path), make_additive_cost_model("analytical")
-    for suite in map(load_suite, suite_names("simulated")):
+    for name in suite_names("simulated"):
+        suite = load_suite(name)
         if suite[0].topology.device.name == hardware_profile(profile).device.name:
+            suite = replace(suite, tasks=suite.tasks[:TESTED])
             evaluation = evaluate(agent, suite, model)
             errors = surrogate_errors(agent, suite, model)
             yield [suite.name, format_ms(evaluation.mean_cost_ms), str(evaluation.failures), *errors]

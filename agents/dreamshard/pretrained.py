@@ -106,8 +106,10 @@ class PretrainedDreamShard(Agent):
 def outside(task: Task) -> str:
     """Why a task lies outside of what the checkpoints saw in training, a clause; empty if it does not."""
     if not _profile_of(task):
-        names = sorted(hardware_profile(profile).device.name for profile in PRETRAINED)
-        return f"they learned {', '.join(names)}, and it is on {task.topology.device.name} with other numbers or links"
+        name, names = task.topology.device.name, sorted(hardware_profile(each).device.name for each in PRETRAINED)
+        if name in names:
+            return f"its {name} has other numbers or links than the hardware profile that they learned"
+        return f"they learned {', '.join(names)}, and it is on {name}"
     dims = task.tables.embedding_dim
     for what, (least, most), found in (
         ("devices", DEVICES, (task.num_devices, task.num_devices)),

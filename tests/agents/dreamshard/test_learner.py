@@ -257,7 +257,7 @@ def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
     slower = replace(topology.links, intra_host_gb_per_s=1.0)
     for other, says in (
         (Task("tpu", tables, replace(topology, device=replace(topology.device, name="TPU"))), "it is on TPU"),
-        (Task("slow", tables, replace(topology, links=slower)), "with other numbers or links"),
+        (Task("slow", tables, replace(topology, links=slower)), "has other numbers or links than"),
         (Task("one", tables, hardware_profile("a100-dgx").topology(1)), "2 to 128 devices, and it has 1"),
         (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),
     ):
