@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.neighbourhood import Costs
+from shard_gym.agents.neighbourhood import Costs, smoothed_ms
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import FloatArray, IntArray
@@ -26,6 +26,7 @@ FORM_SHARE = 0.6  # the probability of a change of form, and of each further one
 SPREAD_SHARE = 0.3  # of the changes of form, those of a spread table
 BLINK = 0.03  # the probability that a device is passed over for a part
 NONE = -1  # no item
+NO_ROOM = -1  # bytes free on the devices of a plan of which a part fits nowhere
 
 
 def put_at_once(
@@ -42,56 +43,56 @@ def put_at_once(
 
     Args:
         options: what the parts are of.
-        held: (D, N, K) loads of the devices before; overwritten.
-        free: (D, N) int64 bytes that they have free; overwritten.
-        put: (N, k, 2) int64, table and level of each part in order; NONE where a plan has fewer.
+        held: (D, N, K) loads of the devices before.
+        free: (D, N) int64 bytes that they have free.
+        put: (N, k, 2) int64, table and level of each part in order; then NONE where a plan has fewer.
         allowed: (k, D, N) bool, devices that a part may go to.
         stop: asked before each step whether to give up all plans.
 
     Returns:
         (N, k) int64 devices, and the (N,) costs of the plans, inf where a part found no room.
     """
-    model, (count, most, _) = options.model, put.shape
-    own = model.device_phases(held)
-    valid: NDArray[np.bool_] = np.all(free >= 0, axis=0)
+    model, (count, most, _), there = options.model, put.shape, put[..., 0] != NONE
+    order = np.argsort(-there.sum(axis=1), kind="stable")  # in each step the first plans have parts left
+    back = np.argsort(order)
+    held, free, put, allowed = held[:, order], free[:, order], put[order], allowed[..., order]
+    free[:, (free < 0).any(axis=0)] = NO_ROOM
+    own, shared = model.device_phases(held), held[..., model.shared_loads].copy()
     device = np.zeros((count, most), np.int64)
-    for step in range(most):
+    for step, left in enumerate(there.sum(axis=0).tolist()):
         if stop():
             return device, Costs(np.full(count, np.inf), np.full(count, np.inf))
-        plans = np.flatnonzero(valid & (put[:, step, 0] != NONE))
-        table, level = put[plans, step].T
+        table, level = put[:left, step].T
         memory, loads = options.memory[table, level], options.loads[table, level]
-        fits = (free[:, plans] >= memory) & allowed[step][:, plans]
-        valid[plans] = fits.any(axis=0)
-        target, which = np.nonzero(fits)
-        if not len(target):
+        fits = (free[:, :left] >= memory) & allowed[step, :, :left]
+        has_room = fits.any(axis=0)
+        free[:, :left][:, ~has_room] = NO_ROOM
+        tried = np.flatnonzero(fits)
+        if not len(tried):
             continue
-        of_plan, every = plans[which], np.arange(len(target))
-        after = model.add(held[target, of_plan], loads[which])
+        (target, plan), every = np.divmod(tried, left), np.arange(len(tried))
+        after = model.add(held[target, plan], loads[plan])
         own_after = model.device_phases(after)
-        phases, shared = own[:, of_plan], held[:, of_plan, model.shared_loads]
+        phases, outputs = own.take(plan, axis=1), shared.take(plan, axis=1)
         phases[target, every] = own_after
-        shared[target, every] = after[:, model.shared_loads]
+        outputs[target, every] = after[:, model.shared_loads]
+        phases, outputs = phases.swapaxes(0, 1), outputs.swapaxes(0, 1)
+        model.fill_communication(phases, outputs, options.cluster)
         smoothed = np.full(fits.shape, np.inf)
-        smoothed[target, which] = _costs(options, phases, shared).smoothed
-        number = np.full(fits.shape, NONE)
-        number[target, which] = every
-        best = smoothed.argmin(axis=0)
-        chosen = number[best, np.arange(len(plans))]
-        placed = chosen != NONE
-        best, plans, chosen = best[placed], plans[placed], chosen[placed]
+        smoothed.ravel()[tried] = smoothed_ms(phases)
+        plans = np.flatnonzero(has_room)
+        best = smoothed.argmin(axis=0)[plans]
+        chosen = np.searchsorted(tried, best * left + plans)
         held[best, plans], own[best, plans] = after[chosen], own_after[chosen]
-        free[best, plans] -= memory[placed]
+        shared[best, plans] = after[chosen, model.shared_loads]
+        free[best, plans] -= memory[plans]
         device[plans, step] = best
-    costs = _costs(options, own, held[..., model.shared_loads])
-    return device, Costs(np.where(valid, costs.exact, np.inf), np.where(valid, costs.smoothed, np.inf))
-
-
-def _costs(options: SplitOptions, phases: FloatArray, shared: FloatArray) -> Costs:
-    """(N,) costs from (D, N, 4) `device_phases` and (D, N, C) `shared_loads`."""
-    phases, shared = phases.swapaxes(0, 1), shared.swapaxes(0, 1)
-    options.model.fill_communication(phases, shared, options.cluster)
-    return Costs.of(phases, options.model.iteration_cost(phases, shared, options.cluster))
+    phases, shared = own.swapaxes(0, 1), shared.swapaxes(0, 1)
+    model.fill_communication(phases, shared, options.cluster)
+    costs = Costs.of(phases, model.iteration_cost(phases, shared, options.cluster))
+    valid = (free[0] != NO_ROOM)[back]
+    exact, smoothed = np.where(valid, costs.exact[back], np.inf), np.where(valid, costs.smoothed[back], np.inf)
+    return device[back], Costs(exact, smoothed)
 
 
 @dataclass(eq=False)
