@@ -140,8 +140,8 @@ def _spread_sets(options: SplitOptions) -> list[IntArray]:
     more[~options.legal[:, variants]] = np.inf
     best, share = more.argmin(axis=1), more.min(axis=1) / np.maximum(less, 1e-12)
     too_large = _least_halvings(options, task.topology.memory_cap_bytes.max()) < 0
-    # What a spread table takes from every device beyond a D-th of its bytes must be free on the mean device, and what it
-    # takes must fit the smallest one.
+    # What a spread table takes from every device beyond a D-th of its bytes must be free on the mean device, and what
+    # it takes must fit the smallest one.
     own = options.memory[np.arange(task.num_tables), np.array(variants)[best]]
     extra = own - options.memory[:, 0] / task.num_devices
     room = (task.topology.memory_cap_bytes.sum() - options.memory[:, 0].sum()) / task.num_devices
