@@ -50,14 +50,19 @@ class Costs:
     @staticmethod
     def of(phases: FloatArray, exact: FloatArray) -> Costs:
         """From the (..., D, 4) phases and the (...) exact costs."""
-        slowest = np.maximum(phases.max(axis=-2), np.finfo(float).tiny)
-        power = phases * (1.0 / slowest)[..., None, :]
-        for _ in range(SMOOTHING_SQUARES):
-            np.square(power, out=power)
-        norm = power.sum(axis=-2)
-        for _ in range(SMOOTHING_SQUARES):
-            np.sqrt(norm, out=norm)
-        return Costs(exact, np.einsum("...p,...p->...", slowest, norm))
+        return Costs(exact, smoothed_ms(phases))
+
+
+def smoothed_ms(phases: FloatArray) -> FloatArray:
+    """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases."""
+    slowest = np.maximum(phases.max(axis=-2), np.finfo(float).tiny)
+    power = phases * (1.0 / slowest)[..., None, :]
+    for _ in range(SMOOTHING_SQUARES):
+        np.square(power, out=power)
+    norm = power.sum(axis=-2)
+    for _ in range(SMOOTHING_SQUARES):
+        np.sqrt(norm, out=norm)
+    return np.asarray(np.einsum("...p,...p->...", slowest, norm))
 
 
 class Neighbourhood:

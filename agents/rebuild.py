@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.neighbourhood import Costs
+from shard_gym.agents.neighbourhood import Costs, smoothed_ms
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import FloatArray, IntArray
@@ -26,6 +26,7 @@ FORM_SHARE = 0.6  # the probability of a change of form, and of each further one
 SPREAD_SHARE = 0.3  # of the changes of form, those of a spread table
 BLINK = 0.03  # the probability that a device is passed over for a part
 NONE = -1  # no item
+NO_ROOM = -1  # bytes free on the devices of a plan of which a part fits nowhere
 
 
 def put_at_once(
@@ -42,65 +43,56 @@ def put_at_once(
 
     Args:
         options: what the parts are of.
-        held: (D, N, K) loads of the devices before; overwritten.
-        free: (D, N) int64 bytes that they have free; overwritten.
-        put: (N, k, 2) int64, table and level of each part in order; NONE where a plan has fewer.
+        held: (D, N, K) loads of the devices before.
+        free: (D, N) int64 bytes that they have free.
+        put: (N, k, 2) int64, table and level of each part in order; then NONE where a plan has fewer.
         allowed: (k, D, N) bool, devices that a part may go to.
         stop: asked before each step whether to give up all plans.
 
     Returns:
         (N, k) int64 devices, and the (N,) costs of the plans, inf where a part found no room.
     """
-    model, (count, most, _) = options.model, put.shape
-    own = model.device_phases(held)
-    valid: NDArray[np.bool_] = np.all(free >= 0, axis=0)
+    model, (count, most, _), there = options.model, put.shape, put[..., 0] != NONE
+    order = np.argsort(-there.sum(axis=1), kind="stable")  # in each step the first plans have parts left
+    back = np.argsort(order)
+    held, free, put, allowed = held[:, order], free[:, order], put[order], allowed[..., order]
+    free[:, (free < 0).any(axis=0)] = NO_ROOM
+    own, shared = model.device_phases(held), held[..., model.shared_loads].copy()
     device = np.zeros((count, most), np.int64)
-    for step in range(most):
+    for step, left in enumerate(there.sum(axis=0).tolist()):
         if stop():
             return device, Costs(np.full(count, np.inf), np.full(count, np.inf))
-        plans = np.flatnonzero(valid & (put[:, step, 0] != NONE))
-        table, level = put[plans, step].T
+        table, level = put[:left, step].T
         memory, loads = options.memory[table, level], options.loads[table, level]
-        fits = (free[:, plans] >= memory) & allowed[step][:, plans]
-        valid[plans] = fits.any(axis=0)
-        target, which = np.nonzero(fits)
-        if not len(target):
+        fits = (free[:, :left] >= memory) & allowed[step, :, :left]
+        has_room = fits.any(axis=0)
+        free[:, :left][:, ~has_room] = NO_ROOM
+        tried = np.flatnonzero(fits)
+        if not len(tried):
             continue
-        of_plan, every = plans[which], np.arange(len(target))
-        after = model.add(held[target, of_plan], loads[which])
+        (target, plan), every = np.divmod(tried, left), np.arange(len(tried))
+        after = model.add(held[target, plan], loads[plan])
         own_after = model.device_phases(after)
-        phases, shared = own[:, of_plan], held[:, of_plan, model.shared_loads]
+        phases, outputs = own.take(plan, axis=1), shared.take(plan, axis=1)
         phases[target, every] = own_after
-        shared[target, every] = after[:, model.shared_loads]
+        outputs[target, every] = after[:, model.shared_loads]
+        phases, outputs = phases.swapaxes(0, 1), outputs.swapaxes(0, 1)
+        model.fill_communication(phases, outputs, options.cluster)
         smoothed = np.full(fits.shape, np.inf)
-        smoothed[target, which] = _costs(options, phases, shared).smoothed
-        number = np.full(fits.shape, NONE)
-        number[target, which] = every
-        best = smoothed.argmin(axis=0)
-        chosen = number[best, np.arange(len(plans))]
-        placed = chosen != NONE
-        best, plans, chosen = best[placed], plans[placed], chosen[placed]
+        smoothed.ravel()[tried] = smoothed_ms(phases)
+        plans = np.flatnonzero(has_room)
+        best = smoothed.argmin(axis=0)[plans]
+        chosen = np.searchsorted(tried, best * left + plans)
         held[best, plans], own[best, plans] = after[chosen], own_after[chosen]
-        free[best, plans] -= memory[placed]
+        shared[best, plans] = after[chosen, model.shared_loads]
+        free[best, plans] -= memory[plans]
         device[plans, step] = best
-    costs = _costs(options, own, held[..., model.shared_loads])
-    return device, Costs(np.where(valid, costs.exact, np.inf), np.where(valid, costs.smoothed, np.inf))
-
-
-def _costs(options: SplitOptions, phases: FloatArray, shared: FloatArray) -> Costs:
-    """(N,) costs from (D, N, 4) `device_phases` and (D, N, C) `shared_loads`."""
-    phases, shared = phases.swapaxes(0, 1), shared.swapaxes(0, 1)
-    options.model.fill_communication(phases, shared, options.cluster)
-    return Costs.of(phases, options.model.iteration_cost(phases, shared, options.cluster))
-
-
-@dataclass(eq=False)
-class _Ruin:
-    """What is left of a plan."""
-
-    stays: NDArray[np.bool_]  # (I,) the parts that stay
-    put: list[tuple[int, int]]  # table and level of the parts to put back
-    spread: IntArray  # (T,) as in the plan
+    phases, shared = own.swapaxes(0, 1), shared.swapaxes(0, 1)
+    model.fill_communication(phases, shared, options.cluster)
+    costs = Costs.of(phases, model.iteration_cost(phases, shared, options.cluster))
+    valid = (free[0] != NO_ROOM)[back]
+    exact, smoothed = np.where(valid, costs.exact[back], np.inf), np.where(valid, costs.smoothed[back], np.inf)
+    return device[back], Costs(exact, smoothed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,19 +101,21 @@ class Rebuilt:
 
     costs: Costs
     _split: SplitTables
-    _ruins: list[_Ruin]
-    _device: IntArray
+    _stays: NDArray[np.bool_]  # (N, I), the parts that stay
+    _put: IntArray  # (N, k, 2), as in `put_at_once`
+    _device: IntArray  # (N, k), where they went
+    _spread: IntArray  # (N, T), as in a plan
 
     def plan(self, which: int) -> SplitTables:
         """Plan number `which`."""
-        split, ruin = self._split, self._ruins[which]
-        table, level = np.array(ruin.put, np.int64).reshape(-1, 2).T
+        split, stays, there = self._split, self._stays[which], self._put[which, :, 0] != NONE
+        table, level = self._put[which, there].T
         return SplitTables(
             split.options,
-            np.concatenate([split.table[ruin.stays], table]),
-            np.concatenate([split.level[ruin.stays], level]),
-            np.concatenate([split.device[ruin.stays], self._device[which, : len(table)]]),
-            ruin.spread,
+            np.concatenate([split.table[stays], table]),
+            np.concatenate([split.level[stays], level]),
+            np.concatenate([split.device[stays], self._device[which, there]]),
+            self._spread[which],
         )
 
 
@@ -131,112 +125,117 @@ class Rebuilder:
     def __init__(self, split: SplitTables, phases: FloatArray, rng: np.random.Generator) -> None:
         self._split, self._rng, self._phases = split, rng, phases
         self._options = split.options
-        self._order = np.argsort(split.device, kind="stable")
-        self._present, self._first = np.unique(split.device[self._order], return_index=True)
+        self._spread = np.flatnonzero(split.spread != NOT_SPREAD).tolist()
         self._has_forms = self._options.max_halvings > 0 or bool(self._options.spreads)
 
     def rebuild(self, stop: Callable[[], bool]) -> Rebuilt:
         """About AT_ONCE / D plans, one at least; all cost inf if `stop`, asked before each step, says so."""
         count = max(1, AT_ONCE // len(self._phases))
-        ruins = [self._ruin() for _ in range(count)]
-        put = np.full((count, max(len(ruin.put) for ruin in ruins), 2), NONE)
-        for which, ruin in enumerate(ruins):
-            if ruin.put:
-                put[which, : len(ruin.put)] = ruin.put
-        held, free = self._left(ruins)
+        stays, spread = ~self._taken(count), np.repeat(self._split.spread[None], count, axis=0)
+        put = self._sorted(count, self._changed(stays, spread))
+        held, free = self._left(stays, spread)
         allowed = self._rng.random((put.shape[1], *free.shape)) >= BLINK
         device, costs = put_at_once(self._options, held, free, put, allowed, stop)
-        return Rebuilt(costs, self._split, ruins, device)
+        return Rebuilt(costs, self._split, stays, put, device, spread)
 
-    def _left(self, ruins: list[_Ruin]) -> tuple[FloatArray, IntArray]:
+    def _left(self, stays: NDArray[np.bool_], spread: IntArray) -> tuple[FloatArray, IntArray]:
         """(D, N, K) loads of the devices with what stays, and the (D, N) bytes that they have free."""
         split, options, sums = self._split, self._options, self._options.model.num_sum_loads
-        fixed = [split.fixed()]
-        fixed = [fixed[0] if ruin.spread is split.spread else options.fixed(ruin.spread) for ruin in ruins]
-        held, free = np.stack([loads for loads, _ in fixed], axis=1), np.stack([left for _, left in fixed], axis=1)
+        fixed, left = split.fixed()
+        held, free = np.repeat(fixed[:, None], len(stays), axis=1), np.repeat(left[:, None], len(stays), axis=1)
+        for which in np.flatnonzero((spread != split.spread).any(axis=1)).tolist():
+            held[:, which], free[:, which] = options.fixed(spread[which])
         if len(split.table):
-            stays = np.stack([ruin.stays[self._order] for ruin in ruins], axis=1)
-            part = split.table[self._order], split.level[self._order]
-            loads = options.loads[part][:, None] * stays[..., None]
-            summed = np.add.reduceat(loads[..., :sums], self._first, axis=0)
-            largest = np.maximum.reduceat(loads[..., sums:], self._first, axis=0)
-            held[self._present] = options.model.add(held[self._present], np.concatenate([summed, largest], axis=-1))
-            free[self._present] -= np.add.reduceat(options.memory[part][:, None] * stays, self._first, axis=0)
+            order = np.argsort(split.device, kind="stable")
+            present, first = np.unique(split.device[order], return_index=True)
+            stay, part = stays.T[order], (split.table[order], split.level[order])
+            loads = options.loads[part][:, None] * stay[..., None]
+            summed = np.add.reduceat(loads[..., :sums], first, axis=0)
+            largest = np.maximum.reduceat(loads[..., sums:], first, axis=0)
+            held[present] = options.model.add(held[present], np.concatenate([summed, largest], axis=-1))
+            free[present] -= np.add.reduceat(options.memory[part][:, None] * stay, first, axis=0)
         return held, free
 
-    def _ruin(self) -> _Ruin:
-        split, rng = self._split, self._rng
-        ruin = _Ruin(np.ones(len(split.table), np.bool_), [], split.spread)
-        if len(split.table):
-            ruin.stays[self._taken()] = False
-        redrawn: set[int] = set()
-        while self._has_forms and rng.random() < FORM_SHARE:
-            if (table := self._change_form(ruin, redrawn)) is not None:
-                redrawn.add(table)
-        for part in np.flatnonzero(~ruin.stays).tolist():
-            if (table := int(split.table[part])) not in redrawn:
-                ruin.put.append((table, int(split.level[part])))
-        self._sort(ruin.put)
-        return ruin
+    def _taken(self, count: int) -> NDArray[np.bool_]:
+        """(N, I) random parts of some devices, for each of N plans."""
+        rng, device, devices, parts = self._rng, self._split.device, len(self._phases), len(self._split.table)
+        large = rng.random(count) < LARGE_SHARE
+        many = np.where(large, _log_uniform(rng, 2, max(3, devices), count), rng.integers(2, 4, count))
+        size = np.where(large, _log_uniform(rng, 4, max(5, LARGEST * parts), count), rng.integers(*SMALL, count))
+        chosen = rng.random((count, devices)).argsort(axis=1)
+        slowest = self._phases.argmax(axis=0)[rng.integers(self._phases.shape[1], size=count)]
+        chosen[:, 0] = np.where(rng.random(count) < CRITICAL_SHARE, slowest, chosen[:, 0])
+        reached, taken = np.zeros((count, devices), np.bool_), np.zeros((count, parts), np.bool_)
+        which, rank = np.nonzero(np.arange(devices) < many[:, None])
+        reached[which, chosen[which, rank]] = True
+        reached = reached[:, device]
+        order = np.where(reached, rng.random((count, parts)), 1.0).argsort(axis=1)
+        np.put_along_axis(taken, order, np.arange(parts) < size[:, None], axis=1)
+        return taken & reached
 
-    def _taken(self) -> IntArray:
-        """Random parts of some devices."""
-        rng, devices, parts = self._rng, len(self._phases), len(self._split.table)
-        if rng.random() < LARGE_SHARE:
-            many = int(np.exp(rng.uniform(np.log(2), np.log(max(3, devices)))))
-            size = int(np.exp(rng.uniform(np.log(4), np.log(max(5, LARGEST * parts)))))
-        else:
-            many, size = int(rng.integers(2, 4)), int(rng.integers(*SMALL))
-        chosen = rng.permutation(devices)[:many]
-        if rng.random() < CRITICAL_SHARE:
-            chosen[0] = self._phases[:, rng.integers(self._phases.shape[1])].argmax()
-        reached = np.zeros(devices, np.bool_)
-        reached[chosen] = True
-        return rng.permutation(np.flatnonzero(reached[self._split.device]))[:size]
+    def _changed(self, stays: NDArray[np.bool_], spread: IntArray) -> IntArray:
+        """(M, 3) plan, table and level of the parts to put back, after changes of form in `stays` and `spread`."""
+        back, more, redrawn = ~stays, list[tuple[int, int, int]](), np.zeros_like(spread, np.bool_)
+        for which in range(len(stays) if self._has_forms else 0):
+            while self._rng.random() < FORM_SHARE:
+                table, levels = self._change_form(stays[which], spread[which], redrawn[which])
+                if table != NONE:
+                    redrawn[which, table] = True
+                    more += [(which, table, level) for level in levels]
+        plan, part = np.nonzero(back & ~redrawn[:, self._split.table])
+        kept = np.stack([plan, self._split.table[part], self._split.level[part]], axis=-1)
+        return np.concatenate([kept, np.array(more, np.int64).reshape(-1, 3)])
 
-    def _change_form(self, ruin: _Ruin, redrawn: set[int]) -> int | None:
+    def _change_form(
+        self, stays: NDArray[np.bool_], spread: IntArray, redrawn: NDArray[np.bool_]
+    ) -> tuple[int, list[int]]:
         """Halve a part that is out, merge it with another one, or give its table or a spread one any other form.
 
-        Returns the table, all parts of which to put back are then in `ruin.put`; None if it is one of `redrawn`.
+        Returns the table, NONE if it is `redrawn` already, and the levels of all its parts to put back.
         """
-        split, options, rng = self._split, self._options, self._rng
-        out, spread = np.flatnonzero(~ruin.stays), np.flatnonzero(split.spread != NOT_SPREAD)
-        if len(spread) and (not len(out) or rng.random() < SPREAD_SHARE):
-            table, part, action = int(rng.choice(spread)), NONE, 1.0
+        split, options, some = self._split, self._options, self._some
+        out = np.flatnonzero(~stays)
+        if self._spread and (not len(out) or self._rng.random() < SPREAD_SHARE):
+            table, part, level, action = some(self._spread), NONE, 0, 1.0
         elif len(out):
-            part, action = int(rng.choice(out)), rng.random()
-            table = int(split.table[part])
+            part, action = some(out), self._rng.random()
+            table, level = int(split.table[part]), int(split.level[part])
         else:
-            return None
-        if table in redrawn:
-            return None
-        own = split.table == table
-        level = int(split.level[part]) if part != NONE else 0
-        if action < 0.3 and options.can_halve(np.array(table), np.array(level)):
+            return NONE, []
+        if redrawn[table]:
+            return NONE, []
+        own = np.flatnonzero(split.table == table)
+        if action < 0.3 and level < options.max_halvings and options.legal[table, level + 1]:
             gone, put = [part], [level + 1] * 2
-        elif action < 0.6 and len(mates := np.flatnonzero(own & (split.level == level))) > 1:
-            gone, put = [part, int(rng.choice(mates[mates != part]))], [level - 1]
+        elif action < 0.6 and (mates := [mate for mate in own[split.level[own] == level].tolist() if mate != part]):
+            gone, put = [part, some(mates)], [level - 1]
         else:
-            ruin.stays[own] = False
+            stays[own] = False
             levels = np.flatnonzero(options.legal[table, : options.max_halvings + 1]).tolist()
             ways = [number for number, way in enumerate(options.spreads) if options.legal[table, way.variant]]
-            form = int(rng.integers(len(levels) + len(ways)))
-            ruin.spread = ruin.spread.copy()
-            ruin.spread[table] = ways[form - len(levels)] if form >= len(levels) else NOT_SPREAD
-            ruin.put += [(table, levels[form])] * (1 << levels[form]) if form < len(levels) else []
-            return table
-        ruin.stays[gone] = False
-        others = np.setdiff1d(np.flatnonzero(own & ~ruin.stays), gone)
-        ruin.put += [(table, each) for each in (*put, *split.level[others].tolist())]
-        return table
+            form = int(self._rng.random() * (len(levels) + len(ways)))
+            spread[table] = ways[form - len(levels)] if form >= len(levels) else NOT_SPREAD
+            return table, [levels[form]] * (1 << levels[form]) if form < len(levels) else []
+        others = [other for other in own[~stays[own]].tolist() if other not in gone]
+        stays[gone] = False
+        return table, put + split.level[others].tolist()
 
-    def _sort(self, put: list[tuple[int, int]]) -> None:
-        """The costliest first, within the classes of width or over all, or in random order."""
-        order = self._rng.random()
-        if order < 0.25:
-            self._rng.shuffle(put)
-            return
-        put.sort(key=lambda part: -self._options.part_ms[part])
-        if order < 0.5:
-            widths = self._options.task.tables.embedding_dim
-            put.sort(key=lambda part: -float(lane_share(widths[part[0]] >> part[1])))
+    def _some(self, among: Sequence[int] | IntArray) -> int:
+        return int(among[int(self._rng.random() * len(among))])
+
+    def _sorted(self, count: int, parts: IntArray) -> IntArray:
+        """(N, k, 2), `put_at_once`'s: the costliest first, within the classes of width or over all, or in any order."""
+        which, table, level = parts.T
+        order = self._rng.random(count)[which]
+        alone = np.where(order < 0.25, self._rng.random(len(parts)), -self._options.part_ms[table, level])
+        widths = self._options.task.tables.embedding_dim[table] >> level
+        parts = parts[np.lexsort((alone, np.where((order >= 0.25) & (order < 0.5), -lane_share(widths), 0.0), which))]
+        many = np.bincount(which, minlength=count)
+        put = np.full((count, many.max(), 2), NONE)
+        put[np.arange(put.shape[1]) < many[:, None]] = parts[:, 1:]
+        return put
+
+
+def _log_uniform(rng: np.random.Generator, least: float, most: float, count: int) -> IntArray:
+    """(N,) int64 from `least` to before `most`, smaller ones more often."""
+    return np.exp(rng.uniform(np.log(least), np.log(most), count)).astype(np.int64)

@@ -43,14 +43,15 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
-    crosses = np.asarray(cluster.crosses_hosts)[..., None]
     across: FloatArray | None = None
-    if crosses.any():
+    if cluster.crosses_hosts.any():
         near = _received_from_peers(output_bytes, cluster)
         others = devices - 1.0 - cluster.num_peers
         far = np.maximum(output_bytes * others, total - output_bytes - near)
         bandwidth, knee = column(cluster.inter_bytes_per_ms) * devices, column(cluster.inter_knee_bytes) * devices
-        across = np.where(crosses, link_ms(far, bandwidth, knee, column(cluster.inter_knee_extra)), 0.0)
+        across = link_ms(far, bandwidth, knee, column(cluster.inter_knee_extra))
+        if isinstance(cluster.crosses_hosts, np.ndarray):  # some may not
+            across = np.where(cluster.crosses_hosts[..., None], across, 0.0)
     else:
         near = total - output_bytes
     intra = np.maximum(output_bytes * cluster.num_peers, near)
@@ -182,15 +183,16 @@ def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
 
 def _received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) bytes of the other devices on each device's host."""
-    up_to = np.zeros((output_bytes.shape[-1] + 1, *output_bytes.shape[:-1]))  # the sum of the devices before each
-    np.cumsum(np.moveaxis(output_bytes, -1, 0), axis=0, out=up_to[1:])
+    sent = output_bytes.T
+    up_to = np.zeros((len(sent) + 1, *sent.shape[1:]))  # the sum of the devices before each
+    np.cumsum(sent, axis=0, out=up_to[1:])
     if cluster.host_begin.ndim == 1:  # one topology for all
-        return np.moveaxis(up_to[cluster.host_end] - up_to[cluster.host_begin], 0, -1) - output_bytes
-    sums = np.moveaxis(up_to, 0, -1)
+        return np.asarray((up_to[cluster.host_end] - up_to[cluster.host_begin]).T - output_bytes)
+    sums = up_to.T
     begin, end = (np.broadcast_to(each, output_bytes.shape) for each in (cluster.host_begin, cluster.host_end))
     return np.asarray(np.take_along_axis(sums, end, -1) - np.take_along_axis(sums, begin, -1) - output_bytes)
 
 
-def column(numbers: FloatArray | np.float64) -> FloatArray:
-    """(...) numbers as (..., 1), to broadcast over the devices."""
-    return np.asarray(numbers)[..., None]
+def column(numbers: FloatArray | np.float64) -> FloatArray | np.float64:
+    """(...) numbers as (..., 1), to broadcast over the devices; one number, which broadcasts faster, as it is."""
+    return numbers[..., None] if isinstance(numbers, np.ndarray) else numbers

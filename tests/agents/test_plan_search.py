@@ -125,8 +125,9 @@ def test_it_is_far_below_the_best_known_placements() -> None:
 
 def test_equal_seeds_give_equal_plans_and_others_differ() -> None:
     task = load_suite("mixdim-8")[1]
-    plans = [PlanSearchAgent(seed=seed, max_queries=20_000).plan(task) for seed in (1, 1, 2)]
-    assert plans[0] == plans[1] != plans[2]
+    first, again, *others = [PlanSearchAgent(seed=seed, max_queries=40_000).plan(task) for seed in (1, 1, 2, 3, 4)]
+    assert first == again
+    assert any(other != first for other in others)
 
 
 def test_it_keeps_to_its_budget_and_counts() -> None:
