@@ -20,7 +20,7 @@ from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.core.problem import prepare
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan, plan_of_placement
@@ -140,8 +140,13 @@ def load_search(arrays: Arrays, about: Mapping[str, Any], options: SearchOptions
     """The agent of a training run with `SearchOptions`; the errors are those of `load_agent`."""
     network = options.architecture
     require_arrays("The agent's file", arrays, prefixed(COST, network.new_weights(np.random.default_rng(0))))
-    types = tuple(name for name in network.sharding_types if name in about.get(TYPES, ()))
-    return SurrogateSearchAgent(about["agent"], network(under(COST, arrays)), options, types or (TABLE_WISE,), seed)
+    types, known = about.get(TYPES, [TABLE_WISE]), network.sharding_types
+    if not isinstance(types, list) or TABLE_WISE not in types or not set(map(str, types)) <= set(known):
+        raise InvalidCheckpointError(
+            f"{TYPES} in its metadata must be a list with {TABLE_WISE!r} and others of "
+            f"{', '.join(known)}, not {short_repr(types)}."
+        )
+    return SurrogateSearchAgent(about["agent"], network(under(COST, arrays)), options, tuple(types), seed)
 
 
 def agent_arrays(cost_weights: FloatWeights, policy_weights: FloatWeights) -> Arrays:

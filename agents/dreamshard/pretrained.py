@@ -133,5 +133,5 @@ def _warn(reason: str, instead: str) -> None:
     warnings.warn(
         f"The task lies outside of what the DreamShard agents of the package were trained for: {reason}. {instead} "
         "answers instead. Train one for such tasks with: shard-gym train --agent dreamshard --suite NAME --out FOLDER.",
-        stacklevel=4,
+        stacklevel=3,
     )

@@ -158,9 +158,17 @@ class PooledCostModel(NeuralCostModel):
         devices: NDArray[np.int64],
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """O(M + D); equal to the inherited method but for rounding."""
-        phases = self.device_phases(new_loads)
+        """O(M + D), equal to the inherited method but for rounding, where only one exchange differs between devices.
+
+        Then the slowest device of all exchanges together is that of this one.
+        """
         before, after = device_loads[:, self.shared_loads], new_loads[:, self.shared_loads]
+        differs = [(before[:, kind] != before[0, kind]).any() for kind in range(len(EXCHANGES))]
+        changes = (after[:, : len(EXCHANGES)] != before[devices, : len(EXCHANGES)]).any(axis=0)
+        others = before[:, :ALL_TO_ALL].any(axis=0)
+        if np.count_nonzero(changes | differs) > 1 or (others.any() and not _equal_hosts(cluster)):
+            return super().costs_with_one(cluster, device_loads, own_phases, devices, new_loads)
+        phases = self.device_phases(new_loads)
         alone = before[:, -1].sum() - before[devices, -1] + after[:, -1]
         took, slowest = self._exchanged_with_one(before, devices, after, cluster)
         phases[:, COMMUNICATION] = np.where((alone > 0)[:, None], took, 0.0)
@@ -256,6 +264,10 @@ def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
     if not isinstance(across, float):
         busy = inside + across if kind == HOST_REDUCE_SCATTER else net.larger(inside, across)
     return (busy + _positive(weights["exchange.latency"][kind])) * (near + far > 0)[..., None]
+
+
+def _equal_hosts(cluster: Cluster) -> bool:
+    return bool((cluster.num_peers == cluster.num_peers[0]).all())
 
 
 def _positive(weights: Array) -> Array:
