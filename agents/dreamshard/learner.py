@@ -39,10 +39,11 @@ class DreamShardLearner(SurrogateSearchLearner):
     Args:
         preset: "dream-search" or "paper".
         data: folder of measurements (`shard-gym collect`) to learn from in place of new ones; their training part is
-            used. Nothing is measured then. A warning says if they are of other devices than the tasks have.
+            used. Nothing is measured then, and no plans are learned: it holds placements. A warning says if they are of
+            other devices than the tasks have.
 
     Raises:
-        InvalidOptionError: `data` is of tables with another workload, or tasks may be split and `data` has placements.
+        InvalidOptionError: `data` is of tables with another workload.
         DamagedFileError: `data` holds no measurements.
     """
 

@@ -6,8 +6,6 @@ neuroshard/comm_cost_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -93,11 +91,11 @@ def output_mib(tables: Tables) -> NDArray[np.float32]:
     return (values * (OUTPUT_BYTES / MIB)).astype(np.float32)
 
 
-def new_communication(rng: np.random.Generator, hidden: Sequence[int] = COMMUNICATION_SIZES) -> FloatWeights:
-    """Initial weights of `communication`, with hidden layers of these sizes."""
+def new_communication(rng: np.random.Generator) -> FloatWeights:
+    """Initial weights of `communication`."""
     return {
-        **net.new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *hidden, 1)),
-        **net.new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *hidden, 1)),
+        **net.new_mlp(rng, "forward_comm", (ROUTE_FEATURES + SKEW_FEATURES, *COMMUNICATION_SIZES, 1)),
+        **net.new_mlp(rng, "backward_comm", (ROUTE_FEATURES, *COMMUNICATION_SIZES, 1)),
         **net.new_normalization("route", ROUTE_FEATURES),
         **net.new_normalization("skew", SKEW_FEATURES),
     }
