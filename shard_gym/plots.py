@@ -84,7 +84,8 @@ def plot_costs(*evaluations: Evaluation) -> Figure:
 def plot_learning(curves: Mapping[str, Curve]) -> Figure:
     """The cost of the validation tasks of training runs over the iterations, in percent above the simple reference.
 
-    Crosses are iterations after which a task failed, which counts as its penalty.
+    Of runs of several learners it is over the evaluations of the true cost. Crosses are iterations after which a task
+    failed, which counts as its penalty.
 
     Args:
         curves: the curve of each run (see `load_curve`) by its name, all on the same tasks.
@@ -98,16 +99,19 @@ def plot_learning(curves: Mapping[str, Curve]) -> Figure:
     if first is None or not all(curve.points for curve in curves.values()):
         raise InvalidOptionError("plot_learning wants curves with points: train with a validation (--validate 5).")
     figure, axes = _new_figure()
+    several = len({curve.agent for curve in curves.values()}) > 1
     for number, (name, curve) in enumerate(curves.items()):
         if (curve.tasks, curve.reference, curve.cost_model) != (first.tasks, first.reference, first.cost_model):
             raise InvalidOptionError(f"The curve of {name} is of other tasks, or other costs, than the first one.")
-        color, done = COLORS[number % len(COLORS)], np.array([each.iteration for each in curve.points])
+        color = COLORS[number % len(COLORS)]
+        done = np.array([each.true_cost_queries if several else each.iteration for each in curve.points])
         above = np.array([100 * each.to_reference for each in curve.points])
         failed = np.array([each.failures > 0 for each in curve.points])
         axes.plot(done, above, "-" if len(done) > 1 else "o", color=color, label=name)
         axes.plot(done[failed], above[failed], "x", color=color, markersize=7)
     axes.axhline(0.0, color=GREY, linestyle="--", linewidth=1.0, label=first.reference)
-    axes.set_xlabel(f"iterations on {first.suite} ({first.split})", color=INK)
+    over = "evaluations of the true cost in training" if several else "iterations"
+    axes.set_xlabel(f"{over} on {first.suite} ({first.split})", color=INK)
     axes.set_ylabel(f"cost of {len(first.tasks)} tasks above {first.reference}, %", color=INK)
     figure.legend(loc="outside right upper", frameon=False)
     return figure

@@ -66,6 +66,12 @@ def test_learning_curves_are_drawn_in_percent_beside_the_reference() -> None:
     assert "2 tasks above lane-greedy" in axes.get_ylabel()
 
 
+def test_curves_of_several_learners_are_over_their_evaluations() -> None:
+    axes = plot_learning({"one": curve(0.5, 0.2), "other": replace(curve(0.3), agent="ppo")}).axes[0]
+    assert axes.lines[0].get_xdata().tolist() == [each.true_cost_queries for each in curve(0.5, 0.2).points]
+    assert "evaluations" in axes.get_xlabel()
+
+
 @pytest.mark.parametrize("curves", [{}, {"empty": curve()}, {"one": curve(0.1), "other": curve(0.1, tasks=1)}])
 def test_only_curves_of_the_same_tasks_are_drawn(curves: dict[str, Curve]) -> None:
     with pytest.raises(InvalidOptionError, match=r"wants curves with points|of other tasks"):

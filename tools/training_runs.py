@@ -46,7 +46,7 @@ class Run:
         """The arguments of `shard-gym` that train the agent, or go on where the training was stopped."""
         options = [word for name, value in self.options for word in ("--option", f"{name}={value}")]
         named = ["--agent", self.agent, "--suite", self.suite, "--seed", str(self.seed), *options]
-        return ["train", *named, "--out", str(self.folder(runs)), "--resume", "--no-evaluate"]
+        return ["train", *named, "--out", str(self.folder(runs)), "--resume", "--no-evaluate", "--validate", "0"]
 
 
 def train_all(
