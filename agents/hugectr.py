@@ -31,8 +31,8 @@ class HugeCTRAgent(Agent):
 
     A device costs the lookups of its shards, each table's divided by its number of shards, plus a constant for each
     shard. Tables come by descending lookups, each to the cheapest device with room and no shard of the same table.
-    Tables smaller than `replicated_gb` are data-parallel. The plan with the cheapest costliest device is returned; one
-    of them is that with all other tables row-wise.
+    Tables smaller than `replicated_gb` are data-parallel, unless no such plan fits. The plan with the cheapest
+    costliest device is returned; one of them is that with all other tables row-wise.
 
     HugeCTR splits a table's rows over as many devices as it has shards. TorchRec has no such plan, so columns are split
     here. Dims are ignored, as there, where all are equal.
@@ -72,11 +72,11 @@ class HugeCTRAgent(Agent):
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
-        rule = _Rule(task, self.replicated_gb * 1e9, self.work_ratio, self.max_shards)
-        found = [*rule.all_row_wise(), *rule.candidates(self.iterations)]
-        if not found:
-            raise NoPlacementFoundError(f"Agent 'hugectr' found no plan of task {task.name!r} that fits the memory.")
-        return min(found, key=lambda candidate: candidate[0])[1]
+        for replicated_gb in (self.replicated_gb, 0.0):
+            rule = _Rule(task, replicated_gb * 1e9, self.work_ratio, self.max_shards)
+            if found := [*rule.all_row_wise(), *rule.candidates(self.iterations)]:
+                return min(found, key=lambda candidate: candidate[0])[1]
+        raise NoPlacementFoundError(f"Agent 'hugectr' found no plan of task {task.name!r} that fits the memory.")
 
 
 class _Rule:

@@ -172,7 +172,8 @@ class PlanSearchAgent(Agent):
         found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}
         if not found:
             raise NoPlacementFoundError(
-                f"No plan of task {task.name!r} was found that fits the memory of its devices. Allow more sharding "
-                "types or shards (sharding_types, max_shards)."
+                f"No plan of task {task.name!r} was found that fits the memory of its devices with "
+                f"{', '.join(sharding_types)} and at most {self.max_shards} shards of a table. Raise the caps of the "
+                "devices, or ask an agent that may split tables more."
             )
         return search_plans(found.values(), task_rng(self.seed, task), budget).in_order()

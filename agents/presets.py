@@ -10,6 +10,7 @@ from shard_gym.checks import checked_count, checked_learning_rate
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, network_named
 from shard_gym.errors import InvalidCheckpointError, unknown_name
+from shard_gym.io.parsing import require_fields
 
 COST = "cost."  # prefix of the weights of a cost network in the file of an agent
 TYPES = "sharding_types"  # key of the sharding types that were learned, in the metadata of an agent
@@ -73,8 +74,10 @@ def preset_options(presets: Mapping[str, type[Any]], preset: str, **changes: Any
 def saved_options(presets: Mapping[str, type[Any]], about: Mapping[str, Any]) -> Any:
     """The options in the metadata of a training run; InvalidCheckpointError if there are none, or impossible ones."""
     try:
+        found = {key: about.get(key) for key in ("preset", "options")}
+        require_fields(found, {"preset": str, "options": dict}, "Its metadata")
         return preset_options(presets, about["preset"], **about["options"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"The file does not say how the agent was trained: {error}") from error
 
 

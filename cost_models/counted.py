@@ -38,6 +38,10 @@ class CountedCostModel(AdditiveCostModel):
         return self.model.fingerprint
 
     @override
+    def fingerprint_for(self, num_devices: Collection[int]) -> str:
+        return self.model.fingerprint_for(num_devices)
+
+    @override
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         return self.model.table_loads(tables, topology)
 

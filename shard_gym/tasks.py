@@ -26,7 +26,7 @@ from shard_gym.placement import Placement, check_placement, memory_used, pack_by
 from shard_gym.pools import Pool
 from shard_gym.sharding.variants import some_split_fits
 from shard_gym.tables import MAX_DIM, Tables
-from shard_gym.text import format_bytes, format_range
+from shard_gym.text import counted, format_bytes, format_range
 from shard_gym.topology import Topology
 
 MIB = 2**20
@@ -81,8 +81,9 @@ class Task:
         total_needed, total_cap = sum(needed.tolist()), sum(caps.tolist())  # int64 overflows for caps like 2**62
         if total_needed > total_cap:
             raise InvalidTaskError(
-                f"The {self.num_tables} tables of task {self.name!r} need {format_bytes(total_needed)}, "
-                f"but the {self.num_devices} devices have {format_bytes(total_cap)}. Add devices or raise the caps."
+                f"Task {self.name!r} needs {format_bytes(total_needed)} for {counted(self.num_tables, 'table')}, "
+                f"but has {format_bytes(total_cap)} on {counted(self.num_devices, 'device')}. "
+                "Add devices or raise the caps."
             )
         if self.known_placement is not None:
             known = check_placement(self.known_placement, self.tables, self.topology)

@@ -72,7 +72,7 @@ def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables)
     largest, total = int(tables.memory_bytes.max()), int(tables.memory_bytes.sum())
     fits = np.array([largest, total - largest])
     assert Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits)).num_tables == 5
-    says = r"The 5 tables of task 'x' need .*2 devices have .*Add devices"
+    says = "Task 'x' needs .* for 5 tables, but has .* on 2 devices. Add devices"
     with pytest.raises(InvalidTaskError, match=says) as error:
         Task("x", tables, PROFILE.topology(2, memory_cap_bytes=fits - np.array([0, 1])))
     assert not isinstance(error.value, TableTooLargeError)

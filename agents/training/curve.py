@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import DamagedFileError
+from shard_gym.errors import DamagedFileError, short_repr
 from shard_gym.io.files import read_json
 from shard_gym.io.parsing import require_fields
 
 CURVE = "curve.json"
+_LEAST = {"iteration": 1, "to_reference": -1}  # of the numbers of a point; of the others 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,14 @@ def load_curve(path: Path) -> Curve:
     strings = {each.name: str for each in fields(Curve) if each.type == "str"}
     found = require_fields(read_json(path), {**strings, "tasks": list, "points": list}, str(path))
     kinds: dict[str, Any] = {each.name: float if each.type == "float" else int for each in fields(Point)}
-    points = [Point(**require_fields(each, kinds, f"A point of {path}")) for each in found["points"]]
+    if not all(isinstance(name, str) for name in found["tasks"]):
+        raise DamagedFileError(f"{path} has tasks {short_repr(found['tasks'])}, but they must be names.")
+    points = list[Point]()
+    for number, each in enumerate(found["points"], start=1):
+        points.append(Point(**require_fields(each, kinds, f"Point {number} of {path}")))
+        for name, value in each.items():
+            if value < (least := _LEAST.get(name, 0)):
+                raise DamagedFileError(f"Point {number} of {path} has {name} {value}, but it must be at least {least}.")
     if [each.iteration for each in points] != sorted({each.iteration for each in points}):
         raise DamagedFileError(f"The points of {path} are not in the order of their iterations.")
     return Curve(**{**found, "points": points})

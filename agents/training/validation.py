@@ -15,12 +15,11 @@ from shard_gym.agents.training.curve import Curve, Point, load_curve
 from shard_gym.agents.training.learner import Learner
 from shard_gym.checks import checked_count
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
 from shard_gym.problems import problem_of
 from shard_gym.tasks import Suite
-from shard_gym.text import counted
 
 NUM_TASKS = 5  # that are answered where the number is not given
 
@@ -78,12 +77,12 @@ class Validation:
         if not path.exists():
             return
         found = load_curve(path)
-        if replace(found, points=[]) != replace(self.curve, points=[]):
-            raise InvalidOptionError(
-                f"The curve in {path} is of {counted(len(found.tasks), 'task')} beside {found.reference}, not of "
-                f"{counted(len(self.curve.tasks), 'task')} beside {self.curve.reference}. Validate on as many tasks as "
-                "before, or remove the file to begin another curve."
-            )
+        for name, value in vars(self.curve).items():
+            if name != "points" and (other := getattr(found, name)) != value:
+                raise InvalidOptionError(
+                    f"The curve in {path} has {name} {short_repr(other)}, not {short_repr(value)}. Validate on as many "
+                    "tasks as before, or remove the file to begin another curve."
+                )
         self.curve.points = [each for each in found.points if each.iteration <= self._learner.iteration]
 
     def add(self) -> Point | None:

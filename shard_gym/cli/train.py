@@ -122,6 +122,16 @@ def train(
             if plot is not None and validation is None:
                 raise InvalidOptionError("--plot draws the validations, and there are none; add --validate 5.")
             run = TrainingRun(learner, folder, options, resume=resume, validation=validation)
+            if (
+                plot is not None
+                and validation
+                and learner.iteration >= learner.iterations
+                and not validation.curve.points
+            ):
+                raise InvalidOptionError(
+                    f"The run in {folder} is finished, and was not validated: there is no curve for --plot to draw. "
+                    "Train in another folder for one."
+                )
             if not trained and cost.measures:
                 warn_of_load()
             if not (trained or cost.measures or data):  # the costs in `data` are of other tables
@@ -181,7 +191,7 @@ def _validation(learner: Learner, count: int | None) -> Validation | None:
     """The validation on `count` tasks; if that is not given, on `NUM_TASKS` where it is cheap."""
     if count is None:
         count = NUM_TASKS if Validation.is_cheap(learner) else 0
-    if count == 0:
+    if checked_count("--validate", count, least=0) == 0:
         return None
     problem = problem_of(learner.suite[0])
     rivals = [make_agent(name, suite=learner.suite.name) for name in problem.goals or problem.rivals]

@@ -133,9 +133,9 @@ def require_arrays(path: Path | str, arrays: Arrays, expected: Mapping[str, NDAr
             raise InvalidCheckpointError(f"{path} holds an array {name!r} that does not belong there.")
         if arrays[name].shape != expected[name].shape:
             raise InvalidCheckpointError(
-                f"{name!r} in {path} has shape {arrays[name].shape}, but {expected[name].shape} is needed."
+                f"{path} holds {name!r} with shape {arrays[name].shape}, but {expected[name].shape} is needed."
             )
         if arrays[name].dtype != expected[name].dtype:
             raise InvalidCheckpointError(
-                f"{name!r} in {path} holds {arrays[name].dtype}, but {expected[name].dtype} is needed."
+                f"{path} holds {name!r} with {arrays[name].dtype}, but {expected[name].dtype} is needed."
             )

@@ -104,7 +104,7 @@ def require_fields(record: Any, kinds: Kinds, source: str, optional: Kinds | Non
         value = record[key]
         if type(value) not in allowed and not (float in allowed and type(value) is int and is_number(value)):
             wanted = " or ".join("null" if each is type(None) else each.__name__ for each in allowed)
-            raise DamagedFileError(f"{key} of {source} must be {wanted}, not {short_repr(value)}.")
+            raise DamagedFileError(f"{source} has {key} {short_repr(value)}, but it must be {wanted}.")
     return record
 
 

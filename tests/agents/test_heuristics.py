@@ -25,6 +25,7 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
+from shard_gym.sharding import check_plan
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -216,6 +217,13 @@ def test_cost_greedy_takes_the_cheapest_device_at_every_step(random_task: Any, s
         assert taken.total_ms == pytest.approx(least, rel=1e-9)
         equal = [d for d, each in tried.items() if each.total_ms < least * (1 - 1e-9) + 1e-12]
         assert all(taken.phases_ms[placement[table]].sum() <= tried[d].phases_ms[d].sum() * (1 + 1e-9) for d in equal)
+
+
+def test_hugectr_replicates_nothing_where_replicas_do_not_fit() -> None:
+    tables = plain([1000] * 8, [16] * 8, [2.0] * 8)
+    cap = 2 * int(tables.memory_bytes[0])
+    task = Task("tiny", tables, hardware_profile("a100-dgx").topology(4, memory_cap_bytes=cap))
+    assert not check_plan(make_agent("hugectr").plan(task), tables, task.topology).split_tables
 
 
 def test_cost_greedy_counts_what_it_asks(random_task: Any) -> None:

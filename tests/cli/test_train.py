@@ -75,9 +75,9 @@ def test_without_validation_there_is_no_curve_and_nothing_to_draw(run, out: Path
     assert re.fullmatch(r"iteration 3/3: mean cost [\d.]+ ms, 12 cost-model evaluations", line)
     assert not (out / "curve.json").exists()
     picture = out.with_name("learning.png")
-    code, _, err = run(*args(out.with_name("y"), "--validate", 0, "--plot", picture))
-    assert (code, picture.exists()) == (2, False)
-    assert "--validate 5" in err
+    run.refused("--validate 5", *args(out.with_name("y"), "--validate", 0, "--plot", picture))
+    run.refused("is finished, and was not validated", *args(out, "--resume", "--plot", picture), columns=500)
+    assert not picture.exists()
 
 
 def test_the_curve_is_drawn(run, out: Path) -> None:
@@ -208,6 +208,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
         ({"cost-model": "analytic"}, "Did you mean 'analytical'?"),
         ({"device": "tpu"}, "The device to train on must be cpu or cuda, not 'tpu'."),
         ({"option": ["device=cpu"]}, "device is no option of an agent; give it with --device."),
+        ({"validate": -1}, "--validate must be an integer of at least 0, not -1."),
         ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
         ({"option": ["iterations"]}, "--option wants KEY=VALUE, such as iterations=20, not 'iterations'."),
         ({"option": ["iterations=0"]}, "iterations must be an integer of at least 1, not 0."),

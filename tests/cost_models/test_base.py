@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,14 @@ def test_a_counted_model_counts_placements_and_changes_no_number(four_tables: Ta
     counted.single_table_costs(loads, TOPOLOGY)
     assert counted.queries == 11 + len(four_tables)
     assert counted.fingerprint == MODEL.fingerprint
+
+
+def test_a_counted_model_has_the_fingerprint_of_its_model_for_some_numbers_of_devices() -> None:
+    class ByDevices(AnalyticalCostModel):
+        def fingerprint_for(self, num_devices: Collection[int]) -> str:
+            return f"{self.fingerprint}-{max(num_devices)}"
+
+    assert CountedCostModel(ByDevices()).fingerprint_for([2, 4]) == "analytical-v2-4"
 
 
 class OnArrays(AnalyticalCostModel):

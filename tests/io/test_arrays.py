@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a header that is no JSON": (save(ARRAYS, {"shard_gym": "{"}), "is damaged: .* not readable JSON"),
     "a newer schema": (save(ARRAYS, header(schema="shard-gym-weights/3")), "update shard-gym"),
     "a header that is a list": (save(ARRAYS, {"shard_gym": "[]"}), "is damaged: its header is no object"),
-    "about is a list": (save(ARRAYS, header(about=[])), "about of .* must be dict"),
+    "about is a list": (save(ARRAYS, header(about=[])), "has about .*, but it must be dict"),
     "an unknown key": (save(ARRAYS, header(more=1)), "has the unknown key 'more'"),
     "no checksum": (save(ARRAYS, {"shard_gym": json.dumps({"schema": SCHEMA, "kind": "agent", "about": {}})}), "lacks"),
     "another checksum": (save(ARRAYS, header()), "is damaged: its content is not what its SHA-256 says"),
@@ -149,8 +149,8 @@ def test_pickles_are_refused_and_not_opened(tmp_path: Path, form: str) -> None:
     [
         ({"a": None}, "The file lacks the array 'a'."),
         ({"z": np.zeros(1)}, "The file holds an array 'z' that does not belong there."),
-        ({"a": np.zeros((3, 2), np.float32)}, r"has shape \(3, 2\), but \(2, 3\) is needed"),
-        ({"b.c": np.array(3)}, r"'b.c' in The file holds int64, but float64 is needed"),
+        ({"a": np.zeros((3, 2), np.float32)}, r"holds 'a' with shape \(3, 2\), but \(2, 3\) is needed"),
+        ({"b.c": np.array(3)}, r"The file holds 'b.c' with int64, but float64 is needed"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(changes: dict[str, Any], says: str) -> None:

@@ -255,8 +255,13 @@ def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
     task = random_task(np.random.default_rng(0), 5, 2)
     tables, topology = task.tables, task.topology
     slower = replace(topology.links, intra_host_gb_per_s=1.0)
+    renamed = replace(topology, device=replace(topology.device, name="TPU"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # its numbers are those of the hardware profile
+        make_agent("dreamshard", queries=100).place(Task("renamed", tables, renamed))
+    slow = replace(renamed.device, num_sms=1)
     for other, says in (
-        (Task("tpu", tables, replace(topology, device=replace(topology.device, name="TPU"))), "it is on TPU"),
+        (Task("tpu", tables, replace(topology, device=slow)), "it is on TPU"),
         (Task("slow", tables, replace(topology, links=slower)), "has other numbers or links than"),
         (Task("one", tables, hardware_profile("a100-dgx").topology(1)), "2 to 128 devices, and it has 1"),
         (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),

@@ -87,7 +87,7 @@ def test_files_of_other_tables_are_rejected(drifting: list[DriftTask], tmp_path:
     arrays, about = load_arrays(first, "plan-table")
     for path in (first, second):
         save_arrays(path, "plan-table", {**arrays, "seconds": arrays["seconds"][:, :10]}, about)
-    with pytest.raises((InvalidCheckpointError, DamagedFileError), match=r"'seconds' in .* has shape|holds the plans"):
+    with pytest.raises((InvalidCheckpointError, DamagedFileError), match=r"'seconds' with shape|holds the plans"):
         list(plan_tables(one, MODEL, tmp_path))
 
 

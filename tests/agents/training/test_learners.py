@@ -182,9 +182,10 @@ def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_s
             with pytest.raises(InvalidCheckpointError):
                 take(damaged)
     sizes = {"hidden": 2**40, "width": 0, "max_devices": None}
-    for key, wrong in {"preset": "none", "options": {"wings": 2}, **sizes}.items():
+    for key, wrong in [("preset", "none"), ("options", {"wings": 2}), ("options", None), *sizes.items()]:
         if key in about:
-            with pytest.raises(InvalidCheckpointError):
+            says = "has options None, but it must be dict" if (key, wrong) == ("options", None) else "."
+            with pytest.raises(InvalidCheckpointError, match=says):
                 load(made.weights(), {**about, key: wrong}, model, 0)
 
 
@@ -288,7 +289,10 @@ def test_one_that_made_no_step_has_no_arrays_and_takes_none() -> None:
     ("changes", "says"),
     [
         ({"optimizer.0.step": None}, "lacks the array '0.step'"),
-        ({"optimizer.0.exp_avg": np.zeros(6, np.float32)}, r"'0.exp_avg' in The optimizer's state has shape \(6,\)"),
+        (
+            {"optimizer.0.exp_avg": np.zeros(6, np.float32)},
+            r"The optimizer's state holds '0.exp_avg' with shape \(6,\)",
+        ),
         ({"optimizer.3.step": np.zeros(())}, "'3.step' that does not belong there"),
         ({"optimizer.0.velocity": np.zeros(())}, "'0.velocity' that does not belong there"),
     ],

@@ -90,7 +90,7 @@ def test_what_is_no_agent_is_told_apart(folder: Path, tmp_path: Path, suite: Tas
         (
             {"position": np.zeros(3)},
             {"agent": "walk", "legs": 2},
-            r"not usable. 'position' in The walk has shape \(3,\)",
+            r"not usable. The walk holds 'position' with shape \(3,\)",
         ),
     ],
 )

@@ -242,10 +242,14 @@ def test_another_agent_or_other_tasks_are_rejected(make: Make, folder: Path, wal
 @pytest.mark.parametrize(
     ("arrays", "about", "says"),
     [
-        ({"position": np.zeros(2)}, {}, r"not a state of this run. 'position' in The state has shape \(2,\)"),
+        ({"position": np.zeros(2)}, {}, r"not a state of this run. The state holds 'position' with shape \(2,\)"),
         ({"position": np.zeros(())}, {"seconds": "long"}, "does not hold the progress"),
         ({"position": np.zeros(())}, {"costed": None, "failures": None}, "does not hold the progress"),
-        ({"position": np.zeros(())}, {"iteration": 1.0}, "does not hold the progress.*iteration of .* must be int"),
+        (
+            {"position": np.zeros(())},
+            {"iteration": 1.0},
+            "does not hold the progress.*has iteration 1.0, but it must be int",
+        ),
         ({"position": np.zeros(())}, {"iteration": 5}, "iteration is 5, but it must be from 0 to 4"),
         ({"position": np.zeros(())}, {"true_cost_queries": -5}, "true_cost_queries is -5, but it must be from 0"),
         ({"position": np.zeros(())}, {"failures": 10**40}, "failures is 1000.*, but it must be from 0"),

@@ -72,7 +72,7 @@ def test_what_is_no_cost_model_is_refused(path: Path, tmp_path: Path) -> None:
     [
         ({"architecture": "transformer"}, "'transformer'; known are dreamshard, .*pooled"),
         ({"architecture": ["pooled"]}, "known are"),
-        ({"architecture": "neuroshard", "version": 1}, "has shape|array"),
+        ({"architecture": "neuroshard", "version": 1}, "with shape|array"),
         ({"version": 1}, "version 1 of the network 'pooled'.* reads version 2"),
         ({"version": None}, "version None"),
         ({"card": "good"}, "no card"),
