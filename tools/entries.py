@@ -92,6 +92,7 @@ ENTRANTS = (
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
+    Entrant("torchrec-tuned", "TorchRec's planner, tuned", tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
     Entrant("ridge", "Ridge forecast", suites=DRIFTING, tracks=(REPLANNING,)),
