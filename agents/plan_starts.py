@@ -12,6 +12,7 @@ import numpy as np
 
 from shard_gym.agents.heuristics import MAX_COUNTS
 from shard_gym.agents.items import NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.priced_forms import classes_of, shapes_by_price
 from shard_gym.agents.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
@@ -32,6 +33,9 @@ FEWEST = 8  # devices that are tried for a part at least, where there are so man
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 SLOWEST = (1, 2, 4)  # tables of which the parts make devices slow, that are spread in further starts
 BEST_SETS = 2  # sets of spread tables with which the others are halved more and more
+BY_PRICE = 6
+PRICED_QUERIES = 8
+SHAPES = 1
 BY_LANES = 6  # of the cheapest, that are put on devices by lanes, too
 
 NARROW = (32, 64)
@@ -46,14 +50,20 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     devices by lanes, too.
     """
     found: list[tuple[float, SplitTables]] = []
+    has_forms = options.max_halvings > 0 or bool(options.spreads)
     shapes = {shape.key: shape for shape in _shapes(options)}
-    for split in sorted(shapes.values(), key=lambda shape: len(shape.table)):
+    for split in sorted(
+        shapes.values(),
+        key=lambda shape: (shape.spread != NOT_SPREAD).any() + len(shape.table) if not SHAPES else len(shape.table),
+    ):
         if not found or not spent():
             found += _placed([split], most_queries)
     if not found:
         found += _placed(_smaller_and_smaller(options), most_queries)
     found.sort(key=lambda each: each[0])
     yield from (split for _, split in found)
+    if has_forms and BY_PRICE:
+        yield from _by_price(options, most_queries // PRICED_QUERIES)
     best = found[:BY_LANES]
     for _, split in best:
         if not spent():
@@ -62,6 +72,11 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
 
 def _shapes(options: SplitOptions) -> Iterator[SplitTables]:
     """Sets of parts, none of which has a device yet (all are on 0)."""
+    if SHAPES < 1:
+        nothing = np.full(options.task.num_tables, NOT_SPREAD)
+        yield _unsplit(options, nothing)
+        yield from (_no_wider(options, nothing, width) for width in NARROW)
+        return
     spreads = _spread_sets(options)
     for spread in spreads:
         yield _unsplit(options, spread)
@@ -88,10 +103,28 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
     counts = np.unique(np.linspace(1, devices, min(devices, MAX_COUNTS)).astype(int)).tolist()
     choices = list(combinations_with_replacement(counts, int(of_part.max(initial=0))))
     chosen = np.unique(np.linspace(0, len(choices) - 1, min(at_most, len(choices))).astype(int))
-    limits = np.array([(*choices[choice], devices) for choice in chosen])
     alone = -options.part_ms[split.table, split.level]
+    orders = np.argsort(alone, kind="stable"), np.lexsort((alone, of_part))
+    limits = np.array([(*choices[choice], devices) for choice in chosen])
+    return [moved for _, moved in _within(split, of_part, limits, orders)]
+
+
+def _by_price(options: SplitOptions, most_queries: int) -> Iterator[SplitTables]:
+    """Plans of the forms of `priced_forms`, the parts of a class on the devices that its forms were chosen for."""
+    for split, limits in shapes_by_price(options, most_queries, BY_PRICE):
+        of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
+        alone, memory = (-each[split.table, split.level] for each in (options.part_ms, options.memory))
+        orders = [np.argsort(alone, kind="stable"), np.lexsort((alone, of_part)), np.argsort(memory, kind="stable")]
+        yield from (moved for _, moved in _within(split, of_part, limits[None], orders))
+
+
+def _within(
+    split: SplitTables, of_part: IntArray, limits: IntArray, orders: Iterable[IntArray]
+) -> Iterable[tuple[float, SplitTables]]:
+    """The cheapest plan that fits for each of the (N, C) `limits`, with its cost; the parts are put in these orders."""
+    options, devices = split.options, split.options.task.num_devices
     found: dict[int, tuple[float, SplitTables]] = {}
-    for order in (np.argsort(alone, kind="stable"), np.lexsort((alone, of_part))):
+    for order in orders:
         at_once = max(1, AT_ONCE // devices)
         for first in range(0, len(limits), at_once):
             some = limits[first : first + at_once]
@@ -104,7 +137,7 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
                 cost = float(costs.exact[which])
                 if first + which not in found or cost < found[first + which][0]:
                     found[first + which] = cost, split.moved(device[which][np.argsort(order)])
-    return [moved for _, moved in found.values()]
+    return found.values()
 
 
 def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[float, SplitTables]]:
@@ -125,7 +158,7 @@ def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[
 def _unsplit(options: SplitOptions, spread: IntArray) -> SplitTables:
     """The tables that are not spread, whole, or in as few equal parts as fit a device."""
     least = _least_halvings(options, options.task.topology.memory_cap_bytes.max())
-    return _as_parts(options, spread, np.maximum(least, 0))
+    return SplitTables.in_parts(options, spread, np.maximum(least, 0))
 
 
 def _spread_sets(options: SplitOptions) -> list[IntArray]:
@@ -222,13 +255,6 @@ def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:
     return np.where(fits.any(axis=1), fits.argmax(axis=1), -1)
 
 
-def _as_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
-    """The tables that are not spread, in equal parts by their (T,) `level`; none has a device yet (all are on 0)."""
-    table = np.flatnonzero(spread == NOT_SPREAD)
-    table = np.repeat(table, 1 << level[table])
-    return SplitTables(options, table, level[table], np.zeros(len(table), np.int64), spread)
-
-
 def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTables:
     """The tables that are not spread, halved until no part is wider than `width`, where that is possible."""
     level = np.maximum(_least_halvings(options, options.task.topology.memory_cap_bytes.max()), 0)
@@ -236,7 +262,7 @@ def _no_wider(options: SplitOptions, spread: IntArray, width: int) -> SplitTable
     every = np.arange(options.task.num_tables)
     while (halve := (dims >> level > width) & options.can_halve(every, level)).any():
         level = level + halve
-    return _as_parts(options, spread, level)
+    return SplitTables.in_parts(options, spread, level)
 
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
@@ -256,7 +282,7 @@ def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
             best = memory[:, variants].argmin(axis=1)
             smaller = memory[every, variants[best]] < memory[every, level]
             spread = np.where((least < 0) & smaller, np.array(spreads)[best], NOT_SPREAD)
-        yield _as_parts(options, spread, level)
+        yield SplitTables.in_parts(options, spread, level)
 
 
 def _halved_more_and_more(options: SplitOptions, spread: IntArray) -> Iterator[SplitTables]:
