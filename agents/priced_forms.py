@@ -115,7 +115,7 @@ class _Prices:
         weight = np.repeat((self._sizes / self._sizes.sum(axis=1, keepdims=True))[..., None], 4, axis=2)  # (N, G, 4)
         memory_price = np.zeros(used.shape)
         best, forms = np.full(count, np.inf), np.zeros((count, tables), np.int64)
-        possible = legal.any(axis=2).all(axis=1)
+        possible = legal.any(axis=2).all(axis=-1)
         for _ in range(ROUNDS):
             phases = self._phases(mean[..., :sums] + probes[:, None, None])  # (1 + K, N, D, 4)
             slowest = phases[0].max(axis=1)
@@ -135,7 +135,7 @@ class _Prices:
                 "ntk,ntg->ngk", loads[np.arange(tables), chosen], share[every[:, None], chosen], optimize=True
             )
             cost = self._phases(total[None, ..., :sums])[0].max(axis=1).sum(axis=-1)
-            fits = possible & (~used | (total[..., sums] <= 1.05 * self._room)).all(axis=1)
+            fits = possible & (~used | (total[..., sums] <= 1.05 * self._room)).all(axis=-1)
             better = fits & (cost < best)
             best, forms[better] = np.where(better, cost, best), chosen[better]
             mean += STEP * (total - mean)
