@@ -34,18 +34,19 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     or `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Those without prices are put
     on devices by lanes, too.
     """
-    found: list[tuple[float, SplitTables]] = []
     shapes = {shape.key: shape for shape in (_no_wider(options, width) for width in WIDTHS)}
-    for split in shapes.values():
-        if not found or not spent():
+    whole, *narrow = shapes.values()
+    found = list(_placed([whole], most_queries))
+    yield from (split for _, split in found)
+    if (options.max_halvings or options.spreads) and not spent():
+        yield from _by_price(options, most_queries // 6)
+    for split in narrow:
+        if not spent():
             found += _placed([split], most_queries)
     if not found:
         found += _placed(_smaller_and_smaller(options), most_queries)
-    found.sort(key=lambda each: each[0])
     yield from (split for _, split in found)
-    if (options.max_halvings or options.spreads) and not spent():
-        yield from _by_price(options, most_queries // 8)
-    for _, split in found:
+    for _, split in sorted(found, key=lambda each: each[0]):
         if not spent():
             yield from by_lanes(split, most_queries // (2 * len(found)))
 
