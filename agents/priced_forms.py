@@ -15,6 +15,10 @@ ROUNDS = 40  # in which every table takes its cheapest form, and the prices foll
 STEP = 0.2  # the share of the newest loads in those from which the prices are made
 PRICE_STEP = 0.5  # the exponent with which the price of a group of devices follows its time
 PROBE = 0.02  # the share of a load that is added to see what it costs
+FEW, MORE_SPREAD = 2, 2.0
+"""Up to so many tables a device do not balance like sand: then there are also shapes for which parts score so many times
+as much, so more tables are spread."""
+
 LARGEST_PART, LARGEST_SPREAD, LARGEST_SUM = 0.85, 0.5, 0.9  # shares of the memory of devices that are filled at most
 
 
@@ -39,7 +43,10 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
         return []
     numbers = np.unique(np.linspace(0, devices, values[-1]).round().astype(int)).tolist()
     limits = np.array([(*choice, devices) for choice in combinations_with_replacement(numbers, count - 1)])
-    return _Prices(options, classes, limits).shapes(most)
+    best, found = _Prices(options, classes, limits).shapes(most)
+    if options.task.num_tables <= FEW * devices:
+        found += _Prices(options, classes, best, MORE_SPREAD).shapes(most)[1]
+    return found
 
 
 def classes_of(options: SplitOptions, widths: IntArray) -> IntArray:
@@ -55,13 +62,14 @@ class _Prices:
     Loads have K + 1 columns, those that the model sums and the bytes.
     """
 
-    def __init__(self, options: SplitOptions, classes: IntArray, limits: IntArray) -> None:
+    def __init__(self, options: SplitOptions, classes: IntArray, limits: IntArray, dearer: float = 1.0) -> None:
         self._options, self._limits = options, limits
         task, model, sums = options.task, options.model, options.model.num_sum_loads
         devices, groups, levels = task.num_devices, limits.shape[1], options.max_halvings + 1
         every = [number for number, way in enumerate(options.spreads) if len(way.devices) == devices]
         self._spread = np.array([NOT_SPREAD] * (levels * groups) + every)
         is_part = self._spread == NOT_SPREAD
+        self._weight = np.where(is_part, dearer, 1.0)  # of the scores of forms
         variant = np.array([*np.repeat(range(levels), groups), *(options.spreads[n].variant for n in every)])
         self._level = np.where(is_part, variant, 0)
         group = np.where(is_part, np.arange(len(variant)) % groups, 0)
@@ -89,11 +97,11 @@ class _Prices:
         of_class = [options.loads[:, :levels][legal & (classes >= g)][:, sums:] for g in range(groups)]
         self._maxima = np.stack([loads.max(axis=0) for loads in of_class])  # (G, maxima)
 
-    def shapes(self, most: int) -> list[tuple[SplitTables, IntArray]]:
-        """The shapes of the `most` cheapest choices."""
+    def shapes(self, most: int) -> tuple[IntArray, list[tuple[SplitTables, IntArray]]]:
+        """The `most` cheapest choices, and the shapes of those that fit."""
         costs, chosen = self._chosen()
         best = np.argsort(costs, kind="stable")[:most]
-        return [
+        return self._limits[best], [
             (SplitTables.in_parts(self._options, self._spread[forms], self._level[forms]), self._limits[which])
             for which, forms in zip(best.tolist(), chosen[best], strict=True)
             if np.isfinite(costs[which])
@@ -130,7 +138,7 @@ class _Prices:
             price = np.concatenate([price, (memory_price / np.maximum(self._room, 1.0))[..., None]], axis=-1)
             score = np.einsum("nfg,ngk,tfk->ntf", share, price, loads, optimize=True)
             alone = np.maximum(1.01 * shortest, slowest[:, COMPUTE].sum(axis=1)[:, None, None])
-            chosen = np.where(legal & (self._alone <= alone), score, np.inf).argmin(axis=2)
+            chosen = np.where(legal & (self._alone <= alone), score * self._weight, np.inf).argmin(axis=2)
             total = np.einsum(
                 "ntk,ntg->ngk", loads[np.arange(tables), chosen], share[every[:, None], chosen], optimize=True
             )
