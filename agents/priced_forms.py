@@ -16,8 +16,8 @@ STEP = 0.2  # the share of the newest loads in those from which the prices are m
 PRICE_STEP = 0.5  # the exponent with which the price of a group of devices follows its time
 PROBE = 0.02  # the share of a load that is added to see what it costs
 FEW, MORE_SPREAD = 2, 2.0
-"""Up to so many tables a device do not balance like sand: then there are also shapes for which parts score so many times
-as much, so more tables are spread."""
+"""Up to so many tables a device do not balance like sand: then there are also shapes for which the scores of parts are
+multiplied by the second number, so more tables are spread."""
 
 LARGEST_PART, LARGEST_SPREAD, LARGEST_SUM = 0.85, 0.5, 0.9  # shares of the memory of devices that are filled at most
 
