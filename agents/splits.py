@@ -110,6 +110,13 @@ class SplitTables:
         nothing = np.full(count, NOT_SPREAD)
         return SplitTables(options, np.arange(count), np.zeros(count, np.int64), placement, nothing)
 
+    @staticmethod
+    def in_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
+        """The tables that are not spread, in equal parts by their (T,) `level`, none of which has a device yet (0)."""
+        table = np.flatnonzero(spread == NOT_SPREAD)
+        table = np.repeat(table, 1 << level[table])
+        return SplitTables(options, table, level[table], np.zeros(len(table), np.int64), spread)
+
     @property
     def key(self) -> bytes:
         """Equal for equal plans with their parts in one order."""
