@@ -96,7 +96,14 @@ ENTRANTS = (
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
     Entrant("ridge", "Ridge forecast", suites=DRIFTING, tracks=(REPLANNING,)),
-    Entrant("dreamshard-search", "DreamShard (dream-search)", "dreamshard", CORE_SUITES, options=dreamshard(SEARCH)),
+    Entrant(
+        "dreamshard-search",
+        "DreamShard (dream-search)",
+        "dreamshard",
+        (*CORE_SUITES, *SPLIT),
+        BOTH,
+        options=dreamshard(SEARCH),
+    ),
     Entrant(
         "dreamshard-search-500",
         "DreamShard (dream-search, 500 measurements)",
@@ -133,13 +140,7 @@ ENTRANTS = (
             ("splits", "splits tables", SPLIT[:1], SHARDING),
         )
     ),
-    *(
-        Entrant(name, f"NeuroShard ({preset})", "neuroshard", suites, BOTH, {"preset": preset})
-        for name, preset, suites in (
-            ("neuroshard", "search", (*MIXED[:2], *SPLIT)),
-            ("neuroshard-paper", "paper", SPLIT[:1]),
-        )
-    ),
+    Entrant("neuroshard-paper", "NeuroShard (paper)", "neuroshard", SPLIT[:1], BOTH, {"preset": "paper"}),
 )
 
 
