@@ -30,6 +30,7 @@ rebuilding between two descents. Half of the plans are left after a round, so a 
 MAX_STARTS = 16  # the cheapest of them are taken
 ACCEPTED = 0.002  # the share by which a rebuilt plan may cost more and be taken, at first, on average; it falls to 0
 MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then all plans in reach are known
+PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few
 DIGITS = 9  # after which equal costs differ by rounding
 
 
@@ -115,7 +116,7 @@ class PlanSearchAgent(Agent):
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start.
+            first start. Tasks of T tables take 1,500 T T at most.
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
@@ -167,8 +168,9 @@ class PlanSearchAgent(Agent):
 
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
-        budget = Budget(self.cost_model, self.max_queries, self.max_seconds)
-        most = max(1, int(SHARE_OF_STARTS * self.max_queries))
+        max_queries = min(self.max_queries, PER_PAIR * task.num_tables**2)
+        budget = Budget(self.cost_model, max_queries, self.max_seconds)
+        most = max(1, int(SHARE_OF_STARTS * max_queries))
         found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}
         if not found:
             raise NoPlacementFoundError(
