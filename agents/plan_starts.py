@@ -20,6 +20,7 @@ from shard_gym.tables import MAX_DIM
 
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
+PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
 BY_PRICE = 6  # sets of parts at most that are chosen by price
 
 WIDTHS = (MAX_DIM, 64, 32)
@@ -39,12 +40,14 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     found = list(_placed([whole], most_queries))
     yield from (split for _, split in found)
     if (options.max_halvings or options.spreads) and not spent():
-        yield from _by_price(options, most_queries // 6)
+        yield from _by_price(options, most_queries // 6, spent)
     for split in narrow:
         if not spent():
             found += _placed([split], most_queries)
     if not found:
-        found += _placed(_smaller_and_smaller(options), most_queries)
+        for split in _smaller_and_smaller(options):
+            if not found or not spent():
+                found += _placed([split], most_queries)
     yield from (split for _, split in found)
     for _, split in sorted(found, key=lambda each: each[0]):
         if not spent():
@@ -75,13 +78,21 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
     return [moved for _, moved in _within(split, of_part, limits, orders)]
 
 
-def _by_price(options: SplitOptions, most_queries: int) -> Iterator[SplitTables]:
-    """Plans of the forms of `priced_forms`, the parts of a class on the devices that its forms were chosen for."""
-    for split, limits in shapes_by_price(options, most_queries, BY_PRICE):
-        of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
-        alone, memory = (-each[split.table, split.level] for each in (options.part_ms, options.memory))
-        orders = [np.argsort(alone, kind="stable"), np.lexsort((alone, of_part)), np.argsort(memory, kind="stable")]
-        yield from (moved for _, moved in _within(split, of_part, limits[None], orders))
+def _by_price(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) -> Iterator[SplitTables]:
+    """Plans of the forms of `priced_forms`, the parts of a class on the devices that its forms were chosen for.
+
+    First the costliest part of each shape comes first, then the widest, then the largest, until `PUT_BY_PRICE` times
+    `most_queries` evaluations would be exceeded.
+    """
+    left, shapes = PUT_BY_PRICE * most_queries, shapes_by_price(options, most_queries, BY_PRICE)
+    for number in range(3):
+        for split, limits in shapes:
+            left -= options.task.num_devices * len(split.table)
+            if left >= 0 and not spent():
+                of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
+                alone, memory = (-each[split.table, split.level] for each in (options.part_ms, options.memory))
+                order = np.lexsort([(alone,), (alone, of_part), (memory,)][number])
+                yield from (moved for _, moved in _within(split, of_part, limits[None], [order]))
 
 
 def _within(

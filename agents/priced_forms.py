@@ -9,7 +9,7 @@ import numpy as np
 
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
-from shard_gym.cost_models.base import COMPUTE, FloatArray, IntArray
+from shard_gym.cost_models.base import COMPUTE, MAX_NUMBERS, FloatArray, IntArray
 
 ROUNDS = 40  # in which every table takes its cheapest form, and the prices follow
 STEP = 0.2  # the share of the newest loads in those from which the prices are made
@@ -36,8 +36,12 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     devices = options.task.num_devices
     widths = options.task.tables.embedding_dim[:, None] >> np.arange(options.max_halvings + 1)
     classes = classes_of(options, widths)
-    count = int(classes.max()) + 1
-    at_most = most_queries // (ROUNDS * (options.model.num_sum_loads + 2))
+    count = int(classes[options.legal[:, : classes.shape[1]]].max()) + 1
+    forms = count * classes.shape[1] + len(options.spreads)
+    at_most = min(
+        most_queries // (ROUNDS * (options.model.num_sum_loads + 2)),
+        MAX_NUMBERS // (options.task.num_tables * forms),
+    )
     values = [n for n in range(2, devices + 2) if comb(n + count - 2, count - 1) <= at_most]
     if not values:
         return []

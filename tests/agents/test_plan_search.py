@@ -37,6 +37,7 @@ from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 MODEL = make_sharding_cost_model("analytical")
 
@@ -137,6 +138,21 @@ def test_it_keeps_to_its_budget_and_counts() -> None:
     assert 20_000 <= agent.true_cost_queries(MODEL.fingerprint) <= 21_000
     assert agent.true_cost_queries("another-v1") == 0
     assert agent.search_budget == 20_000
+
+
+@pytest.mark.parametrize(("dim", "devices"), [(100, 4), (36, 1)])
+def test_dims_whose_halves_are_no_shards_are_planned(dim: int, devices: int) -> None:
+    tables = Tables.from_zipf([100_000] * 6, [dim] * 6, np.full(6, 5.0), 1.0, Workload(batch_size=8192))
+    task = Task("one dim", tables, hardware_profile("a100-dgx").topology(devices), splittable=True)
+    check_plan(PlanSearchAgent(max_queries=20_000).plan(task), tables, task.topology)
+
+
+def test_forms_by_price_keep_to_the_budget() -> None:
+    tables = load_pool("dlrm-2022").tables.select(np.arange(50)).with_dims(np.tile([32, 128], 25))
+    task = Task("many devices", tables, hardware_profile("a100-dgx").topology(64), splittable=True)
+    agent = PlanSearchAgent(max_queries=20_000)
+    agent.plan(task)
+    assert agent.cost_model.queries <= 1.1 * agent.max_queries
 
 
 def test_with_whole_tables_alone_it_places(random_task: Any) -> None:
