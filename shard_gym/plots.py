@@ -110,6 +110,7 @@ def plot_learning(curves: Mapping[str, Curve]) -> Figure:
         axes.plot(done, above, "-" if len(done) > 1 else "o", color=color, label=name)
         axes.plot(done[failed], above[failed], "x", color=color, markersize=7)
     axes.axhline(0.0, color=GREY, linestyle="--", linewidth=1.0, label=first.reference)
+    axes.locator_params(axis="x", integer=True)
     over = "evaluations of the true cost in training" if several else "iterations"
     axes.set_xlabel(f"{over} on {first.suite} ({first.split})", color=INK)
     axes.set_ylabel(f"cost of {len(first.tasks)} tasks above {first.reference}, %", color=INK)

@@ -155,6 +155,8 @@ def test_tasks_can_be_drawn_from_custom_tables(shell: Callable[[str], str]) -> N
     exec(program(OWN_TABLES, "TaskSampler("), names)
     assert isinstance(names["env"].unwrapped.task, Task)
     assert 2 <= names["env"].unwrapped.task.num_tables <= 5
+    exec(program(OWN_TABLES, "save_suite("), names)
+    assert [len(load_suite("my_suite.json", split)) for split in ("train", "test")] == [20, 10]
 
 
 def test_plans_become_those_of_torchrec(shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,6 +138,7 @@ def _profile_of(task: Task) -> str:
 def _warn(reason: str, instead: str) -> None:
     warnings.warn(
         f"The task lies outside of what the DreamShard agents of the package were trained for: {reason}. {instead} "
-        "answers instead. Train one for such tasks with: shard-gym train --agent dreamshard --suite NAME --out FOLDER.",
+        "answers instead. plan-search needs no training; or train an agent on tasks of your own "
+        "(docs/tutorials/own-tables.md).",
         stacklevel=3,
     )
