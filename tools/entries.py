@@ -104,13 +104,6 @@ ENTRANTS = (
         BOTH,
         options=dreamshard(SEARCH),
     ),
-    Entrant(
-        "dreamshard-search-500",
-        "DreamShard (dream-search, 500 measurements)",
-        "dreamshard",
-        MIXED[:1],
-        options=dreamshard(SEARCH, measurements=100),
-    ),
     Entrant("dreamshard-paper", "DreamShard (paper)", "dreamshard", CORE_SUITES, options=dreamshard("paper")),
     Entrant("rnn", "RNN policy", "rnn", CORE_SUITES),
     Entrant("surco-zero", "SurCo (zero)", "surco", MIXED[:1], options={"preset": "zero", "measurements": 20}),
