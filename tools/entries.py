@@ -49,6 +49,9 @@ DRIFTING = ("drift-strong-600", "spot-600")  # suites of replanning with entries
 SPLIT = ("shard-4", "shard-8")
 """Suites of the track of plans with entries of learned agents that split tables; of slow ones on the first."""
 
+TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16", "shard-merlin-medium-x32")
+"""Suites with entries of TorchRec's tuned planner; on larger tasks it takes minutes."""
+
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 
@@ -92,7 +95,7 @@ ENTRANTS = (
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
-    Entrant("torchrec-tuned", "TorchRec's planner, tuned", tracks=(SHARDING,)),
+    Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
     Entrant("ridge", "Ridge forecast", suites=DRIFTING, tracks=(REPLANNING,)),
