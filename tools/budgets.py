@@ -209,7 +209,7 @@ def page() -> None:
                     queries = max(each["queries"] for each in results)
                     rows.append([f"{budget:,}", method.name, f"{queries:,}", *summary(results)])
         header = ["budget", "learner", "evaluations", "above best known", "training", "placing"]
-        text.append(f"### {suite}\n\n{table(header, rows, left=2)}")
+        text.append(f"## {suite}\n\n{table(header, rows, left=2)}")
     made = f"Made on {datetime.now(timezone.utc):%d %B %Y} at commit {current_commit()[:7]} on {cpu_model()}."
     write_atomically(PAGE, with_block(PAGE, "budgets", "\n\n".join([made, *text])).encode())
 
