@@ -21,6 +21,7 @@ from shard_gym.tables import MAX_DIM
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
+LARGE = 0.2  # of the memory of a device
 BY_PRICE = 6  # sets of parts at most that are chosen by price
 
 WIDTHS = (MAX_DIM, 64, 32)
@@ -81,18 +82,24 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
 def _by_price(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) -> Iterator[SplitTables]:
     """Plans of the forms of `priced_forms`, the parts of a class on the devices that its forms were chosen for.
 
-    First the costliest part of each shape comes first, then the widest, then the largest, until `PUT_BY_PRICE` times
-    `most_queries` evaluations would be exceeded.
+    Of each shape the widest parts come first, then the costliest, and in both, where that does not fit, those that fill
+    `LARGE` of a device before all, until `PUT_BY_PRICE` times `most_queries` evaluations would be exceeded.
     """
+    large = LARGE * options.task.topology.memory_cap_bytes.mean()
     left, shapes = PUT_BY_PRICE * most_queries, shapes_by_price(options, most_queries, BY_PRICE)
-    for number in range(3):
+    for by_width in (True, False):
         for split, limits in shapes:
-            left -= options.task.num_devices * len(split.table)
-            if left >= 0 and not spent():
-                of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
-                alone, memory = (-each[split.table, split.level] for each in (options.part_ms, options.memory))
-                order = np.lexsort([(alone,), (alone, of_part), (memory,)][number])
-                yield from (moved for _, moved in _within(split, of_part, limits[None], [order]))
+            of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
+            alone, memory = options.part_ms[split.table, split.level], options.memory[split.table, split.level]
+            keys = (-alone, of_part) if by_width else (-alone,)
+            for first in ((), (-np.where(memory > large, memory, 0),)):
+                left -= options.task.num_devices * len(split.table)
+                if left < 0 or spent():
+                    return
+                moved = [each for _, each in _within(split, of_part, limits[None], [np.lexsort((*keys, *first))])]
+                yield from moved
+                if moved:
+                    break
 
 
 def _within(

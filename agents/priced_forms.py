@@ -28,10 +28,10 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     As in `plan_starts.by_lanes`, the numbers are (C,), of devices that may hold parts of the widest class, of the two
     widest, and so on. For each choice of them, or as many as `most_queries` evaluations are enough for, tables are
     given forms as if parts were as fine as sand: those of a form share their load evenly over a group of devices, the
-    ones between two of these numbers. Every load of a group has a price: what more of it costs, times the weight of the
-    group, which grows while it is the slowest. Each table takes the form that costs least. Then the loads are summed,
-    and there are new prices; the cheapest sum of all rounds counts. This is the subgradient method on the linear
-    program behind `cost_models.plan_bounds`, for any cost model.
+    ones between two of these numbers. No cost is below that of the costliest part alone. Every load of a group has a
+    price: what more of it costs, times the weight of the group, which grows while it is the slowest. Each table takes
+    the form that costs least. Then the loads are summed, and there are new prices; the cheapest sum of all rounds
+    counts. This is the subgradient method on the linear program behind `cost_models.plan_bounds`, for any cost model.
     """
     devices = options.task.num_devices
     widths = options.task.tables.embedding_dim[:, None] >> np.arange(options.max_halvings + 1)
@@ -63,18 +63,19 @@ def classes_of(options: SplitOptions, widths: IntArray) -> IntArray:
 class _Prices:
     """N choices of G groups of devices: the last axis of `limits`, (N, G). There are F forms: parts in groups, spreads.
 
-    Loads have K + 1 columns, those that the model sums and the bytes.
+    A spread over the devices of a host is one form for all hosts: its tables share their load over all devices. Loads
+    have K + 1 columns, those that the model sums and the bytes.
     """
 
     def __init__(self, options: SplitOptions, classes: IntArray, limits: IntArray, dearer: float = 1.0) -> None:
         self._options, self._limits = options, limits
         task, model, sums = options.task, options.model, options.model.num_sum_loads
         devices, groups, levels = task.num_devices, limits.shape[1], options.max_halvings + 1
-        every = [number for number, way in enumerate(options.spreads) if len(way.devices) == devices]
-        self._spread = np.array([NOT_SPREAD] * (levels * groups) + every)
+        ways = {way.variant: number for number, way in enumerate(options.spreads)}  # the last host stands for all
+        self._spread = np.array([NOT_SPREAD] * (levels * groups) + [*ways.values()])
         is_part = self._spread == NOT_SPREAD
         self._weight = np.where(is_part, dearer, 1.0)  # of the scores of forms
-        variant = np.array([*np.repeat(range(levels), groups), *(options.spreads[n].variant for n in every)])
+        variant = np.array([*np.repeat(range(levels), groups), *ways])
         self._level = np.where(is_part, variant, 0)
         group = np.where(is_part, np.arange(len(variant)) % groups, 0)
         parts = np.where(is_part, 1 << self._level, 1)
@@ -88,7 +89,8 @@ class _Prices:
         caps = np.where(member, task.topology.memory_cap_bytes[:, None], 0)
         self._room = LARGEST_SUM * caps.sum(axis=1) / np.maximum(self._sizes, 1)  # (N, G), of the mean device
         even = (np.arange(groups) == group[:, None]) / np.maximum(self._sizes, 1)[:, None]
-        self._share = np.where(is_part[:, None], even, 1.0)  # (N, F, G), of a form on a device of a group
+        hosts = [1.0] * (levels * groups) + [len(options.spreads[n].devices) / devices for n in ways.values()]
+        self._share = np.where(is_part[:, None], even, np.array(hosts)[:, None])  # (N, F, G), of a form on a device
         # A group has no wider parts than its class, so a spread table may not be wider than the narrowest group.
         least = np.where(is_part, group, self._group[:, -1:])  # (N, F)
         largest = np.where(
@@ -106,10 +108,22 @@ class _Prices:
         costs, chosen = self._chosen()
         best = np.argsort(costs, kind="stable")[:most]
         return self._limits[best], [
-            (SplitTables.in_parts(self._options, self._spread[forms], self._level[forms]), self._limits[which])
+            (SplitTables.in_parts(self._options, self._on_hosts(forms), self._level[forms]), self._limits[which])
             for which, forms in zip(best.tolist(), chosen[best], strict=True)
             if np.isfinite(costs[which])
         ]
+
+    def _on_hosts(self, forms: IntArray) -> IntArray:
+        """(T,) the spreads of the (T,) `forms`; the tables of one host each, costliest first, on the emptiest host."""
+        spread, alone = self._spread[forms], self._alone[np.arange(len(forms)), forms]
+        for variant in {self._options.spreads[number].variant for number in spread[spread != NOT_SPREAD].tolist()}:
+            ways = [number for number, way in enumerate(self._options.spreads) if way.variant == variant]
+            held, tables = np.zeros(len(ways)), np.flatnonzero(np.isin(spread, ways))
+            for table in tables[np.argsort(-alone[tables], kind="stable")].tolist():
+                host = int(held.argmin())
+                spread[table] = ways[host]
+                held[host] += alone[table]
+        return spread
 
     def _chosen(self) -> tuple[FloatArray, IntArray]:
         """(N,) ms of the best loads found, inf if none fit, and the (N, T) forms."""
@@ -146,8 +160,12 @@ class _Prices:
             total = np.einsum(
                 "ntk,ntg->ngk", loads[np.arange(tables), chosen], share[every[:, None], chosen], optimize=True
             )
-            cost = self._phases(total[None, ..., :sums])[0].max(axis=1).sum(axis=-1)
-            fits = possible & (~used | (total[..., sums] <= 1.05 * self._room)).all(axis=-1)
+            slowest = self._phases(total[None, ..., :sums])[0].max(axis=1)
+            compute = slowest[:, COMPUTE].sum(axis=1)
+            largest = self._alone[np.arange(tables), chosen].max(axis=1)  # it is no sand: one device has it
+            cost = slowest.sum(axis=1) + np.maximum(0.0, largest - compute)
+            held = np.cumsum(total[..., sums] * self._sizes, axis=1)  # narrow parts may fill devices of wide ones
+            fits = possible & (held <= 1.05 * np.cumsum(self._room * self._sizes, axis=1)).all(axis=1)
             better = fits & (cost < best)
             best, forms[better] = np.where(better, cost, best), chosen[better]
             mean += STEP * (total - mean)

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.priced_forms import shapes_by_price
+from shard_gym.agents.splits import NOT_SPREAD, SplitOptions
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -153,6 +156,18 @@ def test_forms_by_price_keep_to_the_budget() -> None:
     agent = PlanSearchAgent(max_queries=20_000)
     agent.plan(task)
     assert agent.cost_model.queries <= 1.1 * agent.max_queries
+
+
+def test_forms_by_price_put_tables_too_costly_for_a_device_on_a_host_each() -> None:
+    rows, pooling = [2_000_000] * 4 + [100_000] * 60, [200.0] * 4 + [5.0] * 60
+    tables = Tables.from_zipf(rows, [16] * 64, np.array(pooling), 1.0, Workload(batch_size=65_536))
+    task = Task("hosts", tables, hardware_profile("v100-nvlink").topology(16, devices_per_host=4), splittable=True)
+    options = SplitOptions(task, CountedShardingModel(MODEL), SHARDING_TYPES, max_shards=8)
+    split, _ = shapes_by_price(options, 100_000, most=1)[0]
+    spreads = [options.spreads[number] for number in split.spread[split.spread != NOT_SPREAD].tolist()]
+    assert [spread.sharding_type for spread in spreads] == ["table_row_wise"] * 4
+    assert sorted(spread.host for spread in spreads) == [0, 1, 2, 3]
+    assert (split.spread[4:] == NOT_SPREAD).all()
 
 
 def test_with_whole_tables_alone_it_places(random_task: Any) -> None:
