@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.priced_forms import shapes_by_price
-from shard_gym.agents.splits import NOT_SPREAD, SplitOptions
+from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import (
@@ -168,6 +169,25 @@ def test_forms_by_price_put_tables_too_costly_for_a_device_on_a_host_each() -> N
     assert [spread.sharding_type for spread in spreads] == ["table_row_wise"] * 4
     assert sorted(spread.host for spread in spreads) == [0, 1, 2, 3]
     assert (split.spread[4:] == NOT_SPREAD).all()
+
+
+def test_large_parts_come_first_where_forms_by_price_would_not_fit() -> None:
+    """Put by cost alone, the parts of the best forms of these tables leave no device with room for the last one."""
+    rng, pool = np.random.default_rng(1), load_pool("dlrm-2022").tables
+    tables = pool.select(rng.choice(len(pool), 47, replace=False)).with_dims(rng.choice([8, 32, 64, 256, 512], 47))
+    cap = int(1.3 * tables.memory_bytes.sum() / 21)
+    topology = hardware_profile("v100-nvlink").topology(21, memory_cap_bytes=cap)
+    task = Task("short memory", tables, topology, splittable=True)
+    options = SplitOptions(task, CountedShardingModel(MODEL), SHARDING_TYPES, max_shards=8)
+    (best, _), *_ = shapes_by_price(options, 100_000 // 6, most=1)
+    assert (best.spread != NOT_SPREAD).sum() == 5
+    found = starts(options, 100_000, lambda: False)
+    assert any((each.spread == best.spread).all() and _parts(each) == _parts(best) for each in found)
+
+
+def _parts(split: SplitTables) -> list[tuple[int, int]]:
+    """The (table, level) of each part."""
+    return sorted(zip(split.table.tolist(), split.level.tolist(), strict=True))
 
 
 def test_with_whole_tables_alone_it_places(random_task: Any) -> None:
