@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import runpy
 import shlex
@@ -17,6 +18,7 @@ from shard_gym.agents import AGENTS
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
 from shard_gym.leaderboard.ranking import SOLVED
+from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import PROVEN
 from shard_gym.text import format_ms
 
@@ -121,6 +123,19 @@ def test_the_suites_that_the_readme_trains_on_are_open(markdown_rows: Any) -> No
     given = {word for words in commands("README.md") if words[0] == "train" for word in words}
     trained_on = [suite for suite in suite_names() if suite in given]
     assert {rows[f"`{suite}`"][-1] for suite in trained_on if f"`{suite}`" in rows} == {"open"}
+
+
+def test_the_readme_says_how_close_dreamshard_comes_after_100_costs() -> None:
+    row = r"\| zero-query \| DreamShard \(dream-search\) \|.*\| \+([\d.]+)% \|.*\| 100 \+ 0 \| ([\w-]+)/train \|"
+    gaps = {
+        suite: float(gap) for gap, suite in re.findall(row, (REPO / "leaderboards" / "README.md").read_text("utf-8"))
+    }
+    plans = ["shard-4", "shard-8"]
+    assert sorted(gaps) == sorted([*CORE_SUITES, *plans])
+    text = " ".join(README.split())
+    placed, planned = (math.ceil(10 * max(gaps[suite] for suite in suites)) / 10 for suites in (CORE_SUITES, plans))
+    assert f"at most {placed}% above the best known placements on the {len(CORE_SUITES)} core suites" in text
+    assert f"at most {planned}% above the best known plans of `shard-4` and `shard-8`" in text
 
 
 def test_the_page_of_the_suites_describes_every_suite(markdown_rows: Any) -> None:

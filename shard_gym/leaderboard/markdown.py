@@ -24,14 +24,14 @@ from shard_gym.text import counted, format_ms, format_range, format_seconds
 
 README = "README.md"
 
-TABLES, OPEN, ROOM = "leaderboards", "open suites", "room to learn"
-"""Names of the generated blocks: all tables, the widest gaps of open suites, and the gaps on every suite."""
+TABLES, OPEN, ROOM = "leaderboards", "suites to learn", "room to learn"
+"""Names of the generated blocks: all tables, the widest gaps of suites that are not solved, the gaps on every suite."""
 
 PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/suites.md", ROOM))
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 OPEN_ROWS = 5
-"""Suites in the table of open suites."""
+"""Suites in the table of those that are not solved."""
 
 TITLES = {
     SIMULATED: "Placement suites",
@@ -128,11 +128,11 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
 
 
 def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The open suites with training tasks: the closest entries of those where `zero-query` has the widest gap."""
-    found = [board for board in leaderboards if board.rules.leagues and board.status == "open"]
+    """The suites with training tasks that are not solved: the closest entries, the widest gap of `zero-query` first."""
+    found = [board for board in leaderboards if board.rules.leagues and board.status != "solved"]
     boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
     if not boards:
-        return "No open suite has training tasks."
+        return "No suite with training tasks is left unsolved."
     boards.sort(key=lambda board: -(board.smallest_gap(LEAGUES[0]) or 0.0))
     rows = [
         (
@@ -145,19 +145,24 @@ def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
         for board in boards[:OPEN_ROWS]
     ]
     entries = ("best `zero-query` entry", "best that is not trained", "best search")
-    return table(("open suite", *entries, "best known above bounds"), rows, left=4)
+    return table(("suite", *entries, "best known above bounds"), rows, left=4)
 
 
 def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
-    """Gap and name of the closest entry of a league that fails on no task; with `learns=False` of those not trained."""
+    """Gap, name and evaluations in training of the closest entry of a league that fails on no task.
+
+    With `learns=False` of those that are not trained.
+    """
     found = [
-        (each.gap, each.verified.entry.name)
+        (each.gap, each.verified.entry.name, each.verified.entry.training.queries)
         for each in board.entries
         if each.league == league and not each.verified.failures and each.gap is not None
         if learns or not each.verified.entry.agent.learns
     ]
-    gap, name = min(found, default=(0.0, ""))
-    return f"{100 * gap:.1f}%, {escaped(name)}" if found else "-"
+    if not found:
+        return "-"
+    gap, name, queries = min(found)
+    return f"{100 * gap:.1f}%, {escaped(name)}" + (f", {queries:,} costs in training" if queries else "")
 
 
 def _plans_table(boards: Sequence[Leaderboard]) -> str:

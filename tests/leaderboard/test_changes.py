@@ -23,7 +23,7 @@ def page(block: str, table: str = "old") -> str:
 @pytest.fixture
 def before(root: Path) -> Path:
     (root / "README.md").write_text(page("leaderboards"))
-    (root.parent / "README.md").write_text(page("open suites"))
+    (root.parent / "README.md").write_text(page("suites to learn"))
     (root / "replayed.json").write_text("{}")
     return root
 
@@ -39,7 +39,7 @@ def after(before: Path, tmp_path: Path) -> Path:
 def test_new_entries_and_new_tables_are_allowed(before: Path, after: Path) -> None:
     shutil.copytree(after / ENTRY, after / "simulated/dlrm-20x4/another")
     (after / "README.md").write_text(page("leaderboards", "new"))
-    (after.parent / "README.md").write_text(page("open suites", "new"))
+    (after.parent / "README.md").write_text(page("suites to learn", "new"))
     assert check_changes(after, before) == []
 
 

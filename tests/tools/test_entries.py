@@ -24,8 +24,8 @@ def entries(tool: Callable[[str], ModuleType]) -> Any:
 
 
 def test_every_agent_enters_once(entries: Any) -> None:
-    slugs = [entrant.slug for entrant in entries.ENTRANTS]
-    assert len(set(slugs)) == len(slugs)
+    suites = [(entrant.slug, suite) for entrant in entries.ENTRANTS for suite in entrant.suites or ("all",)]
+    assert len(set(suites)) == len(suites)
     agents = {entrant.learner or entrant.slug for entrant in entries.ENTRANTS}
     known = {*agent_names("placement"), *agent_names("sharding"), *agent_names("replanning"), *LEARNERS}
     assert {"random", "dreamshard", "plan-search", "ridge"} <= agents <= known
