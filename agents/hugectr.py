@@ -158,7 +158,5 @@ class _Rule:
 
 
 def _shard_bytes(tables: Tables, shards: IntArray) -> IntArray:
-    """(T,) int64, bytes of each of `shards` equal column shards; each has the optimizer's state of all rows."""
-    workload = tables.workload
-    row_bytes = tables.embedding_dim // shards * workload.weight_bytes + workload.optimizer_bytes_per_row
-    return np.asarray(tables.num_embeddings * row_bytes)
+    """(T,) int64, bytes of each of `shards` equal column shards, with the optimizer's state."""
+    return np.asarray(tables.num_embeddings * tables.workload.row_bytes(tables.embedding_dim // shards))

@@ -18,14 +18,17 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.optim import SGD, RowWiseAdagrad
+from torchrec.optim import SGD, Adam, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import STATE_BYTES, Workload
 
 __all__ = ["PlannerError", "planned"]
+
+_OPTIMIZERS = {"adam": Adam, "rowwise_adagrad": RowWiseAdagrad, "sgd": SGD}
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def planned(
         "intra_host_bw": topology.links.intra_host_gb_per_s * 1e6,
         "inter_host_bw": topology.links.inter_host_gb_per_s * 1e6,
     }
-    caps = [int(cap + extra_bytes) for cap in topology.memory_cap_bytes]
+    caps = [int(cap * _counted_share(tables.workload) + extra_bytes) for cap in topology.memory_cap_bytes]
     constraints = _constraints(tables, topology, sharding_types, min_partition)
     planner = EmbeddingShardingPlanner(
         topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData({"hbm_cap": caps}, count)),
@@ -91,14 +94,24 @@ def _module(tables: Tables) -> EmbeddingBagCollection:
                 num_embeddings=int(tables.num_embeddings[table]),
                 embedding_dim=int(tables.embedding_dim[table]),
                 feature_names=[f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
-                data_type=DataType.FP16 if workload.weight_dtype == "fp16" else DataType.FP32,
+                data_type=DataType[workload.weight_dtype.upper()],
             )
             for table, name in enumerate(tables.names)
         ],
     )
-    optimizer = RowWiseAdagrad if workload.optimizer_bytes_per_row else SGD
-    apply_optimizer_in_backward(optimizer, module.parameters(), {"lr": 0.1})
+    apply_optimizer_in_backward(_OPTIMIZERS[workload.optimizer], module.parameters(), {"lr": 0.1})
     return module
+
+
+def _counted_share(workload: Workload) -> float:
+    """The share of the memory of tables that TorchRec counts.
+
+    It gives the moments of Adam the dtype of the weights (planner/shard_estimators.py, `_get_optimizer_multipler`);
+    they are FP32.
+    """
+    moments = workload.state.per_weight
+    counted = workload.weight_bytes * (1 + moments)
+    return counted / (workload.weight_bytes + STATE_BYTES * moments)
 
 
 def _constraints(

@@ -57,7 +57,7 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
-from shard_gym.cost_models.l2_cache import SECTOR_BYTES, l2_bytes_per_table, l2_hits, to_sectors
+from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.tables import Tables
@@ -152,7 +152,6 @@ def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     outputs = OUTPUT_BYTES * tables.embedding_dim * bags
     vectors = np.ceil(tables.embedding_dim / FULL_WARP_DIM)
     in_l2 = np.minimum(1.0, l2_bytes_per_table(tables, device) / outputs)
-    state = 2 * SECTOR_BYTES if tables.workload.optimizer_bytes_per_row else 0
     counts = np.empty((len(tables), 11))
     counts[:, ROW_VECTORS] = lookups * vectors
     counts[:, BAGS] = bags
@@ -163,7 +162,7 @@ def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     counts[:, LOOKUPS] = lookups
     counts[:, GRADIENT_DRAM_BYTES] = outputs + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
     counts[:, GRADIENT_L2_BYTES] = lookups * gradient
-    counts[:, UPDATE_BYTES] = distinct * (2 * row + state)
+    counts[:, UPDATE_BYTES] = distinct * (2 * row + 2 * state_sectors(tables))
     counts[:, UPDATE_VECTORS] = distinct * vectors
     counts[:, OUTPUTS] = outputs
     counts[:, GROUP_SHARE] = lane_share(tables.embedding_dim)

@@ -14,7 +14,9 @@ of whole tables costs exactly what the model `analytical` says of the placement.
   the backward exchange. Partial sums come back as an all-gather, which takes as long as the reduce-scatter.
 - A table that is data-parallel on several devices has a dense gradient, which is zeroed, divided and applied to all
   rows: `DENSE_UPDATE_PASSES` times its bytes at DRAM speed (TorchRec, planner/constants.py,
-  DP_ELEMENTWISE_KERNELS_PERF_FACTOR, "empirical studies"). It is added to the time of the backward.
+  DP_ELEMENTWISE_KERNELS_PERF_FACTOR, "empirical studies"). It is added to the time of the backward. An optimizer with
+  numbers for each weight, such as Adam, then reads and writes those of all rows, not only of the rows that the batch
+  reads (assumed, at DRAM speed; TorchRec's factor knows no optimizer).
 - With a communication dtype of two bytes, pooled outputs and partial sums have half the bytes. A codec reads four bytes
   and writes two of every number that a device sends, and the reverse of what it receives, at DRAM speed
   (pytorch/torchrec, distributed/fbgemm_qcomm_codec.py: FP16 and BF16). FP16 and BF16 cost the same here. Gradients of
@@ -97,8 +99,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
         loads = np.zeros((len(shards), self.num_loads))
-        loads[:, OWN_LOADS] = AnalyticalCostModel.table_loads(self, shards, topology)
         several = topology.num_devices > 1
+        dense_state = shards.workload.state.per_weight if several and sharding_type == DATA_PARALLEL else 0
+        updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
+        loads[:, OWN_LOADS] = AnalyticalCostModel.table_loads(self, updated, topology)
         exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
@@ -106,7 +110,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
             loads[:, GRADIENT_BYTES] = gradient
             if several:
-                loads[:, SORT_MS] += DENSE_UPDATE_PASSES * gradient / dram_bytes_per_ms
+                passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
+                loads[:, SORT_MS] += passes * gradient / dram_bytes_per_ms
         elif sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host:
             loads[:, HOST_PARTIAL_BYTES] = exchanged
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):

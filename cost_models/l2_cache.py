@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES
 from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec
+from shard_gym.workload import STATE_BYTES
 
 SECTOR_BYTES = 32
 """The unit of transfers from GPU memory (Lin et al., ml_perf_model analysis/inference.py, rounds each row to it)."""
@@ -19,6 +20,16 @@ WARPS_IN_FLIGHT_PER_SM = 45  # 64 warps at the occupancy of 0.71 FBGEMM's forwar
 def to_sectors(num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
     """`num_bytes` rounded up to whole sectors."""
     return -(-num_bytes // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def state_sectors(tables: Tables) -> NDArray[np.int64]:
+    """(T,) bytes of the optimizer state of a row in whole sectors, as an update reads or writes them.
+
+    Each number for a row, and each moment of a row, lies in an array of its own (pytorch/FBGEMM v1.8.0,
+    split_table_batched_embeddings_ops_training.py: momentum1, momentum2).
+    """
+    state = tables.workload.state
+    return state.per_row * SECTOR_BYTES + state.per_weight * to_sectors(STATE_BYTES * tables.embedding_dim)
 
 
 def l2_bytes_per_table(tables: Tables, device: DeviceSpec) -> NDArray[np.float64]:

@@ -153,8 +153,7 @@ def _explain_plan(
     devices = shards[:, 1]
     device_loads = model.reduce(loads, devices, topology.num_devices)
     phases, cost = model.costs(device_loads, topology.cluster())
-    workload = tables.workload
-    memory = shards[:, 3] * (shards[:, 5] * workload.weight_bytes + workload.optimizer_bytes_per_row)
+    memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
     types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
     free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
     return Explanation(

@@ -277,7 +277,7 @@ class Tables:
     @property
     def memory_bytes(self) -> NDArray[np.int64]:
         """(T,) int64, bytes of a table on its device: weights and optimizer state."""
-        return self.num_embeddings * (self.row_bytes + self.workload.optimizer_bytes_per_row)
+        return self.num_embeddings * self.workload.row_bytes(self.embedding_dim)
 
     def features(self) -> NDArray[np.float32]:
         """(T, 21) float32, DreamShard's features in the order of `FEATURE_NAMES`.

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
 
-WEIGHT_BYTES: Mapping[str, int] = {"fp16": 2, "fp32": 4}
-OPTIMIZER_BYTES_PER_ROW: Mapping[str, int] = {"sgd": 0, "rowwise_adagrad": 4}
-"""State per row (pytorch/FBGEMM, split_embedding_configs.py): exact SGD none, rowwise Adagrad one float."""
+WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+STATE_BYTES = 4
+"""Bytes of a number of the optimizer's state: FP32 whatever the weights are, FBGEMM's default."""
+
+
+class OptimizerState(NamedTuple):
+    """The numbers that an optimizer keeps: for each row, and for each weight."""
+
+    per_row: int
+    per_weight: int
+
+
+OPTIMIZER_STATES: Mapping[str, OptimizerState] = {
+    "adam": OptimizerState(0, 2),
+    "rowwise_adagrad": OptimizerState(1, 0),
+    "sgd": OptimizerState(0, 0),
+}
+"""The state of each optimizer (pytorch/FBGEMM v1.8.0, split_embedding_configs.py, `state_size_table`): exact SGD none,
+rowwise Adagrad the mean square of a row's gradients, Adam two moments of the dim of the row."""
 
 WORKLOAD_KEYS: Mapping[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 """The keys of a `Workload` in files, with the type of each value."""
@@ -25,8 +46,12 @@ class Workload:
 
     Attributes:
         batch_size: samples per iteration on all devices together (the global batch).
-        weight_dtype: "fp16" or "fp32".
-        optimizer: "sgd" or "rowwise_adagrad"; both are fused into FBGEMM's backward.
+        weight_dtype: "bf16", "fp16" or "fp32".
+        optimizer: "adam", "rowwise_adagrad" or "sgd", fused into FBGEMM's backward. Adam updates the rows that a batch
+            reads, and their moments, and leaves all others as they are.
+
+    Raises:
+        InvalidTablesError: `batch_size` is no integer from 1 to `MAX_BATCH_SIZE`, or a name is not known.
     """
 
     batch_size: int
@@ -39,7 +64,7 @@ class Workload:
                 f"batch_size must be an integer from 1 to {MAX_BATCH_SIZE:,}, not {short_repr(self.batch_size)}."
             )
         object.__setattr__(self, "batch_size", int(self.batch_size))
-        for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_BYTES_PER_ROW)):
+        for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_STATES)):
             if getattr(self, name) not in list(known):
                 raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")
 
@@ -49,6 +74,15 @@ class Workload:
         return WEIGHT_BYTES[self.weight_dtype]
 
     @property
-    def optimizer_bytes_per_row(self) -> int:
-        """Bytes of optimizer state kept for one row."""
-        return OPTIMIZER_BYTES_PER_ROW[self.optimizer]
+    def state(self) -> OptimizerState:
+        """The numbers that the optimizer keeps, `STATE_BYTES` each."""
+        return OPTIMIZER_STATES[self.optimizer]
+
+    def row_bytes(self, columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Bytes of a row with so many columns, in a table or a shard of it: its weights and its optimizer state.
+
+        What is kept for each weight splits with the columns; what is kept for each row is in every column shard, as
+        each is a table of its own for the optimizer.
+        """
+        state = STATE_BYTES * (self.state.per_row + self.state.per_weight * columns)
+        return np.asarray(columns * self.weight_bytes + state)

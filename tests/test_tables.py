@@ -61,6 +61,9 @@ def test_arrays_are_read_only_copies_with_the_documented_dtypes_and_defaults() -
         ("fp32", "sgd", 2000 * 128),
         ("fp16", "rowwise_adagrad", 2000 * 68),
         ("fp32", "rowwise_adagrad", 2000 * 132),
+        ("bf16", "rowwise_adagrad", 2000 * 68),
+        ("bf16", "adam", 2000 * (64 + 32 * 8)),
+        ("fp32", "adam", 2000 * (128 + 32 * 8)),
     ],
 )
 def test_memory_is_weights_and_optimizer_state(weight_dtype: str, optimizer: str, bytes_of_the_second: int) -> None:
@@ -185,8 +188,9 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
     [
         ({"batch_size": 2**30 + 1}, "batch_size must be an integer from 1 to 1,073,741,824, not 1073741825"),
         ({"batch_size": 1.5}, "not 1.5"),
-        ({"batch_size": 8, "weight_dtype": "int8"}, "weight_dtype must be one of .*fp16.*fp32.*not 'int8'"),
-        ({"batch_size": 8, "optimizer": "adam"}, "optimizer must be one of .*sgd.*not 'adam'"),
+        ({"batch_size": 8, "weight_dtype": "int8"}, "weight_dtype must be one of .*bf16.*fp16.*fp32.*not 'int8'"),
+        ({"batch_size": 8, "optimizer": "lamb"}, "optimizer must be one of .*adam.*rowwise_adagrad.*sgd.*not 'lamb'"),
+        ({"batch_size": 8, "optimizer": ["adam", "sgd"]}, "optimizer must be one of .*not .'adam', 'sgd'"),
     ],
 )
 def test_a_workload_that_makes_no_sense_is_a_named_error(arguments: dict[str, Any], message: str) -> None:

@@ -124,6 +124,8 @@ def _not_fitted(row: Mapping[str, Any]) -> str:
         return "bound by the host"
     if row["gpu"] == "not published":
         return "GPU not published"
+    if row["tables"].get("optimizer") == "adam":
+        return "Adam: held out from all fits"
     return "no constant depends on it" if row["quantity"] == "dram" else ""
 
 

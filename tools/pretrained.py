@@ -21,7 +21,7 @@ import tyro
 
 from shard_gym.agents import load_agent, make_agent
 from shard_gym.agents.base import Agent
-from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, DEVICES, PRETRAINED, Pretrained
+from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, DEVICES, OPTIMIZERS, PRETRAINED, Pretrained
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.run import AGENT
 from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
@@ -44,8 +44,7 @@ TASKS, SEED = 400, 20_260_923  # tasks drawn for a checkpoint, and the seed of t
 TESTED = 10  # test tasks of each suite on the page
 OPTIONS = {"iterations": 10, "measurements": 100, "cost_updates": 1_000, "cost_batch": 32}
 
-POOLS = ("dlrm-2021", "dlrm-2022")
-DTYPES, OPTIMIZERS = ("fp16", "fp32"), ("sgd", "rowwise_adagrad")
+POOLS, DTYPES = ("dlrm-2021", "dlrm-2022"), ("fp16", "fp32")
 SHARES_OF_BATCH = (1, 1, 2, 8)  # of the batch that the pool describes, one over these
 DIMS = tuple(4 << power for power in range(8))
 MOST_DEVICES, MANY = 24, 0.04  # of most tasks, and the share of those with more of them

@@ -34,6 +34,10 @@ Their batches were of 8,192 to 131,072 samples. Others are answered too: at 4,09
 than what answers instead on nine of ten tasks.
 """
 
+OPTIMIZERS = ("sgd", "rowwise_adagrad")
+"""The optimizers of the tables in training. Weights were FP16 and FP32. BF16 has the bytes and so the costs of FP16,
+and is answered like it."""
+
 
 class Pretrained(NamedTuple):
     """A checkpoint, by the name of its hardware profile."""
@@ -115,7 +119,9 @@ def outside(task: Task) -> str:
         if name in names:
             return f"its {name} has other numbers or links than the hardware profile that they learned"
         return f"they learned {', '.join(names)}, and it is on {name}"
-    dims = task.tables.embedding_dim
+    optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
+    if optimizer not in OPTIMIZERS:
+        return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"
     for what, (least, most), found in (
         ("devices", DEVICES, (task.num_devices, task.num_devices)),
         ("columns in a table", DIMS, (int(dims.min()), int(dims.max()))),

@@ -20,6 +20,7 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import OUTPUT_BYTES, AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostModel, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
+from shard_gym.cost_models.measured.executable import require_executable
 from shard_gym.cost_models.measured.job import Command, Job, Repeats, Timing, output_width
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.measurement import DETAIL_NAMES, Measurement, summary
@@ -31,7 +32,7 @@ from shard_gym.pools.meta_file import require_unpacked
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import Topology
-from shard_gym.workload import OPTIMIZER_BYTES_PER_ROW, WEIGHT_BYTES
+from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 DEVICES = ("cpu", "cuda")
 PARALLEL, SEQUENTIAL = "parallel", "sequential"
@@ -77,8 +78,8 @@ class MeasuredCostModel(CostModel):
         batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
         seed: of the lookups.
         weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.
-        optimizer: "rowwise_adagrad" or "sgd"; None for that of the tables' workload on a GPU, and for rowwise Adagrad
-            on a CPU, because FBGEMM runs every other optimizer there in a scalar loop.
+        optimizer: "rowwise_adagrad" or "sgd", or "adam" on a GPU; None for that of the tables' workload on a GPU, and
+            for rowwise Adagrad on a CPU, because FBGEMM runs every other optimizer there in a scalar loop.
         threads: of each process on a CPU. With more than one, other load on the machine slows a process down many
             times, because its threads wait for each other.
         timeout_s: limit of one measurement.
@@ -87,7 +88,8 @@ class MeasuredCostModel(CostModel):
             tables say which of the file's they are, see `recorded.RecordedLookups`.
 
     Raises:
-        InvalidOptionError: an argument has no meaning, or there is no such device here.
+        InvalidOptionError: an argument has no meaning, there is no such device here, or FBGEMM does not execute the
+            dtype or the optimizer on it (`executable.EXECUTED`).
         MissingExtraError: torch or FBGEMM is not installed.
         DamagedFileError, UnwritablePathError: `cache` or `recorded` cannot be used.
     """
@@ -117,10 +119,11 @@ class MeasuredCostModel(CostModel):
             ("device", device, DEVICES),
             ("layout", layout, LAYOUTS),
             ("weight_dtype", "fp32" if weight_dtype is None else weight_dtype, WEIGHT_BYTES),
-            ("optimizer", "sgd" if optimizer is None else optimizer, OPTIMIZER_BYTES_PER_ROW),
+            ("optimizer", "sgd" if optimizer is None else optimizer, OPTIMIZER_STATES),
         ):
             if value not in known:
                 raise unknown_name(kind, value, known)
+        require_executable(device, weight_dtype or "fp32", optimizer or "sgd")
         self.device = device
         self.layout = layout
         self.batch_size = None if batch_size is None else checked_count("batch_size", batch_size)
@@ -276,13 +279,19 @@ class MeasuredCostModel(CostModel):
         return {**self.__dict__, "_session": None}
 
     def as_measured(self, tables: Tables) -> Tables:
-        """`tables` with the batch, the dtype and the optimizer they are executed with."""
+        """`tables` with the batch, the dtype and the optimizer they are executed with.
+
+        Raises:
+            InvalidOptionError: FBGEMM does not execute those of the tables' workload on this device.
+        """
         cpu = self.device == "cpu"
         in_batch = tables if self.batch_size is None else tables.at_batch_size(self.batch_size)
-        return in_batch.with_training(
+        executed = in_batch.with_training(
             weight_dtype=self.weight_dtype or ("fp32" if cpu else None),
             optimizer=self.optimizer or ("rowwise_adagrad" if cpu else None),
         )
+        require_executable(self.device, executed.workload.weight_dtype, executed.workload.optimizer)
+        return executed
 
     def layout_of(self, num_devices: int) -> str:
         """`parallel` or `sequential`, for a task with that many devices.

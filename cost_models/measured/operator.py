@@ -29,7 +29,11 @@ FIRST_WEIGHT = 0.01
 the time of a lookup or an update does not depend on them."""
 
 _WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
-_OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
+_OPTIMIZERS = {
+    "adam": EmbOptimType.ADAM,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "sgd": EmbOptimType.EXACT_SGD,
+}
 Batch = tuple[Tensor, Tensor]  # indices and offsets in FBGEMM's layout, on the device
 
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 from shard_gym.cost_models.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray, largest_of_others
-from shard_gym.cost_models.l2_cache import to_sectors
+from shard_gym.cost_models.l2_cache import SECTOR_BYTES, state_sectors, to_sectors
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
@@ -34,7 +34,7 @@ from shard_gym.topology import Cluster, Topology
 WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mib", "distinct_mib", "gradient_mib")
 """Kinds of work on a device: millions, and MiB in whole sectors of memory.
 
-A vector is the part of a row, up to 128 columns, that a warp reads at once; states are those of the optimizer."""
+A vector is the part of a row, up to 128 columns, that a warp reads at once; states are sectors of the optimizer's."""
 
 EXCHANGES = ("all_reduce", "host_reduce_scatter", "reduce_scatter", "all_to_all")
 """What devices exchange: dense gradients of replicas, partial sums of blocks on a host and on all, pooled outputs."""
@@ -211,7 +211,7 @@ def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
     """(S, W) float64, the work of one batch for each shard, in the order of `WORK`, and its MiB in each exchange."""
     lookups, bags = shards.lookups_per_batch, shards.workload.batch_size * shards.num_features
     vectors, row = np.ceil(shards.embedding_dim / FULL_WARP_DIM), to_sectors(shards.row_bytes)
-    states = shards.distinct_rows * bool(shards.workload.optimizer_bytes_per_row)
+    states = shards.distinct_rows * (state_sectors(shards) // SECTOR_BYTES)
     sent = np.zeros((len(shards), len(EXCHANGES)))
     kind = EXCHANGE_OF[sharding_type]
     sent[:, kind] = shards.embedding_dim * (shards.num_embeddings if kind == ALL_REDUCE else bags)

@@ -68,8 +68,8 @@ def place(
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
-        weight_dtype: fp16 or fp32; that of the file if not given.
-        optimizer: sgd or rowwise_adagrad; that of the file if not given.
+        weight_dtype: bf16, fp16 or fp32; that of the file if not given.
+        optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.

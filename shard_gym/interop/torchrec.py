@@ -14,34 +14,34 @@ import numpy as np
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_torchrec, short_repr
+from shard_gym.interop.torchrec_workload import workload_of
 from shard_gym.lookup_statistics import NUM_BINS, counted_statistics
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, check_plan, data_parallel
 from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
-from shard_gym.workload import Workload
 
 if TYPE_CHECKING:
     from torch import nn
     from torchrec.distributed.types import ShardingPlan as TorchRecPlan
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-_WEIGHT_DTYPES = {"FP32": "fp32", "FP16": "fp16"}
 _KEYS = {"sharding_type", "compute_kernel", "ranks"}
 
 
-def tables_of_lookups(model: nn.Module, lookups: KeyedJaggedTensor, optimizer: str = "rowwise_adagrad") -> Tables:
+def tables_of_lookups(model: nn.Module, lookups: KeyedJaggedTensor, optimizer: str | None = None) -> Tables:
     """The tables of a model, with the statistics of one recorded batch.
 
     Args:
         model: a module with `EmbeddingBagCollection`s in it, sharded or not; their tables in the order of the modules.
         lookups: the inputs of all features in one batch of all devices together.
-        optimizer: of the tables, "rowwise_adagrad" or "sgd".
+        optimizer: of the tables, "adam", "rowwise_adagrad" or "sgd"; None for the one that the model trains them with
+            in the backward (`apply_optimizer_in_backward`), and for rowwise Adagrad where it does not say.
 
     Raises:
-        InvalidTablesError: the model has no such collection, two tables have one name, their weights are of several
-            dtypes or neither FP32 nor FP16, a feature is missing, or an index is beyond its table.
+        InvalidTablesError: the model has no such collection, two tables have one name, they have several weight dtypes
+            or optimizers or one that is not known, a feature is missing, or an index is beyond its table.
         MissingExtraError: TorchRec is not installed.
     """
     configs = _configs(model)
@@ -67,7 +67,7 @@ def tables_of_lookups(model: nn.Module, lookups: KeyedJaggedTensor, optimizer: s
         distinct_rows=distinct,
         reuse_histogram=reuse.reshape(-1, NUM_BINS),
         access_histogram=access.reshape(-1, NUM_BINS),
-        **_sizes(configs, lookups.stride(), optimizer),
+        **_sizes(model, lookups.stride(), optimizer),
     )
 
 
@@ -76,7 +76,7 @@ def tables_of_pooling_factors(
     pooling_factors: Mapping[str, float],
     batch_size: int,
     exponent: float = 1.05,
-    optimizer: str = "rowwise_adagrad",
+    optimizer: str | None = None,
 ) -> Tables:
     """The tables of a model, with lookups that follow Zipf's law (`Tables.from_zipf`).
 
@@ -97,7 +97,7 @@ def tables_of_pooling_factors(
     return Tables.from_popularity(
         pooling_factor=[sum(pooling_factors[name] for name in config.feature_names) for config in configs],
         popularity=RowPopularity.zipf([exponent] * len(configs)),
-        **_sizes(configs, batch_size, optimizer),
+        **_sizes(model, batch_size, optimizer),
     )
 
 
@@ -315,20 +315,14 @@ def _configs(model: nn.Module) -> list[Any]:
     return [config for _, module in _collections(model) for config in module.embedding_bag_configs()]
 
 
-def _sizes(configs: list[Any], batch_size: int, optimizer: str) -> dict[str, Any]:
-    dtypes = {config.data_type.value for config in configs}
-    if len(dtypes) > 1 or not dtypes <= set(_WEIGHT_DTYPES):
-        raise InvalidTablesError(
-            f"All tables must have weights of one dtype, FP32 or FP16; these have {', '.join(sorted(dtypes))}."
-        )
-    if not is_integer(batch_size):
-        raise InvalidTablesError(f"batch_size must be an integer, not {short_repr(batch_size)}.")
+def _sizes(model: nn.Module, batch_size: int, optimizer: str | None) -> dict[str, Any]:
+    configs = _configs(model)
     return {
         "num_embeddings": [config.num_embeddings for config in configs],
         "embedding_dim": [config.embedding_dim for config in configs],
         "num_features": [len(config.feature_names) for config in configs],
         "names": [config.name for config in configs],
-        "workload": Workload(int(batch_size), _WEIGHT_DTYPES[dtypes.pop()], optimizer),
+        "workload": workload_of((module for _, module in _collections(model)), batch_size, optimizer),
     }
 
 

@@ -317,8 +317,7 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
     if isinstance(model, ShardingCostModel):
         loads, shards = model.each_shard(answer, task.tables, task.topology)
         device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)
-        workload = task.tables.workload
-        shard_bytes = shards[:, 3] * (shards[:, 5] * workload.weight_bytes + workload.optimizer_bytes_per_row)
+        shard_bytes = shards[:, 3] * task.tables.workload.row_bytes(shards[:, 5])
         numbers = zip(
             shards[:, [0, 1, 3, 5]].tolist(),
             rounded(model.single_table_costs(loads, task.topology), TABLE_DIGITS),

@@ -32,12 +32,11 @@ from shard_gym.topology import Topology
 def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> NDArray[np.int64]:
     """(D,) int64, bytes of weights and optimizer state on each device under a valid `plan`.
 
-    A column shard has the optimizer state of all its rows, as each shard is a table of its own for the optimizer.
+    A column shard has the optimizer state of all its rows (`Workload.row_bytes`).
     """
     used = np.zeros(num_devices, np.int64)
     _, device, _, rows, _, columns = plan.shard_arrays().T
-    workload = tables.workload
-    np.add.at(used, device, rows * (columns * workload.weight_bytes + workload.optimizer_bytes_per_row))
+    np.add.at(used, device, rows * tables.workload.row_bytes(columns))
     return used
 
 

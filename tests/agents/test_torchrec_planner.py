@@ -54,6 +54,16 @@ def test_the_memory_of_the_optimizer_counts(name: str) -> None:
     assert sorted(np.bincount(placement, minlength=2)) == [2, 4]
 
 
+@pytest.mark.parametrize(("dtype", "weight_bytes"), [("bf16", 2), ("fp32", 4)])
+def test_the_moments_of_adam_count_in_fp32(dtype: str, weight_bytes: int) -> None:
+    """Two tables fit each device, and by their time five of six would share one."""
+    tables = plain([100_000] * 6, [4] * 6, [200.0] + 5 * [1.0], Workload(256, dtype, "adam"))
+    table = 100_000 * 4 * (weight_bytes + 8)
+    for name in NAMES:
+        placement = make_agent(name).place(task(tables, 2, 4 * table + 1000))
+        assert sorted(np.bincount(placement, minlength=2)) == [2, 4]
+
+
 @pytest.mark.parametrize("sort_by", ["storage", "perf"])
 def test_answers_do_not_depend_on_the_order_of_its_sets(
     sort_by: str, monkeypatch: pytest.MonkeyPatch, random_tables: Any

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
-from shard_gym.cost_models.base import BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
 from shard_gym.hardware import PROFILES
 from shard_gym.placement import Placement
 from shard_gym.topology import Cluster, Topology
@@ -52,8 +52,8 @@ def problems(draw: st.DrawFn) -> Problem:
         "s": each(st.sampled_from([0.0, 0.8, 1.05, 1.5])),
         "features": each(st.integers(1, 2)),
         "batch_size": draw(st.sampled_from([8, 2_048, 65_536])),
-        "weight_dtype": draw(st.sampled_from(["fp16", "fp32"])),
-        "optimizer": draw(st.sampled_from(["sgd", "rowwise_adagrad"])),
+        "weight_dtype": draw(st.sampled_from(["bf16", "fp16", "fp32"])),
+        "optimizer": draw(st.sampled_from(["sgd", "rowwise_adagrad", "adam"])),
     }
     return Problem(tables, topology, np.array(each(st.integers(0, topology.num_devices - 1))))
 
@@ -166,3 +166,20 @@ def test_padded_and_stacked_clusters_cost_what_each_costs_alone(
     assert (in_pair[0, 1] == 0).all()
     costs = MODEL.iteration_cost(stacked, devices, Cluster.stack(clusters))
     np.testing.assert_allclose(costs, [phases.max(axis=0).sum() for phases in stacked])
+
+
+@few
+@given(problem=problems())
+def test_more_state_takes_longer_in_the_backward_alone_and_bf16_costs_what_fp16_costs(
+    zipf_tables: Any, problem: Problem
+) -> None:
+    def phases(**training: str) -> Any:
+        return MODEL.estimate(
+            problem.placement, zipf_tables(**{**problem.tables, **training}), problem.topology
+        ).phases_ms
+
+    none, of_rows, of_weights = (phases(optimizer=name) for name in ("sgd", "rowwise_adagrad", "adam"))
+    assert np.array_equal(none[:, :BACKWARD], of_weights[:, :BACKWARD])
+    assert (none <= of_rows).all()
+    assert (of_rows <= of_weights).all()
+    assert np.array_equal(phases(weight_dtype="bf16"), phases(weight_dtype="fp16"))

@@ -112,7 +112,10 @@ def plain_phases(
             elif kind == "data_parallel":
                 samples = int(np.ceil(batch / count))
                 size = 4.0 * one.num_embeddings[0] * dim
-                on[here].append((one.at_batch_size(samples), samples * bags // batch, 9.22 * size / dram * (count > 1)))
+                replica, passes = one.at_batch_size(samples), 9.22 * (count > 1)
+                if count > 1 and one.workload.optimizer == "adam":  # both moments of all rows, read and written
+                    replica, passes = replica.with_training(optimizer="sgd"), passes + 4.0
+                on[here].append((replica, samples * bags // batch, passes * size / dram))
                 gradients += size / count
             else:
                 blocks = len(sharding.shards)
@@ -165,7 +168,7 @@ def compute_ms(shards: list[tuple[Tables, int, float]], topology: Topology) -> t
         lookups, distinct = float(table.lookups_per_batch[0]), float(table.distinct_rows[0])
         row, gradient = -(-dim * table.workload.weight_bytes // 32) * 32, -(-dim * 4 // 32) * 32
         outputs, vectors = 4.0 * dim * bags, -(-dim // 128)
-        state = 64 if table.workload.optimizer == "rowwise_adagrad" else 0
+        state = {"sgd": 0, "rowwise_adagrad": 2 * 32, "adam": 2 * 2 * gradient}[table.workload.optimizer]
         kept = min(1.0, float(l2_bytes_per_table(table, device)[0]) / outputs)
         missed = lookups - float(l2_hits(table, device)[0])
         forward[0] += (8 * lookups + 8 * bags + missed * row + outputs) / dram
@@ -191,8 +194,11 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     random_tables: Any, random_plan: Any, random_topology: Any, seed: int, dtype: str
 ) -> None:
     rng = np.random.default_rng(seed)
-    optimizer = str(rng.choice(["sgd", "rowwise_adagrad"]))
-    tables = random_tables(rng, int(rng.integers(1, 5)), dims=(4, 16, 40, 64, 128, 320), optimizer=optimizer)
+    training = {
+        "optimizer": str(rng.choice(["sgd", "rowwise_adagrad", "adam"])),
+        "weight_dtype": str(rng.choice(["bf16", "fp16", "fp32"])),
+    }
+    tables = random_tables(rng, int(rng.integers(1, 5)), dims=(4, 16, 40, 64, 128, 320), **training)
     topology = random_topology(rng)
     plan = random_plan(rng, tables, topology)
     phases, sent = plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2)

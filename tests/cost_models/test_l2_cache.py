@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits
+from shard_gym.cost_models.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits, state_sectors
 from shard_gym.hardware import hardware_profile
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.tables import Tables
@@ -68,3 +68,14 @@ def test_tables_share_the_cache_when_the_batch_is_small(zipf_tables: Any) -> Non
     assert l2_bytes_per_table(zipf_tables([10], batch_size=65_536), A100) == pytest.approx([whole])
     assert l2_bytes_per_table(zipf_tables([10], batch_size=1_000), A100) == pytest.approx([whole / 5])
     assert l2_bytes_per_table(zipf_tables([10], features=2, batch_size=1_000), A100) == pytest.approx([whole / 3])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("sgd", [0, 0, 0]), ("rowwise_adagrad", [32, 32, 32]), ("adam", [2 * 32, 2 * 64, 2 * 512])],
+)
+def test_the_state_of_a_row_is_whole_sectors_of_each_of_its_arrays(optimizer: str, expected: list[int]) -> None:
+    """Of 4, 12 and 128 columns: a moment has 16, 48 and 512 bytes, FP32 whatever the weights are."""
+    for dtype in ("bf16", "fp32"):
+        tables = Tables.from_zipf([1000] * 3, [4, 12, 128], 2.0, 1.0, Workload(64, dtype, optimizer))
+        assert state_sectors(tables).tolist() == expected

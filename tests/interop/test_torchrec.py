@@ -15,6 +15,8 @@ pytest.importorskip("torchrec")
 
 import torch
 from torch import multiprocessing
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torchrec import optim as fused
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -82,6 +84,10 @@ def lookups(seed: int = 0, batch: int = BATCH) -> KeyedJaggedTensor:
     )
 
 
+def trained_by(optimizer: Any, parameters: Any) -> None:
+    _apply_optimizer_in_backward(optimizer, parameters, {"lr": 0.1})
+
+
 def devices(count: int = 2, **options: Any) -> Topology:
     return hardware_profile("a100-dgx").topology(count, **options)
 
@@ -134,12 +140,64 @@ def test_tables_follow_zipf_where_nothing_is_recorded() -> None:
     [
         ({"feature_names": ["other"]}, "The lookups have no feature 'other', which table 'user' reads"),
         ({"num_embeddings": 5}, "Table 'user' has 5 rows, but row 4. is read"),
-        ({"data_type": DataType.FP16}, "weights of one dtype, FP32 or FP16; these have FP16, FP32"),
+        ({"data_type": DataType.FP16}, "that of 'user' is fp16, that of 'item' is fp32"),
+        ({"data_type": DataType.INT8}, "Table 'user' has weights in INT8, .* known are bf16, fp16, fp32"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidTablesError, match=message):
         tables_of_lookups(collection("meta", **changes), lookups())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [
+        (torch.optim.Adam, "adam"),
+        (fused.Adam, "adam"),
+        (torch.optim.SGD, "sgd"),
+        (fused.RowWiseAdagrad, "rowwise_adagrad"),
+    ],
+)
+def test_tables_have_the_optimizer_of_the_backward(optimizer: Any, name: str) -> None:
+    model = Model()
+    trained_by(optimizer, model.parameters())
+    assert tables_of_lookups(model, lookups()).workload.optimizer == name
+    assert tables_of_lookups(model, lookups(), name).workload.optimizer == name
+    other = "sgd" if name == "adam" else "adam"
+    with pytest.raises(InvalidTablesError, match=f"given as {other}, but the model trains table 'user' with {name}"):
+        tables_of_lookups(model, lookups(), other)
+    assert tables_of_lookups(Model(), lookups()).workload.optimizer == "rowwise_adagrad"
+    assert tables_of_lookups(Model(), lookups(), other).workload.optimizer == other
+
+
+def test_models_in_bf16_have_tables_in_bf16() -> None:
+    half = EmbeddingBagConfig(
+        name="t", num_embeddings=10, embedding_dim=8, feature_names=["f"], data_type=DataType.BF16
+    )
+    model = EmbeddingBagCollection(device=torch.device("meta"), tables=[half])
+    assert tables_of_pooling_factors(model, {"f": 1.0}, 4, optimizer="adam").memory_bytes.tolist() == [
+        10 * 8 * (2 + 4 + 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "message"),
+    [
+        ({"user": [torch.optim.Adam]}, "that of 'user' is adam, that of 'item' is none in its backward"),
+        ({"item": [torch.optim.Adam]}, "that of 'user' is none in its backward, that of 'item' is adam"),
+        ({name: [fused.SGD if name == "tag" else fused.Adam] for name in ROWS}, "'user' is adam, that of 'tag' is sgd"),
+        ({"user": [torch.optim.Adagrad]}, "'user' has the optimizer Adagrad, .* known are adam, rowwise_adagrad, sgd"),
+        ({"user": [fused.SGD, fused.Adam]}, "'user' has several optimizers in its backward, SGD, Adam"),
+    ],
+)
+def test_mixed_and_unknown_optimizers_are_refused_by_name(optimizers: dict[str, list[Any]], message: str) -> None:
+    model = Model()
+    bags = model.sparse["bags"].embedding_bags
+    for name, classes in optimizers.items():
+        for each in classes:
+            trained_by(each, bags[name].parameters())
+    with pytest.raises(InvalidTablesError, match=message):
+        tables_of_lookups(model, lookups())
 
 
 def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:

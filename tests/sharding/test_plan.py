@@ -122,13 +122,15 @@ def test_a_plan_is_valid_if_and_only_if_every_cell_is_where_it_belongs(
 @given(seed=SEEDS)
 def test_memory_is_counted_to_the_byte_and_the_cap_holds(random_tables: Any, random_plan: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    optimizer = str(rng.choice(["sgd", "rowwise_adagrad"]))
-    tables, count = random_tables(rng, 4, optimizer=optimizer), int(rng.integers(1, 5))
+    optimizer, dtype = str(rng.choice(["sgd", "rowwise_adagrad", "adam"])), str(rng.choice(["bf16", "fp32"]))
+    tables, count = random_tables(rng, 4, optimizer=optimizer, weight_dtype=dtype), int(rng.integers(1, 5))
+    weight, state = 2 if dtype == "bf16" else 4, 8 if optimizer == "adam" else 0
     plan = random_plan(rng, tables, devices(count, 2))
     needed = [0] * count
     for sharding in plan.tables:
         for shard in sharding.shards:
-            needed[shard.device] += shard.num_rows * (shard.num_columns * 2 + (4 if optimizer != "sgd" else 0))
+            of_row = 4 if optimizer == "rowwise_adagrad" else 0  # in each column shard; moments of Adam are split
+            needed[shard.device] += shard.num_rows * (shard.num_columns * (weight + state) + of_row)
     assert plan_memory_used(plan, tables, count).tolist() == needed
     exact = np.maximum(needed, 1)
     check_plan(plan, tables, devices(count, 2, exact))

@@ -65,10 +65,34 @@ def test_a_half_is_predicted_without_its_rows(fit: Any, problem: Any) -> None:
     np.testing.assert_allclose(after[rows], before[rows] - math.log(3.0), atol=1e-9)
 
 
-def test_guessed_gpus_and_host_times_are_not_fitted(problem: Any) -> None:
+def is_adam(row: Any) -> bool:
+    return row.settings["tables"].get("optimizer") == "adam" if "tables" in row.settings else False
+
+
+def test_guessed_gpus_host_times_and_adam_are_not_fitted(problem: Any) -> None:
     for row, fitted in zip(problem.rows, problem.fitted, strict=True):
         known = row.settings["gpu"] != "not published" and "host_bound" not in row.settings
-        assert fitted == (known and row.kind != "copy")
+        assert fitted == (known and row.kind != "copy" and not is_adam(row))
+
+
+def test_adam_is_predicted_as_the_page_says(fit: Any, problem: Any, errors: Any) -> None:
+    """No constant is fitted to Adam, so these rows test the bytes of its state."""
+    chosen = np.array([is_adam(row) and "host_bound" not in row.settings for row in problem.rows])
+    assert chosen.sum() == 8
+    error = fit.error_of(errors[chosen])
+    page = " ".join((Path(__file__).parents[2] / "docs" / "cost-model.md").read_text(encoding="utf-8").split())
+    assert f"to {error.mean - 1:.0%} on average, and the worst by a factor of {error.worst:.2f}" in page
+    predicted = problem.predict(fit.current_parameters())
+    ms = {
+        (r.settings["title"], r.settings["label"]): at
+        for r, *at in zip(problem.rows, predicted, problem.measured, strict=True)
+    }
+    ratios = []
+    for (title, label), adam in ms.items():
+        if label == "Adam, backward":
+            ratios.append(np.divide(*np.subtract(adam, ms[title, "SGD, backward"])))
+    assert len(ratios) == 3
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times what was measured" in page
 
 
 def test_errors_are_what_the_page_claims(fit: Any, problem: Any, errors: Any) -> None:

@@ -106,5 +106,5 @@ def test_tables_are_complete_and_possible(group: dict[str, Any]) -> None:
         assert 1 <= tables["batch_size"] <= 2**21
         assert 0 < tables["pooling_factor"] <= 1000
         assert tables["weight_dtype"] in ("fp16", "fp32")
-        assert tables["optimizer"] in ("sgd", "rowwise_adagrad")
+        assert tables["optimizer"] in ("sgd", "rowwise_adagrad", "adam")
         assert "criteo_divided_by" in tables or 1 <= tables["num_tables"] <= 1000

@@ -265,6 +265,7 @@ def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
         (Task("slow", tables, replace(topology, links=slower)), "has other numbers or links than"),
         (Task("one", tables, hardware_profile("a100-dgx").topology(1)), "2 to 128 devices, and it has 1"),
         (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),
+        (Task("adam", tables.with_training(optimizer="adam"), topology), "rowwise_adagrad, and its optimizer is adam"),
     ):
         with pytest.warns(UserWarning, match=says):
             placement = make_agent("dreamshard").place(other)

@@ -42,6 +42,10 @@ def _reference(tables: Tables, batch_size: int, weights: list[np.ndarray]) -> tu
         step = weight.grad
         if tables.workload.optimizer == "rowwise_adagrad":
             step = step / ((step**2).mean(dim=1, keepdim=True).sqrt() + EPS)
+        elif (
+            tables.workload.optimizer == "adam"
+        ):  # its first step: the corrected moments are the gradient and its square
+            step = step / (step.abs() + EPS)
         after.append((weight.detach() - LEARNING_RATE * step).numpy())
     return torch.cat(columns, dim=1), after
 

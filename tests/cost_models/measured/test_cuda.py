@@ -54,6 +54,7 @@ def test_the_operator_is_right() -> None:
         ({"weight_dtype": "fp32", "optimizer": "sgd"}, 1e-4),
         ({"weight_dtype": "fp16", "optimizer": "sgd"}, 2e-3),
         ({"weight_dtype": "fp16", "optimizer": "rowwise_adagrad"}, 2e-3),
+        ({"weight_dtype": "fp32", "optimizer": "adam"}, 1e-4),
     ],
 )
 def test_one_gpu_computes_what_plain_torch_computes(

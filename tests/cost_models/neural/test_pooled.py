@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.cost_models.neural.pooled import WORK, work
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of
+from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 ON_ALL = (ROW_WISE, DATA_PARALLEL)
 
@@ -39,3 +42,13 @@ def test_one_more_shard_costs_what_the_plain_way_says(
     case = topology.cluster(), held, model.device_phases(held), where, after
     for fast, plain in zip(model.costs_with_one(*case), AdditiveCostModel.costs_with_one(model, *case), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_the_inputs_of_every_workload_are_finite_and_count_the_sectors_of_the_state(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 8, dims=(4, 12, 128))
+    for dtype, optimizer in product(WEIGHT_BYTES, OPTIMIZER_STATES):
+        own = tables.with_training(weight_dtype=dtype, optimizer=optimizer)
+        inputs = work(own, TABLE_WISE)
+        assert np.isfinite(inputs).all()
+        sectors = {"sgd": 0, "rowwise_adagrad": 1, "adam": 2 * np.ceil(own.embedding_dim / 8)}[optimizer]
+        np.testing.assert_allclose(inputs[:, WORK.index("states")], own.distinct_rows * sectors / 1e6)

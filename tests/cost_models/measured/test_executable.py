@@ -1,0 +1,66 @@
+"""What is said to be executed on a CPU is what FBGEMM's operator executes there."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured import model
+from shard_gym.cost_models.measured.executable import EXECUTED
+from shard_gym.cost_models.measured.machine import Machine
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.tables import Tables
+from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES, Workload
+
+
+def test_the_operator_on_a_cpu_executes_what_is_listed_and_nothing_else() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        EmbeddingLocation,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    dtypes = {"bf16": SparseType.BF16, "fp16": SparseType.FP16, "fp32": SparseType.FP32}
+    optimizers = {
+        "adam": EmbOptimType.ADAM,
+        "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        "sgd": EmbOptimType.EXACT_SGD,
+    }
+    assert (set(dtypes), set(optimizers)) == (set(WEIGHT_BYTES), set(OPTIMIZER_STATES))
+
+    def is_executed(dtype: str, optimizer: str) -> bool:
+        try:
+            tables: Any = SplitTableBatchedEmbeddingBagsCodegen(
+                [(10, 8, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+                weights_precision=dtypes[dtype],
+                output_dtype=SparseType.FP32,
+                optimizer=optimizers[optimizer],
+            )
+            outputs = tables(torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]))
+        except (AssertionError, NotImplementedError):
+            return False
+        outputs.sum().backward()
+        return True
+
+    executed = {pair for pair in product(dtypes, optimizers) if is_executed(*pair)}
+    assert executed == set(product(*EXECUTED["cpu"]))
+
+
+def test_tables_that_a_gpu_does_not_execute_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Machine("cuda", "NVIDIA H200", 1, 2**37, "2.11.0", "1.8.0", "", "")
+    monkeypatch.setattr(model, "this_machine", lambda device: here)
+    tables = Tables.from_zipf([100], 8, 2.0, 1.0, Workload(64, "bf16", "adam"))
+    measured = MeasuredCostModel("cuda")
+    with pytest.raises(InvalidOptionError, match="weights in bf16 on a GPU"):
+        measured.as_measured(tables)
+    assert measured.as_measured(tables.with_training(weight_dtype="fp16")).workload.optimizer == "adam"
+    as_fp16 = MeasuredCostModel("cuda", weight_dtype="fp16").as_measured(tables)
+    assert as_fp16.workload == Workload(64, "fp16", "adam")
+    assert np.array_equal(as_fp16.memory_bytes, tables.memory_bytes)
