@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import unknown_name
+from shard_gym.errors import InvalidOptionError, unknown_name
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.training_memory import usable_bytes
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,21 @@ class HardwareProfile:
         *,
         devices_per_host: int | None = None,
         memory_cap_bytes: int | NDArray[np.int64] | None = None,
+        reserve: float | None = None,
     ) -> Topology:
-        """A topology of `num_devices` of these devices; see `Topology` for the arguments and errors."""
+        """A topology of `num_devices` of these devices; see `Topology` for the other arguments and errors.
+
+        Args:
+            reserve: share of each device's memory, 0 <= reserve < 1, that is left free for what is neither a table nor
+                its buffers (`shard_gym.training_memory`); none by default, while `shard-gym place` leaves 0.15 free.
+
+        Raises:
+            InvalidOptionError: the reserve is no such share, or a memory cap is given, too.
+        """
+        if reserve is not None:
+            if memory_cap_bytes is not None:
+                raise InvalidOptionError("Give memory_cap_bytes or reserve, not both: each says what tables may take.")
+            memory_cap_bytes = usable_bytes(self.device.memory_bytes, reserve)
         return Topology(
             device=self.device,
             links=self.links,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, Literal
 
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.explained import print_explanation
+from shard_gym.cli.memory import print_memory, room_bytes, warn_if_full
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
@@ -21,8 +21,8 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
+from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
-from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -33,11 +33,6 @@ from shard_gym.pools import load_pool
 from shard_gym.problems import problem_of
 from shard_gym.sharding import plan_to_json
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.text import counted, format_bytes
-from shard_gym.topology import DeviceSpec
-
-GIB = 2**30
 
 
 def place(
@@ -45,8 +40,9 @@ def place(
     hardware: str,
     num_devices: int,
     option: AgentOptions,
-    agent: str = "local-search",
+    agent: OptionalStr = None,
     memory_cap_gib: OptionalFloat = None,
+    reserve: OptionalFloat = None,
     embedding_dim: OptionalInt = None,
     weight_dtype: OptionalStr = None,
     optimizer: OptionalStr = None,
@@ -58,15 +54,17 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Agents that split tables, such as plan-search, make a sharding plan.
+    Without --agent, local-search places whole tables; where that does not fit, plan-search splits some of them.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
         hardware: name of the hardware profile, for example a100-dgx.
         num_devices: number of devices.
-        agent: name of the agent that places the tables, or folder of a training run.
+        agent: name of the agent that plans, or folder of a training run; one that suits the tables if not given.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
-        memory_cap_gib: GiB that tables may take on each device; the whole device memory if not given.
+        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
+        reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
+            neither it nor a cap is given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
@@ -80,33 +78,26 @@ def place(
         raise InvalidOptionError("--module is a path in the JSON of TorchRec; give --format torchrec, too.")
     if out is not None:
         require_writable(out)
-    require_problem(agent, "placement")
+    if agent is not None:
+        require_problem(agent, "placement")
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
-    profile = hardware_profile(hardware)
-    model = cost.make()
-    placer = placing_agent(agent, cost, model, seed, None, **parse_options(option))
-    if num_devices > len(loaded) and not getattr(placer, "splits", False):
-        raise InvalidOptionError(
-            f"--num-devices is {num_devices:,}, but {tables} has {counted(len(loaded), 'table')}: the other devices "
-            f"would stay empty. Give at most {len(loaded):,}."
-        )
-    topology = profile.topology(num_devices, memory_cap_bytes=cap_bytes(memory_cap_gib, profile.device))
-    console = output()
-    task = Task(Path(tables).stem, loaded, topology, splittable=getattr(placer, "splits", False))
-    if not task.splittable:
-        task = as_measured(TaskSuite("place", (task,)), model)[0]
-    problem = problem_of(task)
-    problem.require_agent(placer)
-    answer = problem.checked(problem.asker(placer)(task), task)
-    explanation = explain(task, answer, problem.model(model), lower_bound_ms=proven_bound(placer, model))
-    content = answer_to_json(explanation, agent)
+    profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
+    room = room_bytes(memory_cap_gib, reserve, profile.device)
+    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)
+    plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
+    bound = None if plan.lowered else proven_bound(plan.agent, model)
+    explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
+    content = answer_to_json(explanation, plan.name)
     if format == "torchrec":
-        content = torchrec_json(explanation.plan, loaded, topology, module)
+        content = torchrec_json(explanation.plan, loaded, own.topology, module)
+    warn_if_full(explanation, room)
+    console = output()
     if out is None:
         console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
         return
     write_json(out, content)
     print_explanation(console, explanation)
+    print_memory(console, explanation, room, 0 if memory_cap_gib is not None else profile.device.memory_bytes - room)
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
 
 
@@ -124,20 +115,6 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
     if doubled:
         raise InvalidTablesError(f"Two tables of {name_or_path} are named {doubled[0]!r}; give each its own.")
     return tables
-
-
-def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
-    """The memory cap in bytes, at most the memory of `device`."""
-    if gib is None:
-        return None
-    if not 0 < gib < math.inf or int(gib * GIB) < 1:
-        raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {gib!r}.")
-    if gib * GIB > device.memory_bytes:
-        raise InvalidOptionError(
-            f"--memory-cap-gib is {gib:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} of "
-            "memory. Give at most that, or leave the option out."
-        )
-    return int(gib * GIB)
 
 
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, Option, parse_options
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.cli.explained import print_explanation
+from shard_gym.cli.memory import print_memory, warn_if_full
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
 from shard_gym.cost_models import AdditiveCostModel
@@ -108,6 +109,8 @@ def _show_answer(asked: Asked) -> None:
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
     print_explanation(console, explanation, asked.devices, asked.tables, asked.moves)
+    print_memory(console, explanation, task.topology.device.memory_bytes, devices=asked.devices)
+    warn_if_full(explanation, task.topology.device.memory_bytes)
     if asked.picture is not None:
         from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
 

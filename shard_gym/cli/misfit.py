@@ -1,0 +1,98 @@
+"""Tables that fit no plan: what is missing, in numbers, and what would help."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shard_gym.sharding.plan import has_equal_blocks
+from shard_gym.tables import Tables
+from shard_gym.text import counted, format_bytes
+from shard_gym.topology import MAX_DEVICES, Topology
+from shard_gym.training_memory import row_block_bytes, whole_table_bytes
+
+SMALLER = (
+    ("FP16 weights", "weight_dtype", "fp16"),
+    ("Rowwise Adagrad", "optimizer", "rowwise_adagrad"),
+    ("SGD, which has no states,", "optimizer", "sgd"),
+)
+"""Ways to train with less memory: in words, the option, and its value."""
+
+MATTERS = 0.01  # the share of the tables' bytes from which savings are worth a sentence
+MAX_TRIES = 60  # numbers of devices that are tried
+STEP = 1.05  # between them, where they are many
+LARGE = (1.0, 0.25, 0.05)  # shares of a device from which tables are in row blocks
+
+
+def missing_bytes(tables: Tables, topology: Topology) -> int:
+    """Bytes that the tables and their buffers lack on all devices together, whatever the plan; 0 if there are enough.
+
+    What a device has for both is its memory cap.
+    """
+    return max(0, _needed(tables) - _available(topology))
+
+
+def _needed(tables: Tables) -> int:
+    return int(whole_table_bytes(tables).sum())
+
+
+def _available(topology: Topology) -> int:
+    return int(topology.memory_cap_bytes.sum())
+
+
+def misfit(name: str, tables: Tables, topology: Topology) -> str:
+    """Sentences on tables that fit no plan: what they need, what there is, and what would help."""
+    needed, own = _needed(tables), int(tables.memory_bytes.sum())
+    have, missing = _available(topology), missing_bytes(tables, topology)
+    devices = f"{counted(topology.num_devices, 'device')} ({topology.device.name})"
+    sentences = [
+        f"The tables of {name} need {format_bytes(needed)} ({format_bytes(own)} for weights and optimizer states, "
+        f"{format_bytes(needed - own)} for buffers of a training step), and {devices} "
+        f"{'has' if topology.num_devices == 1 else 'have'} {format_bytes(have)} for both"
+        + (f": {format_bytes(missing)} are missing." if missing else ", but no plan was found that fits.")
+    ]
+    enough = devices_that_hold(tables, topology)
+    if enough is not None:
+        sentences.append(f"{counted(enough, 'device')} of this kind would hold them.")
+    else:
+        sentences.append("No number of such devices was found that would hold them; give each more memory.")
+    return " ".join([*sentences, *_savings(tables)])
+
+
+def _savings(tables: Tables) -> list[str]:
+    """What narrower weights, and optimizers with less state, would save, where that matters."""
+    found = []
+    for what, option, value in SMALLER:
+        less = int((tables.memory_bytes - tables.with_training(**{option: value}).memory_bytes).sum())
+        if less > MATTERS * tables.memory_bytes.sum():
+            found.append(f"{what} (--{option.replace('_', '-')} {value}) would save {format_bytes(less)}.")
+    return found
+
+
+def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
+    """A number of devices like these, more than there are, for which a plan is known to fit; None if none was found.
+
+    The plans that are tried have large tables in row blocks, and the others packed by bytes.
+    """
+    room = int(topology.memory_cap_bytes.max())
+    count = max(topology.num_devices + 1, -(-_needed(tables) // room))
+    for _ in range(MAX_TRIES):
+        if count > MAX_DEVICES:
+            return None
+        if any(_fits(tables, count, room, large) for large in LARGE):
+            return count
+        count = max(count + 1, int(count * STEP))
+    return None
+
+
+def _fits(tables: Tables, num_devices: int, room: int, large: float) -> bool:
+    """Whether a plan fits whose tables above the share `large` of `room` are in row blocks."""
+    whole = whole_table_bytes(tables)
+    spread = whole > large * room
+    if not has_equal_blocks(tables.num_embeddings[spread], num_devices).all():
+        return False
+    used = np.full(num_devices, row_block_bytes(tables, num_devices)[spread].sum())
+    if used[0] > room:
+        return False
+    for one in np.sort(whole[~spread])[::-1]:
+        used[used.argmin()] += one
+    return bool(used.max() <= room)

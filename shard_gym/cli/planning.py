@@ -1,0 +1,155 @@
+"""How `shard-gym place` plans: by the agent that suits the tables, and within the memory that training leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shard_gym.agents import Agent
+from shard_gym.checks import checked_count
+from shard_gym.cli.console import warn
+from shard_gym.cli.misfit import misfit, missing_bytes
+from shard_gym.cost_models import CostModel
+from shard_gym.envs.real.tasks import as_measured
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, NoPlacementFoundError, TableTooLargeError
+from shard_gym.hardware import HardwareProfile
+from shard_gym.problems import Answer, problem_of
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
+from shard_gym.text import counted, format_bytes
+from shard_gym.topology import MAX_DEVICES, Topology
+from shard_gym.training_memory import training_memory, whole_table_bytes
+
+WHOLE, SPLITTING = "local-search", "plan-search"
+"""The agents that answer where none is named: of whole tables, and of tables that are split."""
+
+OR_SPLIT = f"An agent that splits tables, such as {SPLITTING}, can do it; without --agent one is chosen."
+
+ATTEMPTS = 3  # plans that are made until one leaves room for its buffers
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """The tables of a user's model, and the devices that they are for."""
+
+    name: str  #: of its task
+    source: str  #: where the tables are from, for messages
+    tables: Tables
+    hardware: HardwareProfile
+    num_devices: int
+    room: int  #: bytes that tables and buffers together may take on each device
+    model: CostModel  #: what plans are costed by
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The devices, with the room for tables and buffers as their caps."""
+        count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
+        return self.hardware.topology(count, memory_cap_bytes=self.room)
+
+    def task(self, cap: int, splittable: bool) -> Task:
+        """The task whose tables may take `cap` bytes of a device."""
+        topology = self.hardware.topology(self.num_devices, memory_cap_bytes=cap)
+        task = Task(self.name, self.tables, topology, splittable=splittable)
+        return task if splittable else as_measured(TaskSuite("place", (task,)), self.model)[0]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A checked answer whose tables and buffers fit the devices."""
+
+    name: str  #: of the agent that gave it
+    agent: Agent
+    task: Task  #: its caps are the room for tables and buffers
+    answer: Answer
+    lowered: bool  #: whether the agent was told lower caps; what it proved then holds for these alone
+
+
+def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
+    """The answer of the agent `name`; of None that of whole tables where they fit, otherwise of split ones.
+
+    Args:
+        make: makes an agent from its name.
+
+    Raises:
+        InvalidOptionError: the named agent does not suit the tables.
+        NoPlacementFoundError: the tables fit no plan, or none was found; the message has numbers.
+    """
+    agent = None if name is None else make(name)
+    splits = agent is None or getattr(agent, "splits", False)
+    if own.num_devices > len(own.tables) and not splits:
+        count = len(own.tables)
+        raise InvalidOptionError(
+            f"--num-devices is {own.num_devices:,}, but {own.source} has {counted(count, 'table')}: the other devices "
+            f"would stay empty. Give at most {count:,}. {OR_SPLIT}"
+        )
+    if missing_bytes(own.tables, own.topology):
+        raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
+    too_large = _too_large(own)
+    if agent is not None and name is not None:
+        if too_large and not splits:
+            raise InvalidOptionError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
+        return _within_room(own, name, agent)
+    why_split = too_large or _too_few(own)
+    if not why_split:
+        try:
+            return _within_room(own, WHOLE, make(WHOLE))
+        except NoPlacementFoundError:
+            why_split = "no placement of whole tables was found that fits"
+    warn(f"Tables are split, by {SPLITTING}: {why_split}.", "dim")
+    try:
+        return _within_room(own, SPLITTING, make(SPLITTING))
+    except NoPlacementFoundError as error:
+        raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+
+
+def _too_large(own: OwnModel) -> str:
+    """Which table fits no device whole, a clause; empty if all do."""
+    needed = whole_table_bytes(own.tables)
+    largest = int(needed.argmax())
+    if needed[largest] <= own.room:
+        return ""
+    return (
+        f"table {own.tables.names[largest]} needs {format_bytes(needed[largest])} with its buffers, and a device has "
+        f"{format_bytes(own.room)} for it"
+    )
+
+
+def _too_few(own: OwnModel) -> str:
+    """That whole tables would leave devices empty, a clause; empty if they need not."""
+    count = len(own.tables)
+    return "" if own.num_devices <= count else f"{counted(count, 'table')} whole would leave devices empty"
+
+
+def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
+    """The answer of an agent, which plans again with lower caps where tables leave too little for their buffers."""
+    splits = getattr(agent, "splits", False)
+    cap, failure = own.room, ""
+    for attempt in range(ATTEMPTS):
+        try:
+            task = own.task(cap, splits)
+            problem = problem_of(task)
+            problem.require_agent(agent)
+            problem.model(own.model)  # or an error: it costs no such answers
+            answer = problem.checked(problem.asker(agent)(task), task)
+        except (InvalidTaskError, NoPlacementFoundError) as error:
+            if failure:  # with lower caps
+                break
+            if isinstance(error, TableTooLargeError):
+                raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+            raise
+        memory = training_memory(answer, task.tables, task.num_devices)
+        device = int(memory.total.argmax())
+        over = int(memory.total[device]) - own.room
+        if over <= 0:
+            whole_room = replace(task.topology, memory_cap_bytes=own.topology.memory_cap_bytes)
+            return Planned(name, agent, replace(task, topology=whole_room), answer, attempt > 0)
+        failure = failure or (
+            f"{name} found no plan that leaves room for the buffers of a training step: device {device} would hold "
+            f"{format_bytes(memory.tables[device])} of tables and {format_bytes(memory.buffers[device])} of buffers, "
+            f"and has {format_bytes(own.room)} for both."
+        )
+        cap = min(cap - over, cap if attempt == 0 else own.room - int(memory.buffers.max()))
+        if cap < 1:
+            break
+    raise NoPlacementFoundError(f"{failure} Give more devices, smaller batches, or more memory for both.")

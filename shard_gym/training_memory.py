@@ -1,0 +1,151 @@
+"""What a training step holds on each device: weights and optimizer states, buffers, and a reserve for everything else.
+
+Formulas are those of TorchRec 1.8's planner (torchrec/distributed/planner/shard_estimators.py) unless said otherwise.
+For a batch of B samples on D devices, and a table of dim E with L lookups and F B bags (one of each feature and sample)
+in it, a shard holds
+
+- inputs: 8 bytes for each index that it reads (`_calculate_shard_io_sizes`): all L of whole tables and of column
+  shards, L / n of each of n row blocks, L / D of a replica. Twice, because a pipeline distributes the next batch
+  meanwhile (`calculate_pipeline_io_cost`, TRAIN_SPARSE_DIST). Offsets are added, which TorchRec's planner leaves out:
+  8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted: nothing is
+  cached here.
+- outputs: 4 bytes for each column of the shard and each bag, as with `run_embedding_at_peak_memory`. Each row block has
+  partial sums of all bags; a replica has its own samples. FBGEMM's outputs are FP32 whatever the weights are; TorchRec
+  counts the bytes of a weight, and fewer than B bags of a feature whose pooling factor is below 1.
+- gradients: of a replica, one for each weight, in the dtype of the weights. TorchRec's planner leaves them out; its
+  data-parallel tables are trained by DistributedDataParallel, which keeps one copy (`gradient_as_bucket_view`). Other
+  tables have none: their optimizer is fused into the backward.
+
+The reserve is for dense parameters, their gradients and states, activations (pooled outputs after the exchange
+included), NCCL, and what the allocator loses: by default the 15% of `EmbeddingShardingPlanner` (planners.py,
+heuristical_storage_reservation_percentage). That planner takes dense parameters and inputs of 20 copies off, too, which
+needs the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shard_gym.checks import is_not_negative
+from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_WISE,
+    ShardingPlan,
+    plan_of_placement,
+)
+from shard_gym.tables import Tables
+
+RESERVE = 0.15
+"""Share of a device's memory that is kept for what is neither a table nor its buffers."""
+
+PARTS = ("tables", "inputs", "outputs", "gradients")
+"""What `TrainingMemory` counts; all but the first are buffers."""
+
+INDEX_BYTES, OUTPUT_BYTES = 8, 4
+BATCHES_OF_INPUTS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingMemory:
+    """What a training step holds of S shards on D devices, bytes."""
+
+    of_shards: NDArray[np.int64]  #: (S, 4) int64, bytes of each of `PARTS`
+    devices: NDArray[np.int64]  #: (S,) int64, the device of each shard
+    movable: NDArray[np.bool_]  #: (S,) bool, whether the shard can be on any device: whole tables and column shards
+    num_devices: int  #: D
+
+    @property
+    def of_devices(self) -> NDArray[np.int64]:
+        """(D, 4) int64, bytes of each of `PARTS` on each device."""
+        found = np.zeros((self.num_devices, len(PARTS)), np.int64)
+        np.add.at(found, self.devices, self.of_shards)
+        return found
+
+    @property
+    def tables(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of weights and optimizer states."""
+        return self.of_devices[:, 0]
+
+    @property
+    def buffers(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of inputs, outputs and gradients."""
+        return np.asarray(self.of_devices[:, 1:].sum(axis=1))
+
+    @property
+    def total(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of tables and buffers."""
+        return np.asarray(self.of_devices.sum(axis=1))
+
+    def shard_to_move(self, device: int, room: NDArray[np.int64]) -> tuple[int, int] | None:
+        """The largest movable shard on `device` that fits elsewhere, and the other device with most left; or None.
+
+        Args:
+            room: (D,) int64, bytes that tables and buffers may take on each device.
+        """
+        left = room - self.total
+        left[device] = -1
+        target = int(left.argmax())
+        size = self.of_shards.sum(axis=1)
+        fits = np.flatnonzero((self.devices == device) & self.movable & (size <= left[target]))
+        return (int(fits[size[fits].argmax()]), target) if fits.size else None
+
+
+def training_memory(answer: ArrayLike | ShardingPlan, tables: Tables, num_devices: int) -> TrainingMemory:
+    """What a training step holds under a valid placement, (T,) ints, or a valid sharding plan."""
+    plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(np.asarray(answer), tables)
+    table, devices, _, rows, _, columns = plan.shard_arrays().T
+    kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
+    held = _held(tables.select(table).with_dims(columns), rows, kinds, np.bincount(table)[table])
+    return TrainingMemory(held, devices, np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), num_devices)
+
+
+def whole_table_bytes(tables: Tables) -> NDArray[np.int64]:
+    """(T,) int64, bytes of each table whole on a device, with its buffers. No plan holds less of all tables together:
+    replicas share out their buffers, and all other splits have more.
+    """
+    return np.asarray(_held(tables, tables.num_embeddings, TABLE_WISE, 1).sum(axis=1))
+
+
+def row_block_bytes(tables: Tables, num_devices: int) -> NDArray[np.int64]:
+    """(T,) int64, bytes of the first of `num_devices` row blocks of each table, with its buffers; others have less."""
+    return np.asarray(_held(tables, -(-tables.num_embeddings // num_devices), ROW_WISE, num_devices).sum(axis=1))
+
+
+def _held(
+    tables: Tables, rows: NDArray[np.int64], kinds: NDArray[np.str_] | str, shards: NDArray[np.int64] | int
+) -> NDArray[np.int64]:
+    """(S, 4) int64, bytes of each of `PARTS` of S shards: `rows` of each of S tables, one of `shards` of its table."""
+    replica, columns = np.equal(kinds, DATA_PARALLEL), tables.embedding_dim
+    lookups = tables.lookups_per_batch / np.where(np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), 1, shards)
+    bags = tables.workload.batch_size * tables.num_features / np.where(replica, shards, 1)
+    parts = (
+        tables.memory_bytes // tables.num_embeddings * rows,
+        np.ceil(BATCHES_OF_INPUTS * INDEX_BYTES * (lookups + bags)),
+        np.ceil(OUTPUT_BYTES * bags * columns),
+        np.where(replica, rows * columns * tables.workload.weight_bytes, 0),
+    )
+    return np.stack([part.astype(np.int64) for part in parts], axis=1)
+
+
+def usable_bytes(memory_bytes: int, reserve: float = RESERVE, name: str = "reserve") -> int:
+    """Bytes that tables and their buffers may take of a device: (1 - reserve) of its memory, rounded down.
+
+    Args:
+        reserve: share that is kept, at least 0 and below 1; messages call it `name`.
+
+    Raises:
+        InvalidOptionError: the reserve is no such share, or leaves no byte.
+    """
+    usable = int((1.0 - reserve) * memory_bytes) if is_not_negative(reserve) else 0
+    if usable < 1:
+        raise InvalidOptionError(
+            f"{name} must be a share of a device's memory of at least 0 and below 1, such as {RESERVE}, "
+            f"not {short_repr(reserve)}."
+        )
+    return usable
