@@ -42,18 +42,25 @@ class ReuseStatistics(NamedTuple):
     access_histogram: Floats  # (T, 17) float64, shares of the lookups by the same bins
 
 
-def counted_statistics(rows: NDArray[np.integer[Any]]) -> tuple[float, Floats, Floats]:
-    """Distinct rows, and the (17,) histograms of reuse and of accesses, of one table's (N,) `rows` read in a batch."""
+def read_counts(rows: NDArray[np.integer[Any]]) -> Floats:
+    """(2, 17) rows of each bin, and their reads, of one table's (N,) `rows` read in a batch; over batches they add up."""
     if not len(rows):
-        return 0.0, np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+        return np.zeros((2, NUM_BINS))
     if int(rows.max()) < DENSE * len(rows):
         counts = np.bincount(rows)
         counts = counts[counts > 0]
     else:
         counts = np.unique(rows, return_counts=True)[1]
     bins = np.searchsorted(BIN_UPPER_EDGES, counts)
-    reuse = np.bincount(bins, minlength=NUM_BINS) / len(counts)
-    return float(len(counts)), reuse, np.bincount(bins, weights=counts, minlength=NUM_BINS) / len(rows)
+    return np.stack([np.bincount(bins, minlength=NUM_BINS), np.bincount(bins, weights=counts, minlength=NUM_BINS)])
+
+
+def counted_statistics(counts: Floats, batches: int = 1) -> ReuseStatistics:
+    """The statistics of one batch from the (T, 2, 17) `read_counts` of T tables, summed over so many batches."""
+    rows, reads = counts.sum(axis=2).T[..., None]  # each (T, 1)
+    return ReuseStatistics(
+        rows[:, 0] / batches, counts[:, 0] / np.maximum(rows, 1.0), counts[:, 1] / np.maximum(reads, 1.0)
+    )
 
 
 def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) -> ReuseStatistics:

@@ -1,13 +1,15 @@
 """Parquet files: written as bytes, and read if they have the expected columns and no more values than memory holds.
 
-Needs pyarrow (extra `torch`). Who reads a file compares its SHA-256 first: what pyarrow does with damaged bytes is not
-only an error. A few kilobytes of Parquet can stand for any number of values, because repeated values
+Needs pyarrow (extra `torch`). Who reads a file of strangers compares its SHA-256 first: what pyarrow does with damaged
+bytes is not only an error. A few kilobytes of Parquet can stand for any number of values, because repeated values
 and repeated texts are stored once; so the counts in the file's metadata are checked before anything is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ def require_arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise missing_extra("pyarrow", "torch", "Reading and writing measured costs") from error
+        raise missing_extra("pyarrow", "torch", "Reading and writing Parquet files") from error
     return pyarrow
 
 
@@ -48,7 +50,7 @@ def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS)
     """
     arrow = require_arrow()
     texts = [field.name for field in schema if field.type == arrow.string()]
-    try:
+    with _named_errors(arrow, name):
         source = arrow.BufferReader(content)
         file = arrow.parquet.ParquetFile(source, thrift_container_size_limit=_MAX_ITEMS)
         if not file.schema_arrow.equals(schema):
@@ -59,12 +61,87 @@ def read_table(content: bytes, schema: Any, name: str, max_rows: int = MAX_ROWS)
         for text in texts:
             table = _with_checked_texts(arrow, table, text, name)
         table.validate(full=True)
+    return table
+
+
+@contextmanager
+def _named_errors(arrow: Any, name: str) -> Iterator[None]:
+    """Errors of reading become a DamagedFileError, which names `name`."""
+    try:
+        yield
         # Beyond its own errors, pyarrow lets those of C++ through as OSError, and of wrong UTF-8 as ValueError.
     except (OSError, ValueError, OverflowError, MemoryError, arrow.ArrowException) as error:
         if isinstance(error, DamagedFileError):
             raise
         raise DamagedFileError(f"{name} is damaged, or no Parquet file: {error}.") from error
-    return table
+
+
+Lists = tuple[NDArray[Any], NDArray[Any]]
+"""The (N,) values of a column of lists, one after another, and the (rows,) lengths of the lists."""
+
+
+def integer_lists(
+    path: Path, columns: Collection[str] | None, max_values: int
+) -> tuple[dict[str, Lists], tuple[str, ...]]:
+    """Columns of integers, or of lists of integers, of the file at `path`, and the names of those that are not read.
+
+    An integer is a list of one; where there is no value, the list is empty.
+
+    Args:
+        columns: to read; all if not given. Those that the file lacks are left out.
+        max_values: of these columns together.
+
+    Raises:
+        DamagedFileError: it is no Parquet file, names a column twice, has too many values, or a column has others.
+        MissingExtraError: pyarrow is not installed.
+    """
+    arrow = require_arrow()
+    with _named_errors(arrow, str(path)), arrow.OSFile(str(path)) as source:
+        file = arrow.parquet.ParquetFile(source, thrift_container_size_limit=_MAX_ITEMS, pre_buffer=False)
+        names = file.schema_arrow.names
+        asked = [name for name in names if columns is None or name in columns]
+        for name in asked:
+            if names.count(name) > 1:
+                raise DamagedFileError(f"{path} has two columns named {name!r}; give each its own.")
+            kind = file.schema_arrow.field(name).type
+            item = kind.value_type if _is_list(arrow, kind) else kind
+            if not arrow.types.is_integer(item):
+                raise DamagedFileError(f"Column {name!r} of {path} has {kind}; ids are integers, or lists of integers.")
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        count = sum(chunk.num_values for chunk in chunks if _column_of(chunk.path_in_schema, names) in asked)
+        if count > max_values:
+            raise DamagedFileError(
+                f"{path} is too large: {count:,} values in the columns that are read; the limit is {max_values:,}. "
+                "Write some of its rows to a file of their own."
+            )
+        read = {name: _lists(arrow, file.read(columns=[name], use_threads=False)[name], path) for name in asked}
+    return read, tuple(name for name in names if name not in asked)
+
+
+def _is_list(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _column_of(path: str, names: Collection[str]) -> str:
+    """The column of a path in a schema, such as ids.list.element; names may have dots."""
+    while path not in names and "." in path:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _lists(arrow: Any, column: Any, path: Path) -> Lists:
+    import pyarrow.compute
+
+    if not _is_list(arrow, column.type):
+        lengths = column.is_valid().cast(arrow.int64())
+        return values_of(column.drop_null()), values_of(lengths)
+    lengths = pyarrow.compute.list_value_length(column).fill_null(0)
+    flat = pyarrow.compute.list_flatten(column)
+    if flat.null_count:
+        raise DamagedFileError(f"A list in {path} has an item without a value; leave it out of the list.")
+    return values_of(flat), values_of(lengths)
 
 
 def _check_counts(about: Any, name: str, max_rows: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.lookup_statistics import HISTOGRAM_DECIMALS, NUM_BINS, ReuseStatistics, counted_statistics
+from shard_gym.lookup_statistics import HISTOGRAM_DECIMALS, NUM_BINS, counted_statistics, read_counts
 from shard_gym.pools.meta_file import Progress, indices_of, open_lookups
 from shard_gym.pools.pool import DEFAULT_DIM, Pool, PoolCard
 from shard_gym.tables import Tables
@@ -44,16 +44,15 @@ def import_meta(
         num_tables, batch_size = lookups.lengths.shape
         rows = np.empty(num_tables)
         reads = np.empty(num_tables)
-        stats = ReuseStatistics(np.zeros(num_tables), *np.zeros((2, num_tables, NUM_BINS)))
+        counts = np.zeros((num_tables, 2, NUM_BINS))
         for table in range(num_tables):
             indices = indices_of(f"Table {table} of {path}", lookups.indices, *lookups.bags(table))
             rows[table], reads[table] = max(int(indices.max(initial=-1)) + 1, MIN_ROWS), len(indices)
-            stats.distinct_rows[table], stats.reuse_histogram[table], stats.access_histogram[table] = (
-                counted_statistics(indices)
-            )
+            counts[table] = read_counts(indices)
             report(table + 1, num_tables)
             del indices  # no array may refer to the mapped file when it is removed
         del lookups
+    stats = counted_statistics(counts)
     tables = Tables(
         num_embeddings=rows.astype(np.int64),
         embedding_dim=np.full(num_tables, DEFAULT_DIM),
