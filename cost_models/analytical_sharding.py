@@ -178,17 +178,6 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
         return phases, forward + slowest + (slowest + all_reduce) + backward
 
-    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """(..., D, 2) bytes of all_to_all, reduce_scatter, host_reduce_scatter and all_reduce, as encoded."""
-        outputs, partial, host_partial, gradient, _ = np.moveaxis(loads[..., self.shared_loads], -1, 0)
-        sent = {
-            "all_to_all": collectives.all_to_all_bytes(outputs, cluster),
-            "reduce_scatter": collectives.all_to_all_bytes(partial, cluster),
-            "host_reduce_scatter": collectives.host_reduce_scatter_bytes(host_partial, cluster),
-            "all_reduce": collectives.all_reduce_bytes(gradient, cluster),
-        }
-        return {name: np.stack(pair, axis=-1) for name, pair in sent.items()}
-
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms on all plans of the variants.
 

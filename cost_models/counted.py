@@ -106,10 +106,6 @@ class CountedShardingModel(CountedCostModel, ShardingCostModel):
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         return self.model.variant_bounds(variants, loads, topology)
 
-    @override
-    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        return self.model.sent_bytes(loads, cluster)
-
 
 class CountedEstimates(CostModel):
     """A wrapper that counts the estimates of a cost model that is not additive, such as a measured one, in `queries`.

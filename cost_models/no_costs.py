@@ -46,10 +46,6 @@ class NoCosts(ShardingCostModel):
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         return self.cost_bounds(loads, topology)
 
-    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """Nothing."""
-        return {}
-
 
 class _WithoutCosts(CountedCostModel):
     def device_phases(self, loads: FloatArray) -> FloatArray:

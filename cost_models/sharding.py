@@ -13,7 +13,7 @@ from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 
 class ShardingCostModel(AdditiveCostModel):
@@ -31,17 +31,6 @@ class ShardingCostModel(AdditiveCostModel):
     @abstractmethod
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Lower and upper bound in ms on the cost of every plan of these variants with (T, V, K) `variant_loads`."""
-
-    @abstractmethod
-    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """(..., D, 2) float64 for each collective, by name: what each device sends inside its host, and to other hosts.
-
-        Those of the pooled outputs and partial sums are of the forward, and come back in the backward.
-
-        Args:
-            loads: (..., D, K) float64, loads of the devices, as of `plan_loads`.
-            cluster: the topology; broadcasts against the leading shape.
-        """
 
     def variant_loads(self, variants: Variants, topology: Topology) -> FloatArray:
         """(T, V, K) float64, the loads that one part of each variant adds to a device; also of those not legal."""

@@ -4,6 +4,7 @@ and of moving a shard."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.traffic import sent_bytes
 from shard_gym.errors import wrong_kind
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
@@ -63,14 +65,24 @@ class Explanation:
     splits: tuple[Split, ...] = ()
     lower_bound_ms: float | None = None  #: no answer costs less; None if no bound is known
     best_known_ms: float | None = None  #: cost of the best answer known; None if none is
-    #: Of a sharding plan, for each collective by name (D, 2) float64: bytes that each device sends inside its host, and
-    #: to other hosts, in the forward; those of all-reduces in the backward.
-    sent_bytes: dict[str, FloatArray] | None = None
+    noun: str = "placement"  #: what the answer is called, "placement" or "plan"
+    communication_dtype: str = "fp32"  #: of pooled outputs and their gradients on the links
+
+    @cached_property
+    def sent_bytes(self) -> dict[str, FloatArray]:
+        """Of each collective by name (D, 2) float64: bytes an iteration that each device sends inside its host, and to
+        other hosts (`shard_gym.cost_models.traffic`)."""
+        return sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
 
     @property
-    def noun(self) -> str:
-        """What the answer is called."""
-        return "placement" if self.sent_bytes is None else "plan"
+    def traffic(self) -> FloatArray:
+        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts."""
+        return np.asarray(sum(self.sent_bytes.values()))
+
+    @property
+    def hosts(self) -> NDArray[np.int64]:
+        """(D,) int64, the host of each device."""
+        return self.task.topology.hosts
 
     @property
     def devices(self) -> NDArray[np.int64]:
@@ -169,7 +181,8 @@ def _explain_plan(
         splits=_splits(task, checked, model, loads, shards, memory, float(cost)),
         lower_bound_ms=lower_bound_ms,
         best_known_ms=best_known_ms,
-        sent_bytes=model.sent_bytes(device_loads, topology.cluster()),
+        noun="plan",
+        communication_dtype=getattr(model, "communication_dtype", "fp32"),
     )
 
 

@@ -147,13 +147,23 @@ class Topology:
         return card(
             f"{self.num_devices} x {self.device.name}",
             {
-                "hosts": str(-(-self.num_devices // self.devices_per_host)),
+                "hosts": str(self.num_hosts),
                 "memory for tables": self._memory,
                 "DRAM": f"{self.device.dram_gb_per_s:g} GB/s",
                 "all-to-all in a host": f"{self.links.intra_host_gb_per_s:g} GB/s",
                 "all-to-all across hosts": f"{self.links.inter_host_gb_per_s:g} GB/s",
             },
         )
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts; the last one may have fewer devices."""
+        return -(-self.num_devices // self.devices_per_host)
+
+    @property
+    def hosts(self) -> NDArray[np.int64]:
+        """(D,) int64, the host of each device."""
+        return np.arange(self.num_devices) // self.devices_per_host
 
     @property
     def _memory(self) -> str:

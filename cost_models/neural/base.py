@@ -231,7 +231,3 @@ class NeuralCostModel(ShardingCostModel):
         alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
         least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
         return LEAST_SHARE * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)
-
-    def sent_bytes(self, loads: FloatArray, cluster: Cluster) -> dict[str, FloatArray]:
-        """Empty, because not every network reads them."""
-        return {}

@@ -26,7 +26,7 @@ from shard_gym.cli.pools import pool_source
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.torchrec import torchrec_json
+from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool

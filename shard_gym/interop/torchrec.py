@@ -1,12 +1,10 @@
-"""TorchRec: a model's tables as `Tables`, and sharding plans as TorchRec's, in and out, as objects and as JSON.
+"""TorchRec: a model's tables as `Tables`, and sharding plans as objects of TorchRec, in and out.
 
-The JSON is what `ShardingPlan._serialize` of TorchRec 1.8 makes (torchrec/distributed/types.py); TorchRec has no loader
-for it. Writing it needs no TorchRec. Device d is rank d, on host d // devices_per_host.
+Plans go through the JSON of `torchrec_json.py`. Device d is rank d, on host d // devices_per_host.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +12,11 @@ import numpy as np
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_torchrec, short_repr
+from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, torchrec_json
 from shard_gym.interop.torchrec_workload import workload_of
 from shard_gym.lookup_statistics import NUM_BINS, counted_statistics
 from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, check_plan, data_parallel
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torchrec.distributed.types import ShardingPlan as TorchRecPlan
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-
-_KEYS = {"sharding_type", "compute_kernel", "ranks"}
 
 
 def tables_of_lookups(model: nn.Module, lookups: KeyedJaggedTensor, optimizer: str | None = None) -> Tables:
@@ -122,25 +118,13 @@ def from_torchrec(plan: TorchRecPlan, tables: Tables, topology: Topology) -> Sha
     """A plan of TorchRec, such as one of its planner, as a checked plan of `tables` on `topology`.
 
     Raises:
-        InvalidPlanError, MemoryExceededError: a table is missing, its sharding type is none of `SHARDING_TYPES`, or the
-            plan is not valid (`check_plan`).
+        InvalidPlanError, MemoryExceededError: see `from_torchrec_json`.
     """
     if not isinstance(getattr(plan, "plan", None), dict):
         raise InvalidPlanError(
-            f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; JSON goes through "
-            "plan_from_torchrec_json first."
+            f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; from_torchrec_json takes its JSON."
         )
-    of_table: dict[str, Any] = {}
-    for path, module in plan.plan.items():
-        for name, sharding in module.items():
-            if name in of_table:
-                raise InvalidPlanError(f"The plan has a table {name!r} twice, one in {path!r}; give each its own name.")
-            of_table[name] = sharding
-    return check_plan(
-        ShardingPlan(tuple(_sharding(of_table, tables, table, topology) for table in range(len(tables)))),
-        tables,
-        topology,
-    )
+    return from_torchrec_json(plan._serialize(), tables, topology)
 
 
 def modules_of(model: nn.Module) -> dict[str, str]:
@@ -163,57 +147,6 @@ def modules_of(model: nn.Module) -> dict[str, str]:
     return found
 
 
-def torchrec_json(
-    plan: ShardingPlan, tables: Tables, topology: Topology, modules: str | Mapping[str, str], device_type: str = "cuda"
-) -> dict[str, Any]:
-    """The plan as TorchRec's JSON; needs no TorchRec.
-
-    Args:
-        tables: their names are those of the model.
-        modules: path of the collection of every table in the module that will be wrapped, by the table's name; or one
-            for all.
-        device_type: "cuda" or "cpu".
-
-    Raises:
-        InvalidPlanError, MemoryExceededError: the plan is not valid (`check_plan`), or a table has no module.
-    """
-    if device_type not in ("cuda", "cpu"):
-        raise InvalidPlanError(f"device_type must be 'cuda' or 'cpu', not {short_repr(device_type)}.")
-    paths = modules.values() if isinstance(modules, Mapping) else [modules]
-    if not all(isinstance(path, str) for path in paths):
-        raise InvalidPlanError(f"modules is a path, or the path of each table by its name, not {short_repr(modules)}.")
-    names = [
-        "cpu" if device_type == "cpu" else f"cuda:{rank % topology.devices_per_host}"
-        for rank in range(topology.num_devices)
-    ]
-    content: dict[str, dict[str, Any]] = {}
-    for name, sharding in zip(tables.names, check_plan(plan, tables, topology).tables, strict=True):
-        path = modules if isinstance(modules, str) else modules.get(name)
-        if path is None:
-            raise InvalidPlanError(
-                f"Table {name!r} is not in the model, whose tables are {short_repr(sorted(modules))}."
-            )
-        replicated = sharding.sharding_type == DATA_PARALLEL
-        entry: dict[str, Any] = {
-            "sharding_type": sharding.sharding_type,
-            "compute_kernel": "dense" if replicated else "fused",
-            "ranks": sharding.devices,
-        }
-        if not replicated:
-            entry["shards"] = [
-                {
-                    "shard_offsets": [shard.first_row, shard.first_column],
-                    "shard_sizes": [shard.num_rows, shard.num_columns],
-                    "placement": f"rank:{shard.device}/{names[shard.device]}",
-                }
-                for shard in sharding.shards
-            ]
-        if name in content.setdefault(path, {}):
-            raise InvalidPlanError(f"Two tables are named {name!r}, by which TorchRec finds tables; give each its own.")
-        content[path][name] = entry
-    return {"plan": content}
-
-
 def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
     """TorchRec's plan from its JSON (`torchrec_json`, or TorchRec's own).
 
@@ -222,37 +155,25 @@ def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
         MissingExtraError: TorchRec is not installed.
     """
     types = _torchrec("distributed.types")
-    modules = value.get("plan") if isinstance(value, dict) else None
-    if not isinstance(modules, dict) or not all(isinstance(module, dict) for module in modules.values()):
-        raise InvalidPlanError(
-            f"A plan of TorchRec in JSON has 'plan', and in it an object for each module, not {short_repr(value)}."
-        )
     return types.ShardingPlan(
         {
             path: types.EmbeddingModuleShardingPlan(
                 {name: _parameter_sharding(types, name, entry) for name, entry in module.items()}
             )
-            for path, module in modules.items()
+            for path, module in checked_json(value).items()
         }
     )
 
 
-def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
+def _parameter_sharding(types: Any, name: str, entry: dict[str, Any]) -> Any:
     from torch.distributed._shard.metadata import ShardMetadata
     from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
-    if not isinstance(entry, dict) or not set(entry) >= _KEYS:
-        raise InvalidPlanError(f"Table {name!r} of a plan in JSON must have {sorted(_KEYS)}, not {short_repr(entry)}.")
-    given, ranks = entry.get("shards", []), entry["ranks"]
-    replicated = entry["sharding_type"] == DATA_PARALLEL
-    valid = isinstance(given, list) and isinstance(ranks, list) and all(map(is_integer, ranks))
-    if not valid or not (replicated or given) or not all(map(_is_shard, given)):
-        raise InvalidPlanError(
-            f"Table {name!r} of a plan in JSON needs ranks and, unless it is data_parallel, shards: each with "
-            "two shard_offsets, two shard_sizes and a placement such as 'rank:0/cuda:0'."
-        )
     try:
-        shards = [ShardMetadata(shard["shard_offsets"], shard["shard_sizes"], shard["placement"]) for shard in given]
+        shards = [
+            ShardMetadata(shard["shard_offsets"], shard["shard_sizes"], shard["placement"])
+            for shard in entry.get("shards", [])
+        ]
         return types.ParameterSharding(
             sharding_type=entry["sharding_type"],
             compute_kernel=entry["compute_kernel"],
@@ -261,46 +182,6 @@ def _parameter_sharding(types: Any, name: str, entry: Any) -> Any:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidPlanError(f"The shards of table {name!r} in a plan in JSON are not valid: {error}") from error
-
-
-def _is_shard(shard: Any) -> bool:
-    return (
-        isinstance(shard, dict)
-        and all(
-            isinstance(pair := shard.get(key), list) and len(pair) == 2 and all(map(is_integer, pair))
-            for key in ("shard_offsets", "shard_sizes")
-        )
-        and re.fullmatch(r"rank:\d+/.+", str(shard.get("placement"))) is not None
-    )
-
-
-def _sharding(of_table: Mapping[str, Any], tables: Tables, table: int, topology: Topology) -> TableSharding:
-    name = tables.names[table]
-    if name not in of_table:
-        raise InvalidPlanError(f"The plan has no table {name!r}; it has {short_repr(sorted(of_table))}.")
-    given = of_table[name]
-    if given.sharding_type not in SHARDING_TYPES:
-        raise InvalidPlanError(
-            f"Table {name!r} is {given.sharding_type!r}, which ShardGym does not know; known are "
-            f"{', '.join(SHARDING_TYPES)}."
-        )
-    if given.sharding_type == DATA_PARALLEL:
-        if sorted(given.ranks or ()) != list(range(topology.num_devices)):
-            raise InvalidPlanError(
-                f"Table {name!r} is data_parallel on ranks {short_repr(given.ranks)}, but a replica is on each of the "
-                f"{topology.num_devices} devices."
-            )
-        return data_parallel(tables, table, topology)
-    if given.sharding_spec is None:
-        raise InvalidPlanError(f"Table {name!r} is {given.sharding_type}, but has no shards.")
-    return TableSharding(
-        given.sharding_type,
-        tuple(
-            Shard(each.placement.rank(), row, rows, column, columns)
-            for each in given.sharding_spec.shards
-            for (row, column), (rows, columns) in [(each.shard_offsets, each.shard_sizes)]
-        ),
-    )
 
 
 def _collections(model: nn.Module) -> Iterator[tuple[str, Any]]:

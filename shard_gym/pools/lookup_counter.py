@@ -27,9 +27,7 @@ class LookupCounter:
         features: of each table, the names of the features that read it.
     """
 
-    def __init__(
-        self, names: Sequence[str], num_embeddings: Sequence[int], features: Sequence[Sequence[str]]
-    ) -> None:
+    def __init__(self, names: Sequence[str], num_embeddings: Sequence[int], features: Sequence[Sequence[str]]) -> None:
         self._tables = list(zip(names, num_embeddings, features, strict=True))
         self._counts = np.zeros((len(self._tables), 2, NUM_BINS))
         self._batches = 0
@@ -53,7 +51,9 @@ class LookupCounter:
         self._counts += np.stack(counts)
         self._batches, self.batch_size = self._batches + 1, samples
 
-    def _rows_of(self, name: str, num_embeddings: int, features: Sequence[str], read: Mapping[str, Integers]) -> Integers:
+    def _rows_of(
+        self, name: str, num_embeddings: int, features: Sequence[str], read: Mapping[str, Integers]
+    ) -> Integers:
         for feature in features:
             if feature not in read:
                 raise InvalidTablesError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import DamagedFileError, InvalidPlanError, short_repr
@@ -15,6 +15,8 @@ from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import Shard, ShardingPlan, TableSharding
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+
+Entry = TypeVar("Entry")
 
 SCHEMA = "shard-gym plan 1"
 _FILE_KEYS: dict[str, type] = {"schema": str, "sha256": str, "plan": list}
@@ -59,6 +61,26 @@ def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPl
             `check_plan`.
     """
     return _plan(value, _object, tables, topology)
+
+
+def in_order(found: Mapping[str, Entry], tables: Tables) -> list[Entry]:
+    """What `found` has for each table, by the table's name.
+
+    Raises:
+        InvalidPlanError: it has none for a table, or one for what is no table, or two tables have one name.
+    """
+    names = tables.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidPlanError(f"Two tables are named {twice!r}, and a plan finds them by name; give each its own.")
+    for name in names:
+        if name not in found:
+            raise InvalidPlanError(f"The plan has no table {name!r}; it has {short_repr(sorted(found))}.")
+    known = set(names)
+    for name in found:
+        if name not in known:
+            raise InvalidPlanError(f"The plan has a table {name!r}, but the tables are {short_repr(sorted(names))}.")
+    return [found[name] for name in names]
 
 
 def _plan(

@@ -14,10 +14,12 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms
 from shard_gym.cost_models.analytical import FITTED, SORT_BYTES
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits
+from shard_gym.cost_models.traffic import sent_bytes
 from shard_gym.hardware import hardware_profile
-from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding import ShardingPlan, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 Messages = dict[tuple[int, int], float]
 
@@ -73,12 +75,35 @@ def all_reduce_of(size: float, topology: Topology) -> list[float]:
     return took
 
 
-def sent_of(messages: Messages, topology: Topology) -> list[list[float]]:
-    """Bytes that each device sends inside its host, and to other hosts."""
+def sent_of(messages: Messages, topology: Topology, *, answered: bool = True) -> list[list[float]]:
+    """Bytes that each device sends inside its host, and to other hosts; every message is answered by one as large."""
     per_host, found = topology.devices_per_host, [[0.0, 0.0] for _ in range(topology.num_devices)]
     for (source, target), size in messages.items():
-        found[source][source // per_host != target // per_host] += size * (source != target)
+        for sender in (source, target)[: 1 + answered]:
+            found[sender][source // per_host != target // per_host] += size * (source != target)
     return found
+
+
+def ring_messages(size: float, topology: Topology) -> Messages:
+    """An all-reduce step by step: n - 1 steps that add up, and n - 1 that hand on, each of an n-th of the bytes.
+
+    One ring is inside each host. In another each host sends to the next; every device of the host sends its share.
+    """
+    devices, per_host = list(range(topology.num_devices)), topology.devices_per_host
+    hosts = [devices[first : first + per_host] for first in range(0, len(devices), per_host)]
+    messages: Messages = {}
+
+    def add(source: int, target: int, sent: float) -> None:
+        messages[source, target] = messages.get((source, target), 0.0) + sent
+
+    for number, host in enumerate(hosts):
+        for _ in range(2 * (len(host) - 1)):
+            for position, device in enumerate(host):
+                add(device, host[(position + 1) % len(host)], size / len(host))
+        for _ in range(2 * (len(hosts) - 1)):
+            for device in host:
+                add(device, hosts[(number + 1) % len(hosts)][0], size / len(hosts) / len(host))
+    return messages
 
 
 def plain_phases(
@@ -204,19 +229,16 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     phases, sent = plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2)
     plain, model = np.array(phases), AnalyticalShardingModel(dtype)
     cost = model.estimate_plan(plan, tables, topology)
-    told = model.sent_bytes(model.plan_loads(plan, tables, topology), topology.cluster())
+    told = sent_bytes(plan, tables, topology, dtype)
     replicas = sum(
         float(shard.num_rows * shard.num_columns * 4)
         for sharding in plan.tables
         for shard in sharding.shards[: sharding.sharding_type == "data_parallel"]
     )
-    # A ring of n sends every byte twice, but for the n-th part that each has in the end.
-    count, per_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
-    if count % per_host == 0:
-        near, far = 2 * replicas * (1 - 1 / per_host), 2 * replicas / per_host * (1 - per_host / count)
-        sent["all_reduce"] = [[near, far]] * count
+    sent["all_reduce"] = sent_of(ring_messages(replicas, topology), topology, answered=False)
+    assert list(told) == list(sent)
     for name, numbers in sent.items():
-        np.testing.assert_allclose(told[name], numbers, rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(told[name], numbers, rtol=1e-9, atol=1e-3, err_msg=name)
     np.testing.assert_allclose(cost.phases_ms, plain, rtol=1e-9, atol=1e-12)
     assert cost.total_ms == pytest.approx(plain.max(axis=0).sum(), rel=1e-9)
 
@@ -248,3 +270,36 @@ def test_across_hosts_the_lower_bound_is_reached_by_equal_outputs(num_devices: i
     topology = hardware_profile("a100-dgx").topology(num_devices)
     took = all_to_all_of(np.full(num_devices, 1e8), topology)
     assert least_all_to_all_ms(1e8 * num_devices, topology.cluster()) == pytest.approx(max(took), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_devices", "near", "far"),
+    [
+        # One table of 100 samples and 16 columns on device 0: 6,400 bytes of outputs, and their gradients come back.
+        ("table_wise", 2, [3200, 3200], [0, 0]),
+        ("table_wise", 4, [1600, 1600, 0, 0], [3200, 0, 1600, 1600]),
+        ("table_wise", 3, [6400 / 3, 6400 / 3, 0], [6400 / 3, 0, 6400 / 3]),
+        # Every device has 6,400 bytes of partial sums, of which each other one gets its part, and sends it back.
+        ("row_wise", 2, [6400, 6400], [0, 0]),
+        ("row_wise", 4, [3200] * 4, [6400] * 4),
+        ("row_wise", 3, [2 * 6400 / 3, 2 * 6400 / 3, 0], [2 * 6400 / 3, 2 * 6400 / 3, 4 * 6400 / 3]),
+        # On host 1: halves go to the other device of it, then half of each half to the device of the other host.
+        ("table_row_wise", 2, [6400, 6400], [0, 0]),
+        ("table_row_wise", 4, [0, 0, 6400, 6400], [1600] * 4),
+        # 40 rows of 16 FP32 gradients are 2,560 bytes. Each host sends them once; the last one has a single card.
+        ("data_parallel", 2, [2560, 2560], [0, 0]),
+        ("data_parallel", 4, [2560] * 4, [1280] * 4),
+        ("data_parallel", 3, [2560, 2560, 0], [1280, 1280, 2560]),
+    ],
+)
+def test_bytes_of_one_table_in_hosts_of_two(kind: str, num_devices: int, near: list[float], far: list[float]) -> None:
+    tables = Tables.from_zipf([40], [16], [2.0], 1.05, Workload(100, "fp16", "sgd"))
+    topology = hardware_profile("a100-dgx").topology(num_devices, devices_per_host=2)
+    sharding = {
+        "table_wise": lambda: table_wise(tables, 0, 0),
+        "row_wise": lambda: row_wise(tables, 0, topology),
+        "table_row_wise": lambda: table_row_wise(tables, 0, topology, topology.num_hosts - 1),
+        "data_parallel": lambda: data_parallel(tables, 0, topology),
+    }[kind]()
+    found = sum(sent_bytes(ShardingPlan((sharding,)), tables, topology).values())
+    np.testing.assert_allclose(found, np.stack([near, far], axis=-1))

@@ -31,8 +31,8 @@ from shard_gym.interop.torchrec import (
     tables_of_lookups,
     tables_of_pooling_factors,
     to_torchrec,
-    torchrec_json,
 )
+from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.sharding import (
     ShardingPlan,
     column_wise,

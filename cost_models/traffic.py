@@ -1,0 +1,68 @@
+"""The bytes that the devices of a plan send each other in an iteration.
+
+- Pooled outputs and partial sums are sent in the forward, and as many bytes of gradients come back in the backward:
+  what a device receives in the forward it sends in the backward (`collectives.py` says who sends what).
+- Gradients of replicas are all-reduced once: in rings inside each of H hosts, 2 (W - 1)/W of the bytes per device, and
+  in one across hosts, 2 (1 - 1/H) of them per host, which its W network cards share (nccl-tests, doc/PERFORMANCE.md).
+  So all hosts send alike. `all_reduce_ms` counts devices instead of hosts, which differs where hosts are unequal.
+
+Bytes follow from the plan alone, whatever the cost model. Indices on their way to the shards are not counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.collectives import all_to_all_bytes, host_reduce_scatter_bytes
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+GRADIENT_BYTES = 4  # of a number of a dense gradient, which is FP32
+
+
+def sent_bytes(
+    plan: ShardingPlan, tables: Tables, topology: Topology, communication_dtype: str = "fp32"
+) -> dict[str, FloatArray]:
+    """(D, 2) float64 of each collective: bytes an iteration that each device sends inside its host, and to other hosts.
+
+    The collectives are all_to_all, reduce_scatter, host_reduce_scatter and all_reduce.
+
+    Args:
+        plan: a checked plan.
+        communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
+    """
+    table, device, _, rows, _, columns = plan.shard_arrays().T
+    kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
+    bags = tables.workload.batch_size * tables.num_features[table].astype(np.float64)
+    outputs = bags * columns * COMMUNICATION_BYTES[communication_dtype]
+
+    def on_devices(chosen: NDArray[np.bool_], num_bytes: FloatArray) -> FloatArray:
+        return np.bincount(device[chosen], num_bytes[chosen], topology.num_devices)
+
+    replicated, in_hosts = kinds == DATA_PARALLEL, (kinds == TABLE_ROW_WISE) & (topology.num_hosts > 1)
+    scattered = (kinds == ROW_WISE) | (kinds == TABLE_ROW_WISE) & ~in_hosts
+    cluster = topology.cluster()
+    forward = {
+        "all_to_all": all_to_all_bytes(on_devices(~(replicated | in_hosts | scattered), outputs), cluster),
+        "reduce_scatter": all_to_all_bytes(on_devices(scattered, outputs), cluster),
+        "host_reduce_scatter": host_reduce_scatter_bytes(on_devices(in_hosts, outputs), cluster),
+    }
+    gradients = on_devices(replicated, GRADIENT_BYTES * rows * columns.astype(np.float64))
+    members = np.bincount(topology.hosts)[topology.hosts]
+    ring = 2.0 * gradients / members
+    around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_hosts)], axis=-1)
+    sent = {name: np.stack(pair, axis=-1) for name, pair in forward.items()}
+    return {name: each + _received(each, topology) for name, each in sent.items()} | {"all_reduce": around}
+
+
+def _received(sent: FloatArray, topology: Topology) -> FloatArray:
+    """(D, 2) bytes that each device receives of (D, 2) sent ones, which every device spreads evenly over the others."""
+    hosts = topology.hosts
+    members = np.bincount(hosts)[hosts]
+    near = sent[:, 0] / np.maximum(members - 1, 1)
+    far = sent[:, 1] / np.maximum(topology.num_devices - members, 1)
+    return np.stack([np.bincount(hosts, near)[hosts] - near, far.sum() - np.bincount(hosts, far)[hosts]], axis=-1)
