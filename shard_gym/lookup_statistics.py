@@ -43,7 +43,7 @@ class ReuseStatistics(NamedTuple):
 
 
 def read_counts(rows: NDArray[np.integer[Any]]) -> Floats:
-    """(2, 17) rows of each bin, and their reads, of one table's (N,) `rows` read in a batch; over batches they add up."""
+    """(2, 17) rows of each bin, and their reads, of one table's (N,) `rows` read in a batch; batches add up."""
     if not len(rows):
         return np.zeros((2, NUM_BINS))
     if int(rows.max()) < DENSE * len(rows):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_torchrec, short_repr
 from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, torchrec_json
 from shard_gym.interop.torchrec_workload import workload_of
@@ -122,7 +121,7 @@ def from_torchrec(plan: TorchRecPlan, tables: Tables, topology: Topology) -> Sha
     """
     if not isinstance(getattr(plan, "plan", None), dict):
         raise InvalidPlanError(
-            f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; from_torchrec_json takes its JSON."
+            f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; from_torchrec_json takes JSON."
         )
     return from_torchrec_json(plan._serialize(), tables, topology)
 

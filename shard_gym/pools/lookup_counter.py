@@ -67,8 +67,8 @@ class LookupCounter:
         for rows in (read[feature] for feature in features):
             if len(rows) and not 0 <= (low := int(rows.min())) <= (high := int(rows.max())) < num_embeddings:
                 raise InvalidTablesError(
-                    f"Table {name!r} has {num_embeddings:,} rows, but row {low if low < 0 else high} is read. Rows count "
-                    "from 0; map ids to rows first, and record no lookup where an id is missing."
+                    f"Table {name!r} has {num_embeddings:,} rows, but row {low if low < 0 else high} is read. Rows "
+                    "count from 0; map ids to rows first, and record no lookup where an id is missing."
                 )
         return np.concatenate([read[feature].astype(np.int64) for feature in features])
 

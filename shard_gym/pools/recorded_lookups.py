@@ -1,8 +1,9 @@
 """Recorded lookups: which rows the samples of a log read, feature by feature, from NPZ and Parquet files.
 
-Nothing is unpickled. A Parquet file has one row for each sample, and for each feature a column of integers (one lookup)
-or of lists of integers. An NPZ file has for each feature an array `FEATURE` of (samples,) or (samples, lookups) integers,
-or the two arrays `FEATURE.values` of all lookups, sample after sample, and `FEATURE.lengths` of the (samples,) numbers.
+Nothing is unpickled. A Parquet file has one row for each sample, and for each feature a column of integers (one
+lookup) or of lists of integers. An NPZ file has for each feature an array `FEATURE` of (samples,) or (samples, lookups)
+integers, or the two arrays `FEATURE.values` of all lookups, sample after sample, and `FEATURE.lengths` of the (samples,)
+numbers.
 """
 
 from __future__ import annotations
