@@ -5,15 +5,14 @@ Plans go through the JSON of `torchrec_json.py`. Device d is rank d, on host d /
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from shard_gym.errors import InvalidPlanError, InvalidTablesError, missing_torchrec, short_repr
+from shard_gym.errors import InvalidPlanError, InvalidTablesError, short_repr
 from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, torchrec_json
+from shard_gym.interop.torchrec_modules import collections_of, torchrec_module
 from shard_gym.interop.torchrec_workload import workload_of
-from shard_gym.lookup_statistics import NUM_BINS, counted_statistics
+from shard_gym.pools.lookup_counter import Batch, LookupCounter
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
@@ -25,45 +24,35 @@ if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
-def tables_of_lookups(model: nn.Module, lookups: KeyedJaggedTensor, optimizer: str | None = None) -> Tables:
-    """The tables of a model, with the statistics of one recorded batch.
+def tables_of_lookups(
+    model: nn.Module, lookups: KeyedJaggedTensor | Iterable[KeyedJaggedTensor | Batch], optimizer: str | None = None
+) -> Tables:
+    """The tables of a model, with the statistics of recorded batches (`LookupCounter` says how they are combined).
 
     Args:
-        model: a module with `EmbeddingBagCollection`s in it, sharded or not; their tables in the order of the modules.
-        lookups: the inputs of all features in one batch of all devices together.
+        model: a module with `EmbeddingBagCollection`s in it; their tables in the order of the modules.
+        lookups: one or several batches of one size, each with the inputs of all features on all devices together; of a
+            file they are `lookups_of_file(path).batches(batch_size)`. Features that no table reads are not looked at.
         optimizer: of the tables, "adam", "rowwise_adagrad" or "sgd"; None for the one that the model trains them with
             in the backward (`apply_optimizer_in_backward`), and for rowwise Adagrad where it does not say.
 
     Raises:
-        InvalidTablesError: the model has no such collection, two tables have one name, they have several weight dtypes
-            or optimizers or one that is not known, a feature is missing, or an index is beyond its table.
+        InvalidTablesError: the model has modules or tables that are not planned (`collections_of`), the tables have
+            several weight dtypes or optimizers or one that is not known, or the batches do not fit the tables
+            (`LookupCounter.add`).
         MissingExtraError: TorchRec is not installed.
     """
-    configs = _configs(model)
-    recorded = lookups.to_dict()
-    statistics = []
-    for config in configs:
-        for feature in config.feature_names:
-            if feature not in recorded:
-                raise InvalidTablesError(
-                    f"The lookups have no feature {feature!r}, which table {config.name!r} reads; they have "
-                    f"{short_repr(sorted(recorded))}."
-                )
-        rows = np.concatenate([recorded[feature].values().cpu().numpy() for feature in config.feature_names])
-        if len(rows) and not 0 <= rows.min() <= rows.max() < config.num_embeddings:
-            wrong = rows.min() if rows.min() < 0 else rows.max()
-            raise InvalidTablesError(
-                f"Table {config.name!r} has {config.num_embeddings} rows, but row {wrong} is read."
-            )
-        statistics.append((len(rows) / lookups.stride(), *counted_statistics(rows)))
-    pooling, distinct, reuse, access = (np.array(column) for column in zip(*statistics, strict=True))
-    return Tables(
-        pooling_factor=pooling,
-        distinct_rows=distinct,
-        reuse_histogram=reuse.reshape(-1, NUM_BINS),
-        access_histogram=access.reshape(-1, NUM_BINS),
-        **_sizes(model, lookups.stride(), optimizer),
+    collections = collections_of(model)
+    configs = _configs(collections)
+    counter = LookupCounter(
+        [config.name for config in configs],
+        [config.num_embeddings for config in configs],
+        [config.feature_names for config in configs],
     )
+    single = hasattr(lookups, "to_dict")
+    for batch in [lookups] if single else lookups:  # type: ignore[list-item,union-attr]
+        counter.add(*(batch if isinstance(batch, tuple) else _batch_of(batch)))
+    return Tables(**counter.statistics(), **_sizes(collections, counter.batch_size, optimizer))
 
 
 def tables_of_pooling_factors(
@@ -85,14 +74,15 @@ def tables_of_pooling_factors(
     Raises:
         InvalidTablesError, MissingExtraError: see `tables_of_lookups`.
     """
-    configs = _configs(model)
+    collections = collections_of(model)
+    configs = _configs(collections)
     missing = [name for config in configs for name in config.feature_names if name not in pooling_factors]
     if missing:
         raise InvalidTablesError(f"pooling_factors has no feature {missing[0]!r}; give one for each feature.")
     return Tables.from_popularity(
         pooling_factor=[sum(pooling_factors[name] for name in config.feature_names) for config in configs],
         popularity=RowPopularity.zipf([exponent] * len(configs)),
-        **_sizes(model, batch_size, optimizer),
+        **_sizes(collections, batch_size, optimizer),
     )
 
 
@@ -130,20 +120,9 @@ def modules_of(model: nn.Module) -> dict[str, str]:
     """The path of the `EmbeddingBagCollection` of every table of a model, by the table's name; for `torchrec_json`.
 
     Raises:
-        InvalidTablesError: the model has no such collection, or two tables have one name.
-        MissingExtraError: TorchRec is not installed.
+        InvalidTablesError, MissingExtraError: see `collections_of`.
     """
-    found: dict[str, str] = {}
-    for path, module in _collections(model):
-        for config in module.embedding_bag_configs():
-            if config.name in found:
-                raise InvalidTablesError(
-                    f"Two tables are named {config.name!r}, in {found[config.name]!r} and {path!r}; give each its own."
-                )
-            found[config.name] = path
-    if not found:
-        raise InvalidTablesError(f"There is no EmbeddingBagCollection in the {type(model).__name__}.")
-    return found
+    return {config.name: path for path, each in collections_of(model).items() for config in each.embedding_bag_configs()}
 
 
 def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
@@ -153,7 +132,7 @@ def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
         InvalidPlanError: `value` is no such JSON.
         MissingExtraError: TorchRec is not installed.
     """
-    types = _torchrec("distributed.types")
+    types = torchrec_module("distributed.types")
     return types.ShardingPlan(
         {
             path: types.EmbeddingModuleShardingPlan(
@@ -183,33 +162,32 @@ def _parameter_sharding(types: Any, name: str, entry: dict[str, Any]) -> Any:
         raise InvalidPlanError(f"The shards of table {name!r} in a plan in JSON are not valid: {error}") from error
 
 
-def _collections(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    _torchrec("modules.embedding_modules")
-    for path, module in model.named_modules():
-        if hasattr(module, "embedding_bag_configs"):
-            yield path, module
+def _configs(collections: Mapping[str, Any]) -> list[Any]:
+    return [config for each in collections.values() for config in each.embedding_bag_configs()]
 
 
-def _configs(model: nn.Module) -> list[Any]:
-    modules_of(model)  # names differ
-    return [config for _, module in _collections(model) for config in module.embedding_bag_configs()]
-
-
-def _sizes(model: nn.Module, batch_size: int, optimizer: str | None) -> dict[str, Any]:
-    configs = _configs(model)
+def _sizes(collections: Mapping[str, Any], batch_size: int, optimizer: str | None) -> dict[str, Any]:
+    configs = _configs(collections)
     return {
         "num_embeddings": [config.num_embeddings for config in configs],
         "embedding_dim": [config.embedding_dim for config in configs],
         "num_features": [len(config.feature_names) for config in configs],
         "names": [config.name for config in configs],
-        "workload": workload_of((module for _, module in _collections(model)), batch_size, optimizer),
+        "workload": workload_of(collections.values(), batch_size, optimizer),
     }
 
 
-def _torchrec(module: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(f"torchrec.{module}")
-    except ImportError as error:
-        raise missing_torchrec("A plan for TorchRec") from error
+def _batch_of(lookups: Any) -> Batch:
+    """The samples and the rows of one `KeyedJaggedTensor`."""
+    if not hasattr(lookups, "to_dict") or not hasattr(lookups, "stride"):
+        raise InvalidTablesError(f"A recorded batch is a KeyedJaggedTensor of TorchRec, not {short_repr(lookups)}.")
+    keys = lookups.keys()
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidTablesError(f"The lookups have the feature {twice!r} twice; give each its own name.")
+    if lookups.variable_stride_per_key():
+        raise InvalidTablesError(
+            "The features of the lookups have different numbers of samples (variable stride per key), which ShardGym "
+            "does not model. Record the batch before samples that occur twice are left out."
+        )
+    return lookups.stride(), {key: each.values().cpu().numpy() for key, each in lookups.to_dict().items()}

@@ -13,6 +13,9 @@ from shard_gym.lookup_statistics import NUM_BINS, counted_statistics, read_count
 
 Integers = NDArray[np.integer[Any]]
 
+Batch = tuple[int, Mapping[str, Integers]]
+"""The samples of a batch, and by feature the (N,) rows that they read."""
+
 
 class LookupCounter:
     """The lookup statistics of T tables, from recorded batches of one size.

@@ -9,8 +9,7 @@ numbers.
 from __future__ import annotations
 
 import zipfile
-import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from shard_gym.checks import is_integer
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTablesError, short_repr
 from shard_gym.io.files import is_file
 from shard_gym.io.parquet import integer_lists
-from shard_gym.pools.lookup_counter import Integers, LookupCounter
+from shard_gym.pools.lookup_counter import Batch, Integers, LookupCounter
 from shard_gym.tables import Tables
 
 MAX_LOOKUPS = 2**28  # the most that are read of a file, 2 GiB as int64
@@ -38,6 +37,7 @@ class RecordedLookups:
         values: by feature, (N,) integers, the rows that are read, sample after sample.
         lengths: by feature, (S,) integers, the lookups of each sample.
         left_out: names of columns of the file that were not asked for.
+        source: where they are from, for messages.
 
     Raises:
         InvalidTablesError: there are no samples, features have different numbers of them, values or lengths are no
@@ -47,6 +47,7 @@ class RecordedLookups:
     values: Mapping[str, Integers]
     lengths: Mapping[str, Integers]
     left_out: tuple[str, ...] = ()
+    source: str = "Recorded lookups"
 
     def __post_init__(self) -> None:
         for feature, lengths in self.lengths.items():
@@ -76,8 +77,8 @@ class RecordedLookups:
         """S."""
         return len(next(iter(self.lengths.values()), ()))
 
-    def batches(self, batch_size: int) -> Iterator[dict[str, Integers]]:
-        """The rows that each batch reads, by feature; samples at the end that fill none are left out.
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """Batches of so many samples, one after another; samples at the end that fill none are left out.
 
         Raises:
             InvalidTablesError: `batch_size` is no integer from 1 to the number of samples.
@@ -89,30 +90,40 @@ class RecordedLookups:
             )
         starts = {name: np.append(0, np.cumsum(lengths, dtype=np.int64)) for name, lengths in self.lengths.items()}
         for first in range(0, self.num_samples - batch_size + 1, batch_size):
-            yield {
-                name: values[starts[name][first] : starts[name][first + batch_size]]
-                for name, values in self.values.items()
-            }
+            yield (
+                batch_size,
+                {
+                    name: values[starts[name][first] : starts[name][first + batch_size]]
+                    for name, values in self.values.items()
+                },
+            )
 
 
-def tables_with_lookups(tables: Tables, lookups: RecordedLookups, batch_size: int | None = None) -> Tables:
+def tables_with_lookups(
+    tables: Tables, lookups: Iterable[RecordedLookups], batch_size: int | None = None
+) -> Tables:
     """The same tables with the statistics of recorded lookups; the feature of a table is the one with its name.
 
     What a table that several features read is read for is recorded under its name together.
 
     Args:
-        batch_size: samples of a batch on all devices together; that of the tables if not given. The lookups are cut
-            into batches of so many; see `LookupCounter` for how these are combined.
+        lookups: cut into batches, each by itself; see `LookupCounter` for how these are combined.
+        batch_size: samples of a batch on all devices together; that of the tables if not given.
 
     Raises:
-        InvalidTablesError: a feature is missing, an id is not a row of its table, or fewer samples than a batch were
-            recorded.
+        InvalidTablesError: there are no lookups, a feature is missing, an id is not a row of its table, or fewer
+            samples than a batch were recorded.
     """
     size = tables.workload.batch_size if batch_size is None else batch_size
     counter = LookupCounter(tables.names, tables.num_embeddings.tolist(), [[name] for name in tables.names])
-    for batch in lookups.batches(size):
-        counter.add(size, batch)
-    return replace(tables, workload=replace(tables.workload, batch_size=size), **counter.statistics())
+    for each in lookups:
+        try:
+            for batch in each.batches(size):
+                counter.add(*batch)
+        except InvalidTablesError as error:
+            raise InvalidTablesError(f"{each.source}: {error}") from error
+    statistics = counter.statistics()
+    return replace(tables, workload=replace(tables.workload, batch_size=size), **statistics)
 
 
 def lookups_of_file(path: str | Path, features: Collection[str] | None = None) -> RecordedLookups:
@@ -133,32 +144,36 @@ def lookups_of_file(path: str | Path, features: Collection[str] | None = None) -
         raise InvalidOptionError(f"Recorded lookups are read from .npz and .parquet files, not from {path}.")
     if not is_file(path):
         raise DamagedFileError(f"There is no file {path}.")
-    try:
-        lookups = readers[path.suffix.lower()](path, features)
-    except InvalidTablesError as error:
-        raise DamagedFileError(f"{path}: {error}") from error
-    missing = [name for name in features or () if name not in lookups.values]
+    values, lengths, left_out = readers[path.suffix.lower()](path, features)
+    missing = [name for name in features or () if name not in values]
     if missing:
         raise DamagedFileError(
-            f"{path} has no feature {missing[0]!r}; it has {short_repr(sorted({*lookups.values, *lookups.left_out}))}."
+            f"{path} has no feature {missing[0]!r}; it has {short_repr(sorted({*values, *left_out}))}. Features are "
+            "found by their names."
         )
-    return lookups
+    try:
+        return RecordedLookups(values, lengths, left_out, str(path))
+    except InvalidTablesError as error:
+        raise DamagedFileError(f"{path}: {error}") from error
 
 
-def _parquet(path: Path, features: Collection[str] | None) -> RecordedLookups:
+_Read = tuple[dict[str, Integers], dict[str, Integers], tuple[str, ...]]  # values, lengths, and what was left out
+
+
+def _parquet(path: Path, features: Collection[str] | None) -> _Read:
     found, left_out = integer_lists(path, features, MAX_LOOKUPS)
-    return RecordedLookups(
+    return (
         {name: values for name, (values, _) in found.items()},
         {name: lengths for name, (_, lengths) in found.items()},
         left_out,
     )
 
 
-def _npz(path: Path, features: Collection[str] | None) -> RecordedLookups:
+def _npz(path: Path, features: Collection[str] | None) -> _Read:
     try:
         with zipfile.ZipFile(path) as archive:
             members, size = archive.namelist(), sum(member.file_size for member in archive.infolist())
-        if len(set(members)) < len(members):
+        if len({name.removesuffix(".npy") for name in members}) < len(members):
             raise DamagedFileError(f"{path} has two arrays of one name.")
         if size > 8 * MAX_LOOKUPS:
             raise DamagedFileError(
@@ -167,15 +182,15 @@ def _npz(path: Path, features: Collection[str] | None) -> RecordedLookups:
             )
         with np.load(path, allow_pickle=False) as file:
             return _of_arrays(path, file, features)
-    except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, (DamagedFileError, InvalidTablesError)):
-            raise
+    except DamagedFileError:
+        raise
+    except Exception as error:  # neither NumPy nor zipfile documents which errors a damaged file raises
         raise DamagedFileError(
             f"{path} is damaged, or no NPZ file of plain arrays (pickled objects are not read): {error}."
         ) from error
 
 
-def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collection[str] | None) -> RecordedLookups:
+def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collection[str] | None) -> _Read:
     """The lookups in arrays that are read when they are asked for."""
     values: dict[str, Integers] = {}
     lengths: dict[str, Integers] = {}
@@ -201,4 +216,4 @@ def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collectio
             values[feature], lengths[feature] = file[feature + _VALUES], file[feature + _LENGTHS]
         elif feature in file:
             raise DamagedFileError(f"{path} has {feature!r} twice: as one array, and as values and lengths.")
-    return RecordedLookups(values, lengths, tuple(left_out))
+    return values, lengths, tuple(left_out)
