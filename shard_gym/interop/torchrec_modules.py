@@ -1,0 +1,106 @@
+"""The modules of a TorchRec model that hold tables: collections of pooled tables, and refusals of all others by name.
+
+What is planned is what the cost models cost: sums, or means, of rows of an `EmbeddingBagCollection` that is on its
+device. A mean reads, writes and sends what a sum does; the division of its outputs is in no cost.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from shard_gym.errors import InvalidTablesError, missing_torchrec, short_repr
+from shard_gym.text import counted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_NOT_MODELLED = {
+    "use_virtual_table": "its rows are made when they are read (use_virtual_table)",
+    "stash_weights": "its weights leave the device between steps (stash_weights)",
+}
+
+
+def collections_of(model: nn.Module) -> dict[str, Any]:
+    """The `EmbeddingBagCollection`s of a model, by their paths in it, in the order of the modules.
+
+    A warning names plain `nn.Embedding` and `nn.EmbeddingBag` modules: the default sharders of TorchRec leave them
+    whole on every device, so they are a part of the dense model.
+
+    Raises:
+        InvalidTablesError: the model has no such collection, two tables have one name, or another module holds tables:
+            an `EmbeddingCollection` (sequences), weighted bags, managed collisions, or one that is sharded already.
+        MissingExtraError: TorchRec is not installed.
+    """
+    bags, sharded = torchrec_module("modules.embedding_modules"), torchrec_module("distributed.types").ShardedModule
+    from torch.nn import Embedding, EmbeddingBag
+
+    found: dict[str, Any] = {}
+    of_table: dict[str, str] = {}
+    plain: list[str] = []
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{each}." if each else "") for each in found):
+            continue
+        if isinstance(module, sharded):
+            _refuse(path, module, "is sharded already; give the model as it was before it was sharded")
+        if isinstance(module, bags.EmbeddingBagCollection):
+            found[path] = module
+            _require_modelled(path, module)
+            for name in _names(module):
+                if name in of_table:
+                    raise InvalidTablesError(
+                        f"Two tables are named {name!r}, in {of_table[name]!r} and {path!r}; give each its own."
+                    )
+                of_table[name] = path
+        elif hasattr(module, "embedding_configs") and not hasattr(module, "_managed_collision_modules"):
+            _refuse(path, module, "is a module of sequence tables, whose embeddings are not pooled")
+        elif hasattr(module, "embedding_configs") or hasattr(module, "embedding_bag_configs"):
+            _refuse(path, module, "is another module than an EmbeddingBagCollection")
+        elif isinstance(module, (Embedding, EmbeddingBag)):
+            plain.append(path)
+    if not found:
+        raise InvalidTablesError(f"There is no EmbeddingBagCollection in the {type(model).__name__}.")
+    if plain:
+        warnings.warn(
+            f"{counted(len(plain), 'plain embedding module')} of torch, {short_repr(plain)}, will not be planned: "
+            "TorchRec leaves each whole on every device, and so its memory belongs to the reserve for the dense model.",
+            stacklevel=3,
+        )
+    return found
+
+
+def _require_modelled(path: str, module: Any) -> None:
+    if module.is_weighted():
+        _refuse(path, module, "has weights for its lookups (is_weighted=True)")
+    for config in module.embedding_bag_configs():
+        for name, what in _NOT_MODELLED.items():
+            if getattr(config, name, False):
+                raise InvalidTablesError(
+                    f"Table {config.name!r} in {path!r} cannot be planned, because {what}, which ShardGym does not "
+                    "model. Leave its module to TorchRec's own planner."
+                )
+
+
+def _refuse(path: str, module: Any, what: str) -> None:
+    raise InvalidTablesError(
+        f"{type(module).__name__} {path!r} {what}; its tables are {short_repr(_names(module))}. ShardGym does not model "
+        "it. Plan the rest of the model without it, and leave it to TorchRec's own planner."
+    )
+
+
+def _names(module: Any) -> list[str]:
+    """The names of the tables of a module."""
+    for name in ("embedding_bag_configs", "embedding_configs"):
+        if hasattr(module, name):
+            return [config.name for config in getattr(module, name)()]
+    return [config.name for name in ("_embedding_bag_configs", "_embedding_configs") for config in getattr(module, name, ())]
+
+
+def torchrec_module(name: str) -> Any:
+    """The module `torchrec.NAME`, or a MissingExtraError."""
+    from importlib import import_module
+
+    try:
+        return import_module(f"torchrec.{name}")
+    except ImportError as error:
+        raise missing_torchrec("A plan for TorchRec") from error
