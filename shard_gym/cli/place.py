@@ -9,6 +9,7 @@ from typing import Any, Literal
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import output
 from shard_gym.cli.explained import print_explanation
+from shard_gym.cli.lookups import Lookups, with_lookups
 from shard_gym.cli.memory import print_memory, room_bytes, warn_if_full
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
@@ -40,6 +41,7 @@ def place(
     hardware: str,
     num_devices: int,
     option: AgentOptions,
+    lookups: Lookups,
     agent: OptionalStr = None,
     memory_cap_gib: OptionalFloat = None,
     reserve: OptionalFloat = None,
@@ -60,6 +62,8 @@ def place(
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
         hardware: name of the hardware profile, for example a100-dgx.
         num_devices: number of devices.
+        lookups: NPZ or Parquet file of recorded lookups, whose statistics the tables get; repeat it for more. A column
+            is found by the name of its table. Batches have --batch-size samples, or those of the tables.
         agent: name of the agent that plans, or folder of a training run; one that suits the tables if not given.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
@@ -81,6 +85,7 @@ def place(
     if agent is not None:
         require_problem(agent, "placement")
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
+    loaded, cost = with_lookups(tables, loaded, lookups, cost)
     profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)

@@ -49,8 +49,8 @@ def tables_of_lookups(
         [config.num_embeddings for config in configs],
         [config.feature_names for config in configs],
     )
-    single = hasattr(lookups, "to_dict")
-    for batch in [lookups] if single else lookups:  # type: ignore[list-item,union-attr]
+    several = isinstance(lookups, Iterable) and not hasattr(lookups, "to_dict")
+    for batch in lookups if several else [lookups]:
         counter.add(*(batch if isinstance(batch, tuple) else _batch_of(batch)))
     return Tables(**counter.statistics(), **_sizes(collections, counter.batch_size, optimizer))
 
@@ -122,7 +122,9 @@ def modules_of(model: nn.Module) -> dict[str, str]:
     Raises:
         InvalidTablesError, MissingExtraError: see `collections_of`.
     """
-    return {config.name: path for path, each in collections_of(model).items() for config in each.embedding_bag_configs()}
+    return {
+        config.name: path for path, each in collections_of(model).items() for config in each.embedding_bag_configs()
+    }
 
 
 def plan_from_torchrec_json(value: Any) -> TorchRecPlan:

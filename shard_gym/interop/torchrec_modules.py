@@ -52,7 +52,7 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
                         f"Two tables are named {name!r}, in {of_table[name]!r} and {path!r}; give each its own."
                     )
                 of_table[name] = path
-        elif hasattr(module, "embedding_configs") and not hasattr(module, "_managed_collision_modules"):
+        elif isinstance(module, bags.EmbeddingCollectionInterface):
             _refuse(path, module, "is a module of sequence tables, whose embeddings are not pooled")
         elif hasattr(module, "embedding_configs") or hasattr(module, "embedding_bag_configs"):
             _refuse(path, module, "is another module than an EmbeddingBagCollection")
@@ -83,17 +83,18 @@ def _require_modelled(path: str, module: Any) -> None:
 
 def _refuse(path: str, module: Any, what: str) -> None:
     raise InvalidTablesError(
-        f"{type(module).__name__} {path!r} {what}; its tables are {short_repr(_names(module))}. ShardGym does not model "
-        "it. Plan the rest of the model without it, and leave it to TorchRec's own planner."
+        f"{type(module).__name__} {path!r} {what}; its tables are {short_repr(_names(module))}. ShardGym does not "
+        "model it. Plan the rest of the model without it, and leave it to TorchRec's own planner."
     )
 
 
 def _names(module: Any) -> list[str]:
     """The names of the tables of a module."""
     for name in ("embedding_bag_configs", "embedding_configs"):
-        if hasattr(module, name):
-            return [config.name for config in getattr(module, name)()]
-    return [config.name for name in ("_embedding_bag_configs", "_embedding_configs") for config in getattr(module, name, ())]
+        configs = getattr(module, name, None) or getattr(module, f"_{name}", None)  # sharded ones have no method
+        if configs is not None:
+            return [config.name for config in (configs() if callable(configs) else configs)]
+    return []
 
 
 def torchrec_module(name: str) -> Any:

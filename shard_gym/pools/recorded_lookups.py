@@ -2,8 +2,7 @@
 
 Nothing is unpickled. A Parquet file has one row for each sample, and for each feature a column of integers (one
 lookup) or of lists of integers. An NPZ file has for each feature an array `FEATURE` of (samples,) or (samples, lookups)
-integers, or the two arrays `FEATURE.values` of all lookups, sample after sample, and `FEATURE.lengths` of the (samples,)
-numbers.
+integers, or two: `FEATURE.values`, all lookups, sample after sample, and `FEATURE.lengths`, how many each sample has.
 """
 
 from __future__ import annotations
@@ -99,9 +98,7 @@ class RecordedLookups:
             )
 
 
-def tables_with_lookups(
-    tables: Tables, lookups: Iterable[RecordedLookups], batch_size: int | None = None
-) -> Tables:
+def tables_with_lookups(tables: Tables, lookups: Iterable[RecordedLookups], batch_size: int | None = None) -> Tables:
     """The same tables with the statistics of recorded lookups; the feature of a table is the one with its name.
 
     What a table that several features read is read for is recorded under its name together.
@@ -200,7 +197,7 @@ def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collectio
         if features is not None and feature not in features:
             left_out.append(key)
         elif feature == key:
-            array = file[key]
+            array = _array(path, file, key)
             if array.ndim not in (1, 2):
                 raise DamagedFileError(
                     f"{path}: {key!r} has shape {array.shape}; it must be (samples,) or (samples, lookups)."
@@ -213,7 +210,15 @@ def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collectio
             missing = {feature + _VALUES, feature + _LENGTHS} - set(file)
             if missing:
                 raise DamagedFileError(f"{path} has {key!r}, but no {missing.pop()!r}.")
-            values[feature], lengths[feature] = file[feature + _VALUES], file[feature + _LENGTHS]
+            values[feature] = _array(path, file, feature + _VALUES)
+            lengths[feature] = _array(path, file, feature + _LENGTHS)
         elif feature in file:
             raise DamagedFileError(f"{path} has {feature!r} twice: as one array, and as values and lengths.")
     return values, lengths, tuple(left_out)
+
+
+def _array(path: Path, file: Mapping[str, Any], key: str) -> NDArray[Any]:
+    array = file[key]
+    if not isinstance(array, np.ndarray):
+        raise DamagedFileError(f"{path}: {key!r} is no array of NumPy.")
+    return array
