@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
+from shard_gym.workload import Workload
 
 
 @pytest.fixture
@@ -102,3 +106,111 @@ def test_a_file_that_is_no_pool_or_names_a_table_twice_is_refused(run, file: Pat
     run.refused("are named 'a'", *arguments(file))
     file.write_text("{}")
     run.refused("my_tables.json", *arguments(file))
+
+
+# Recorded lookups
+
+ROWS, DIMS = {"user": 1000, "item": 50, "page": 200}, [64, 16, 32]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Three tables whose lookups are assumed, in batches of 128."""
+    tables = Tables.from_zipf(list(ROWS.values()), DIMS, 4.0, [1.2, 0.0, 0.9], Workload(128), names=tuple(ROWS))
+    law = RowPopularity.zipf([1.2, 0.0, 0.9])
+    save_pool(Pool("own", tables, load_pool("dlrm-2021").card, law), tmp_path / "own.json")
+    return tmp_path / "own.json"
+
+
+def log(path: Path, seed: int = 0, samples: int = 300, **changes: Any) -> Path:
+    """Uniform lookups, one of a user, two of items and five of pages, and a column that no table reads."""
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {
+        "user": rng.integers(0, 1000, samples),
+        "item": rng.integers(0, 50, (samples, 2)),
+        "page": rng.integers(0, 200, (samples, 5)),
+        "clicked": rng.random(samples),
+    }
+    np.savez(path, **{name: rows for name, rows in (columns | changes).items() if rows is not None})
+    return path
+
+
+def test_recorded_lookups_take_the_place_of_assumed_ones(run, own: Path, tmp_path: Path) -> None:
+    files = [log(tmp_path / f"day_{day}.npz", day) for day in range(2)]
+    given = [part for file in files for part in ("--lookups", file)]
+    outcome = run.ok(*arguments(own, **{"num-devices": 2}), *given, columns=300)
+    content = json.loads(outcome.out)
+    counts: dict[str, list[Counter[int]]] = {name: [] for name in ROWS}
+    for file in files:
+        read = np.load(file)
+        for first in (0, 128):  # 44 samples at the end fill no batch
+            for name in ROWS:
+                counts[name].append(Counter(read[name][first : first + 128].ravel().tolist()))
+    tables = load_pool(own).tables
+    reads = [[number for count in counts[name] for number in count.values()] for name in ROWS]
+    edges = [0, *(2**power for power in range(16)), np.inf]
+    columns = [np.histogram(np.array(each) - 0.5, edges)[0] for each in reads]
+    sums = [np.histogram(np.array(each) - 0.5, edges, weights=each)[0] for each in reads]
+    counted = replace(
+        tables,
+        pooling_factor=np.array([1.0, 2.0, 5.0]),
+        distinct_rows=np.array([len(each) / 4 for each in reads]),
+        reuse_histogram=np.array([each / each.sum() for each in columns]),
+        access_histogram=np.array([each / each.sum() for each in sums]),
+    )
+    placement = list(content["placement"].values())
+    topology = hardware_profile("a100-dgx").topology(2)
+    costs = AnalyticalCostModel()
+    assert content["cost_ms"] == pytest.approx(costs.estimate(placement, counted, topology).total_ms, rel=1e-12)
+    assert content["cost_ms"] != pytest.approx(costs.estimate(placement, tables, topology).total_ms, rel=1e-6)
+    for file in files:
+        assert f"{file}: no table reads 1 column: clicked." in outcome.err
+        assert f"{file}: 44 samples at the end fill no batch of 128 and are not counted." in outcome.err
+    assert "assumed" not in outcome.err
+
+
+def test_batch_size_is_that_of_the_recorded_batches(run, own: Path, tmp_path: Path) -> None:
+    file = log(tmp_path / "day.npz", clicked=None)
+    costs = {
+        size: json.loads(run.ok(*arguments(own, lookups=file, **{"num-devices": 2, "batch-size": size})).out)["cost_ms"]
+        for size in (100, 300)
+    }
+    assert costs[100] < costs[300]
+    assert run(*arguments(own, lookups=file, **{"num-devices": 2, "batch-size": 100})).err == ""
+    run.refused("--batch-size says how costs are measured", *arguments(own, **{"num-devices": 2, "batch-size": 100}))
+
+
+def test_where_nothing_is_recorded_a_note_says_what_is_assumed(run, own: Path, file: Path) -> None:
+    err = run.ok(*arguments(own, **{"num-devices": 2}), columns=300).err
+    assert "Lookup statistics are assumed, not recorded" in err
+    assert "~ k^-s with s 0 to 1.2. --lookups counts recorded ones." in err
+    shifted = run.ok(*arguments("dlrm-2021", **{"embedding-dim": 16, "num-devices": 64}), columns=300).err
+    assert "~ (k + q)^-s with q 0.4794 to 9.856e+05 and s 0.9705 to 2.604." in shifted
+    says = run.ok(*arguments(file), columns=2000).err  # a file without a law
+    assert f"Lookup statistics are those of {file}, whose card says: {load_pool('dlrm-2021').card.how_made}" in says
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "says"),
+    [
+        ({"item": None}, {}, "day.npz has no feature 'item'; it has ['clicked', 'page', 'user']."),
+        ({"item": np.full(300, -3)}, {}, "day.npz: Table 'item' has 50 rows, but row -3 is read."),
+        ({"item": np.full(300, 50)}, {}, "day.npz: Table 'item' has 50 rows, but row 50 is read."),
+        ({"item": np.ones(300)}, {}, "The values of feature 'item' have shape (300,) and dtype float64"),
+        ({"item": np.ones(7, int)}, {}, "day.npz: Feature 'item' has 7 samples, but 'user' has 300."),
+        ({}, {"batch-size": 301}, "day.npz: A batch of 301 samples cannot be taken from 300 recorded ones"),
+        ({}, {"batch-size": 0}, "day.npz: A batch of 0 samples cannot be taken"),
+    ],
+)
+def test_lookups_that_do_not_fit_the_tables_are_a_sentence(
+    run, own: Path, tmp_path: Path, changes: dict[str, Any], options: dict[str, object], says: str
+) -> None:
+    file = log(tmp_path / "day.npz", **changes)
+    err = run(*arguments(own, lookups=file, **{"num-devices": 2}, **options), columns=300)
+    assert (err.code, err.out) == (2, "")
+    assert says in err.err
+
+
+def test_lookups_in_other_files_are_refused(run, own: Path, tmp_path: Path) -> None:
+    run.refused("are read from .npz and .parquet files", *arguments(own, lookups=own, **{"num-devices": 2}))
+    run.refused("There is no file", *arguments(own, lookups=tmp_path / "no.npz", **{"num-devices": 2}))
