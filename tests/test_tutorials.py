@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,34 @@ def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str]
     assert tables.pooling_factor == pytest.approx([20, 5, 80], rel=0.05)
     assert tables.with_dims([64, 32, 128]).embedding_dim.tolist() == [64, 32, 128]
     assert '"cost_ms"' in shell(command("my_lookups.json --embedding-dim"))
+
+
+def test_a_log_in_the_format_of_criteo_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.chdir(tmp_path)
+    exec(program(OWN_TABLES, "part_0.parquet"), {})
+    place = command("--lookups part_0.parquet").split()[1:]
+    assert main(place) == 0
+    said = capsys.readouterr().err
+    numbers = ", ".join(f"int_{column}" for column in range(13))
+    assert f"part_0.parquet: no table reads 14 columns: label, {numbers}." in said
+    found = json.loads(Path("criteo_plan.json").read_text())
+    assert list(found["placement"]) == [f"cat_{column}" for column in range(26)]
+    assert main([word for word in place if word not in ("--lookups", "part_0.parquet")]) == 0
+    assert "~ k^-s with s 1.05" in capsys.readouterr().err
+    assert json.loads(Path("criteo_plan.json").read_text())["cost_ms"] != found["cost_ms"]
+
+    lines = re.search(r"`(tables_with_lookups\(.*?\]\))` of `([\w.]+)`", OWN_TABLES)
+    assert lines
+    module = vars(import_module(lines[2]))
+    tables = eval(lines[1], {**module, "tables": load_pool("criteo.json").tables})
+    read = parquet.read_table("part_0.parquet")
+    for name, distinct, pooling in zip(tables.names, tables.distinct_rows, tables.pooling_factor, strict=True):
+        rows = read[name].to_pylist()
+        assert distinct == sum(len(set(rows[first : first + 2048])) for first in range(0, 6144, 2048)) / 3
+        assert pooling == 1.0
 
 
 def test_a_custom_profile_gives_the_plan_that_is_shown(
