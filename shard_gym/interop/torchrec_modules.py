@@ -54,16 +54,17 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
                 of_table[name] = path
         elif isinstance(module, bags.EmbeddingCollectionInterface):
             _refuse(path, module, "is a module of sequence tables, whose embeddings are not pooled")
-        elif hasattr(module, "embedding_configs") or hasattr(module, "embedding_bag_configs"):
+        elif _has_configs(module):
             _refuse(path, module, "is another module than an EmbeddingBagCollection")
         elif isinstance(module, (Embedding, EmbeddingBag)):
             plain.append(path)
     if not found:
         raise InvalidTablesError(f"There is no EmbeddingBagCollection in the {type(model).__name__}.")
     if plain:
+        named = ", ".join(map(repr, plain))
         warnings.warn(
-            f"{counted(len(plain), 'plain embedding module')} of torch, {short_repr(plain)}, will not be planned: "
-            "TorchRec leaves each whole on every device, and so its memory belongs to the reserve for the dense model.",
+            f"{counted(len(plain), 'plain embedding module')} of torch, {named}, will not be planned: TorchRec "
+            "leaves each whole on every device, and so its memory belongs to the reserve for the dense model.",
             stacklevel=3,
         )
     return found
@@ -86,6 +87,12 @@ def _refuse(path: str, module: Any, what: str) -> None:
         f"{type(module).__name__} {path!r} {what}; its tables are {short_repr(_names(module))}. ShardGym does not "
         "model it. Plan the rest of the model without it, and leave it to TorchRec's own planner."
     )
+
+
+def _has_configs(module: Any) -> bool:
+    """Whether it is of a class of TorchRec with tables; other classes may use the names for something else."""
+    classes = [each for each in type(module).__mro__ if each.__module__.startswith("torchrec.")]
+    return any(hasattr(each, name) for each in classes for name in ("embedding_bag_configs", "embedding_configs"))
 
 
 def _names(module: Any) -> list[str]:

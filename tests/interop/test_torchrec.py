@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +17,8 @@ import torch
 from torch import multiprocessing
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torchrec import optim as fused
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
-from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
-from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-from torchrec.modules.mc_modules import (
-    DistanceLFU_EvictionPolicy,
-    ManagedCollisionCollection,
-    MCHManagedCollisionModule,
-)
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.agents import make_agent
@@ -44,8 +32,7 @@ from shard_gym.interop.torchrec import (
     tables_of_pooling_factors,
     to_torchrec,
 )
-from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
-from shard_gym.pools.recorded_lookups import lookups_of_file
+from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.sharding import (
     ShardingPlan,
     column_wise,
@@ -138,61 +125,6 @@ def test_tables_have_the_statistics_of_recorded_lookups() -> None:
     assert (tables.workload.batch_size, tables.workload.weight_dtype) == (BATCH, "fp32")
 
 
-def test_several_batches_at_once_have_the_mean_of_their_statistics() -> None:
-    batches = [lookups(seed) for seed in range(3)]
-    tables = tables_of_lookups(Model(), batches)
-    for table, name in enumerate(ROWS):
-        counts = [Counter(batch.to_dict()[f"f_{name}"].values().tolist()) for batch in batches]
-        reads = [number for count in counts for number in count.values()]  # rows are counted in each batch anew
-        assert tables.pooling_factor[table] == pytest.approx(sum(reads) / (3 * BATCH))
-        assert tables.distinct_rows[table] == pytest.approx(len(reads) / 3)
-        assert tables.reuse_histogram[table, :2] == pytest.approx(
-            [reads.count(1) / len(reads), reads.count(2) / len(reads)]
-        )
-        assert tables.access_histogram[table, 1] == pytest.approx(2 * reads.count(2) / sum(reads))
-    assert tables.workload.batch_size == BATCH
-    once = tables_of_lookups(Model(), iter(batches[:1]))
-    np.testing.assert_array_equal(once.reuse_histogram, tables_of_lookups(Model(), batches[0]).reuse_histogram)
-
-
-def test_a_file_of_lookups_gives_a_model_the_same_tables(tmp_path: Path) -> None:
-    arrays = {}
-    for key, each in lookups().to_dict().items():
-        arrays |= {f"{key}.values": each.values().numpy(), f"{key}.lengths": each.lengths().numpy()}
-    np.savez(tmp_path / "log.npz", **arrays)
-    found = tables_of_lookups(Model(), lookups_of_file(tmp_path / "log.npz").batches(BATCH))
-    wanted = tables_of_lookups(Model(), lookups())
-    for name in ("pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-
-
-@pytest.mark.parametrize(
-    ("batches", "message"),
-    [
-        (lambda: [], "There is no batch of lookups to count"),
-        (lambda: [lookups(), lookups(batch=4)], "Batch 1 of the lookups has 4 samples, those before it 8"),
-        (lambda: {"f_user": torch.zeros(8)}, "is a KeyedJaggedTensor of TorchRec, not 'f_user'"),
-        (lambda: 7, "is a KeyedJaggedTensor of TorchRec, not 7"),
-        (lambda: jagged(["f_user", "f_user"]), "have the feature 'f_user' twice"),
-        (lambda: jagged(["f_user"], dtype=torch.float32), "The ids of feature 'f_user' are float32"),
-        (lambda: jagged(["f_user"], value=-1), "Table 'user' has 50 rows, but row -1 is read"),
-        (lambda: jagged(["f_user"], value=2**40), "Table 'user' has 50 rows, but row 1099511627776 is read"),
-        (lambda: jagged(["f_user"], stride_per_key_per_rank=[[2]]), "different numbers of samples"),
-    ],
-)
-def test_batches_that_cannot_be_counted_are_refused(batches: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InvalidTablesError, match=message):
-        tables_of_lookups(collection("meta"), batches())
-
-
-def jagged(keys: list[str], dtype: Any = torch.int64, value: int = 1, **more: Any) -> KeyedJaggedTensor:
-    """Two samples with one lookup of each key."""
-    count = 2 * len(keys)
-    return KeyedJaggedTensor(
-        keys, torch.full((count,), value, dtype=dtype), lengths=torch.ones(count, dtype=torch.int64), **more
-    )
-
-
 def test_tables_follow_zipf_where_nothing_is_recorded() -> None:
     model = collection(feature_names=["a", "b"], data_type=DataType.FP32)
     pooling = {f"f_{name}": 2.0 for name in ROWS} | {"a": 1.0, "b": 3.0}
@@ -277,92 +209,6 @@ def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:
         tables_of_pooling_factors(collection(), {}, 16)
 
 
-# Modules
-
-
-def sequences() -> EmbeddingCollection:
-    config = EmbeddingConfig(name="words", num_embeddings=10, embedding_dim=8, feature_names=["f_words"])
-    return EmbeddingCollection(device=torch.device("meta"), tables=[config])
-
-
-def bags(
-    kind: Any = EmbeddingBagCollection, name: str = "odd", changes: dict[str, Any] | None = None, **more: Any
-) -> Any:
-    config = EmbeddingBagConfig(
-        name=name, num_embeddings=10, embedding_dim=8, feature_names=[f"f_{name}"], **(changes or {})
-    )
-    return kind(tables=[config], device=torch.device("meta"), **more)
-
-
-def position_weighted() -> Any:
-    positions = PositionWeightedModuleCollection({"f_odd": 4}, torch.device("meta"))
-    return FeatureProcessedEmbeddingBagCollection(bags(is_weighted=True), positions)
-
-
-def managed() -> Any:
-    inner = bags()
-    policy = DistanceLFU_EvictionPolicy()
-    rows = MCHManagedCollisionModule(10, torch.device("cpu"), policy, 1000, output_global_offset=0)
-    return ManagedCollisionEmbeddingBagCollection(
-        inner, ManagedCollisionCollection({"odd": rows}, inner.embedding_bag_configs())
-    )
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (sequences, r"EmbeddingCollection 'other' is a module of sequence tables.*\['words'\]"),
-        (lambda: bags(is_weighted=True), r"EmbeddingBagCollection 'other' has weights for its lookups.*\['odd'\]"),
-        (position_weighted, r"EmbeddingBagCollection 'other\..*' has weights for its lookups.*\['odd'\]"),
-        (managed, r"ManagedCollisionCollection 'other\..*' is another module.*\['odd'\]"),
-        (
-            lambda: bags(FusedEmbeddingBagCollection, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.1}),
-            r"FusedEmbeddingBagCollection 'other' is another module.*\['odd'\]",
-        ),
-        (
-            lambda: bags(changes={"use_virtual_table": True}),
-            "Table 'odd' in 'other' cannot be planned.*use_virtual_table",
-        ),
-        (lambda: bags(changes={"stash_weights": True}), "Table 'odd' in 'other' cannot be planned.*stash_weights"),
-    ],
-)
-@pytest.mark.parametrize("first", [True, False])
-def test_modules_whose_tables_are_not_modelled_are_refused_by_name(
-    make: Callable[[], Any], message: str, first: bool
-) -> None:
-    """Also where an `EmbeddingBagCollection` beside them would be planned."""
-    parts = {"bags": collection("meta"), "other": make()}
-    model = torch.nn.ModuleDict(parts if first else dict(reversed(parts.items())))
-    for call in (
-        lambda: modules_of(model),
-        lambda: tables_of_lookups(model, lookups()),
-        lambda: tables_of_pooling_factors(model, {f"f_{name}": 1.0 for name in ROWS}, 16),
-    ):
-        with pytest.raises(InvalidTablesError, match=message):
-            call()
-
-
-def test_plain_embeddings_are_named_in_a_warning_and_are_no_tables() -> None:
-    plain = torch.nn.ModuleDict({"words": torch.nn.Embedding(9, 4), "sum": torch.nn.EmbeddingBag(9, 4)})
-    model = torch.nn.ModuleDict({"bags": collection(), "dense": plain})
-    with pytest.warns(
-        UserWarning, match=r"2 plain embedding modules of torch, \['dense.words', 'dense.sum'\]"
-    ) as caught:
-        tables = tables_of_lookups(model, lookups())
-    assert tables.names == tuple(ROWS)
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # those inside a collection are its tables
-        modules_of(model["bags"])
-    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection in the ModuleDict"):
-        modules_of(plain)
-
-
-def test_means_are_planned_as_sums() -> None:
-    summed, mean = (collection(pooling=kind) for kind in (PoolingType.SUM, PoolingType.MEAN))
-    assert repr(tables_of_lookups(mean, lookups())) == repr(tables_of_lookups(summed, lookups()))
-
-
 # Plans
 
 
@@ -405,49 +251,6 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     del there.plan["sparse.bags"]["user"]
     with pytest.raises(InvalidPlanError, match="The plan has no table 'user'"):
         from_torchrec(there, tables, topology)
-
-
-def both_ways(value: dict[str, Any], tables: Tables, topology: Topology, message: str) -> None:
-    """A plan is refused as JSON, and as an object of TorchRec."""
-    with pytest.raises(InvalidPlanError, match=message):
-        from_torchrec_json(value, tables, topology)
-    with pytest.raises(InvalidPlanError, match=message):
-        from_torchrec(plan_from_torchrec_json(value), tables, topology)
-
-
-@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching", "key_value", "quant_uvm", "no such"])
-def test_kernels_with_weights_elsewhere_are_refused_by_name(kernel: str) -> None:
-    tables, topology = tables_of_lookups(Model(), lookups()), devices()
-    value = torchrec_json(mixed_plan(tables, topology), tables, topology, "m")
-    value["plan"]["m"]["item"]["compute_kernel"] = kernel
-    both_ways(value, tables, topology, f"Table 'item' has the compute kernel '{kernel}'")
-
-
-def test_tables_of_a_plan_that_are_none_of_the_tables_are_refused_by_name() -> None:
-    tables, topology = tables_of_lookups(Model(), lookups()), devices()
-    plan = mixed_plan(tables, topology)
-    value = torchrec_json(plan, tables, topology, "m")
-    value["plan"]["another"] = {"extra": value["plan"]["m"]["user"]}
-    both_ways(value, tables, topology, "The plan has a table 'extra', but the tables are")
-    value["plan"]["another"] = {"user": value["plan"]["m"]["user"]}
-    both_ways(value, tables, topology, "The plan has a table 'user' twice, one in 'another'")
-
-
-@pytest.mark.parametrize("ranks", [[99], [0], [0, 1], []])
-def test_ranks_that_differ_from_those_of_the_shards_are_refused(ranks: list[int]) -> None:
-    tables, topology = tables_of_lookups(Model(), lookups()), devices()
-    value = torchrec_json(mixed_plan(tables, topology), tables, topology, "m")
-    value["plan"]["m"]["user"]["ranks"] = ranks  # its shard is on rank 1
-    both_ways(value, tables, topology, r"Table 'user' has ranks \[.*\], but its shards are on ranks \[1\]")
-
-
-def test_ranks_beyond_the_devices_are_refused() -> None:
-    tables, topology = tables_of_lookups(Model(), lookups()), devices()
-    value = torchrec_json(mixed_plan(tables, topology), tables, topology, "m")
-    entry = value["plan"]["m"]["user"]
-    entry["ranks"] = [99]
-    entry["shards"][0]["placement"] = "rank:99/cuda:3"
-    both_ways(value, tables, topology, "99")
 
 
 # Training
