@@ -48,7 +48,8 @@ def test_commands_take_the_options_of_an_agent(run, command: str) -> None:
     tables = ("--tables", "merlin-tiny", "--hardware", "a100-dgx", "--num-devices", 4)
     where = ("--suite", "dlrm-20x4") if command == "show" else tables
     code, _, err = run(command, *where, "--agent", "local-search", "--option", "max_queries=50")
-    assert (code, err) == (0, "")
+    assumed = "Lookup statistics are assumed, not recorded" if command == "place" else ""
+    assert (code, err[: len(assumed) or None]) == (0, assumed)
     run.refused("queries", command, *where, "--agent", "local-search", "--option", "queries=50")
     run.refused("--option wants KEY=VALUE", command, *where, "--agent", "local-search", "--option", "50")
 
