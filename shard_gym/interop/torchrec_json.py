@@ -159,7 +159,7 @@ def _sharding(entry: Mapping[str, Any], tables: Tables, table: int, topology: To
                 f"{topology.num_devices} devices."
             )
         return data_parallel(tables, table, topology)
-    placed = [_rank(shard["placement"]) for shard in entry["shards"]]
+    placed = [rank for shard in entry["shards"] if (rank := _rank(shard["placement"])) is not None]
     if set(placed) != set(ranks):
         raise InvalidPlanError(
             f"Table {name!r} has ranks {short_repr(ranks)}, but its shards are on ranks {short_repr(placed)}."
