@@ -65,6 +65,7 @@ class OwnPlanOptions:
 class OwnPlan:
     """A plan that is explained, and the memory that it has."""
 
+    name: str  #: of its file
     explanation: Explanation
     room: int  #: bytes for tables and buffers on each device
     reserve: int  #: bytes of each device that are kept besides
@@ -89,4 +90,4 @@ def own_plan(options: OwnPlanOptions, model: CostModel) -> OwnPlan:
     explanation = explained_plan(own, plan_of_file(given.plan, tables, own.topology))
     over = warn_if_over(explanation, str(given.plan), room)
     reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room
-    return OwnPlan(explanation, room, reserve, over)
+    return OwnPlan(given.plan.name, explanation, room, reserve, over)

@@ -58,7 +58,7 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, local-search places whole tables; where that does not fit, plan-search splits some of them.
+    Without --agent, plan-search splits tables where whole ones do not fit.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.

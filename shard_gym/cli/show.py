@@ -70,7 +70,7 @@ def show(
     moves: int = MOVES,
     picture: OptionalPath = None,
 ) -> None:
-    """Explain an answer: what each device costs, or what an agent does by hour; or a plan that you have.
+    """Explain an answer, or a plan that you have: what each device costs.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
@@ -132,14 +132,15 @@ def _show_plan(
     """The plan that a user has, of the tables of their model."""
     shown = own_plan(own, model)
     explanation, console = shown.explanation, output()
-    _print_heading(explanation.task, f"the plan of {own.plan}, costed by {explanation.cost_model}")
+    what = f"the plan of {shown.name}"
+    _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")
     print_explanation(console, explanation, devices, names, moves)
     print_memory(console, explanation, shown.room, shown.reserve, devices)
     print_traffic(console, explanation, devices)
     if not shown.over:
         warn_if_full(explanation, shown.room)
     if picture is not None:
-        _draw(explanation, f"{explanation.task.name}, the plan of {own.plan}", picture)
+        _draw(explanation, f"{explanation.task.name}, {what}", picture)
 
 
 def _draw(explanation: Explanation, title: str, path: Path) -> None:

@@ -13,6 +13,7 @@ from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, ShardGymError, short_repr
 from shard_gym.interop.torchrec_json import from_torchrec_json
 from shard_gym.io.files import read_json
+from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
 from shard_gym.sharding.files import SCHEMA, in_order, read_plan
 from shard_gym.tables import Tables
@@ -40,8 +41,8 @@ def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> Shardi
     """
     value = read_json(Path(path))
     if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
-        tables_in_it = " It has tables instead." * (isinstance(value, dict) and "tables" in value)
-        raise InvalidPlanError(f"{path} has no plan.{tables_in_it} {KNOWN}")
+        of_tables = isinstance(value, dict) and value.get("schema") == POOL
+        raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
     roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP))

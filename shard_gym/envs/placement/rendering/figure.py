@@ -314,6 +314,8 @@ class Chart:
         hosts = [str(host) for host in self.view.task.topology.hosts[self._shown]] if self._sent == 2 else []
         if hosts:
             canvas.text(self.left + 0.68, heading, "host", 8, GREY, ha="right")
+            for last in np.flatnonzero(np.diff(self.view.task.topology.hosts[self._shown])).tolist():
+                canvas.line([self.left, self.right], [self.top + (last + 1) * self.row] * 2)
         labels, tables = [str(device) for device in self._shown], self._rows(self.view.tables_per_device)
         counts = [f"{count:.0f}" for count in tables]
         if self._others.size:
@@ -362,7 +364,7 @@ class Chart:
 
     def _traffic(self) -> None:
         """MiB that each device sends in an iteration: where there are several hosts, inside its own and to others."""
-        headings, heading = (["in host", "to hosts"] if self._sent == 2 else ["sent, MiB"]), self.top - 0.16
+        headings, heading = (["in host", "to others"] if self._sent == 2 else ["sent, MiB"]), self.top - 0.16
         if self._sent == 2:
             self.canvas.text(self.right, heading - 0.15, "sent in an iteration, MiB", 8, GREY, ha="right")
         sent = self._rows(self.view.sent_bytes) if self._sent else np.empty((0, 2))
