@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.explain import Explanation
+from shard_gym.explain import SAME, Explanation
+from shard_gym.problems.sharding import ShardingProblem
 from shard_gym.sharding.plan import Shard, TableSharding
 from shard_gym.training_memory import training_memory
 
@@ -69,6 +70,15 @@ class Comparison:
             if _content(before) != _content(after)
         ]
         return tuple(sorted(found, key=lambda change: (-change.moved_bytes, -int(sizes[change.table]))))
+
+    @cached_property
+    def renumbered(self) -> bool:
+        """Whether the plans differ in the numbers of devices, and of hosts, alone."""
+        task, same = self.after.task, ShardingProblem().canonical
+        costs = self.before.total_ms, self.after.total_ms
+        alike = same(self.before.plan, task) == same(self.after.plan, task)  # whatever the hosts
+        across = [explanation.traffic[:, 1] for explanation in (self.before, self.after)]
+        return alike and bool(np.isclose(*costs, rtol=SAME) and np.allclose(*map(np.sort, across), rtol=SAME))
 
     @cached_property
     def totals(self) -> tuple[Totals, Totals]:

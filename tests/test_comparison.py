@@ -75,3 +75,23 @@ def test_totals_are_those_of_the_fullest_device_and_of_all_that_is_sent() -> Non
     # 8 samples of 28 columns of 4 bytes: a fourth stays, a fourth goes to the host's other device; and back again.
     outputs = 8 * 28 * 4
     assert before.sent_bytes.tolist() == after.sent_bytes.tolist() == [2 * outputs / 4, 2 * outputs / 2]
+
+
+def test_plans_that_differ_in_the_numbers_of_devices_alone_are_recognised() -> None:
+    """Two tables on one host are others than two on two hosts, whatever the numbers."""
+    tables = tables_of([40, 80, 20], [8, 4, 16])
+    task = Task("three", tables, TOPOLOGY, splittable=True)
+
+    def renumbered(old: ShardingPlan, new: ShardingPlan) -> bool:
+        return Comparison(explain(task, old), explain(task, new), "old", "new").renumbered
+
+    def plan(first: int, second: int, host: int) -> ShardingPlan:
+        pair = table_wise(tables, 0, first), table_wise(tables, 1, second)
+        return ShardingPlan((*pair, table_row_wise(tables, 2, TOPOLOGY, host)))
+
+    assert renumbered(plan(0, 1, 1), plan(3, 2, 0))
+    assert not renumbered(plan(0, 1, 1), plan(3, 2, 1))
+    assert not renumbered(plan(0, 1, 1), plan(0, 3, 1))
+    whole = [ShardingPlan((*plan(0, second, 0).tables[:2], table_wise(tables, 2, 0))) for second in (1, 2, 3)]
+    assert renumbered(whole[1], whole[2])
+    assert not renumbered(whole[0], whole[1])

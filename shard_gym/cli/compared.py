@@ -21,7 +21,7 @@ from shard_gym.explain import Explanation, explain
 from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
-from shard_gym.sharding.text import describe_sharding
+from shard_gym.sharding.text import brief_sharding
 from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms
 from shard_gym.training_memory import training_memory
 
@@ -78,7 +78,7 @@ def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print both plans side by side, and the tables that differ."""
-    heading(console, "\nThe plan you have, and the new one\n")
+    heading(console, f"\nCompared with {Path(comparison.before_name).name}\n")
     table = new_table()
     table.add_column("")
     for name in _names(comparison):
@@ -119,15 +119,17 @@ def _print_changes(console: Console, comparison: Comparison) -> None:
     if not changes:
         console.print(sentence(f"\nBoth plans are the same for all {counted(len(tables), 'table')}."))
         return
+    if comparison.renumbered:
+        console.print(sentence("\nBoth plans are the same but for the numbers of devices.", "bold"))
     heading(console, f"\n{len(changes)} of {counted(len(tables), 'table')} change, those that move most bytes first\n")
     table = new_table()
     table.add_column("table", overflow="fold", min_width=8)
-    table.add_column("moved\nGiB", justify="right", no_wrap=True)
+    table.add_column("moved\nMiB", justify="right", no_wrap=True)
     for name in _names(comparison):
         table.add_column(name, min_width=16)
     for change in changes[:MAX_CHANGES]:
-        shardings = (describe_sharding(each) for each in (change.before, change.after))
-        table.add_row(sentence(tables.names[change.table]), format_gib(change.moved_bytes), *map(sentence, shardings))
+        shardings = (brief_sharding(each) for each in (change.before, change.after))
+        table.add_row(sentence(tables.names[change.table]), format_mib(change.moved_bytes), *map(sentence, shardings))
     print_table(console, table)
     more, same = len(changes) - MAX_CHANGES, len(tables) - len(changes)
     left = [f"and {more} more"] * (more > 0) + [f"{counted(same, 'table')} without a change"] * (same > 0)

@@ -107,7 +107,7 @@ def test_both_plans_stand_side_by_side(place: Callable[..., Any], tables: Tables
     assert row(out, "sent inside hosts")[-3:] == ["49.0", "49.0", "1.00"]
     assert row(out, "sent across hosts")[-3:] == ["56.0", "56.0", "1.00"]
     assert "1 of 3 tables change" in out
-    assert row(out, "c ")[1] == f"{4 * 500_000 * 64 / GIB:.2f}"
+    assert row(out, "c ")[1] == "122.1"  # MiB of 4 x 500,000 x 64 bytes
     assert "2 tables without a change" in out
     written = json.loads((tmp_path / "new.json").read_text())["compared"]
     assert (written["with"], written["cost_ms"]) == (str(old), before.total_ms)
