@@ -77,8 +77,8 @@ class Comparison:
         task, same = self.after.task, ShardingProblem().canonical
         costs = self.before.total_ms, self.after.total_ms
         alike = same(self.before.plan, task) == same(self.after.plan, task)  # whatever the hosts
-        across = [explanation.traffic[:, 1] for explanation in (self.before, self.after)]
-        return alike and bool(np.isclose(*costs, rtol=SAME) and np.allclose(*map(np.sort, across), rtol=SAME))
+        old, new = (np.sort(explanation.traffic[:, 1]) for explanation in (self.before, self.after))
+        return alike and bool(np.isclose(*costs, rtol=SAME) and np.allclose(old, new, rtol=SAME))
 
     @cached_property
     def totals(self) -> tuple[Totals, Totals]:
