@@ -16,7 +16,7 @@ from shard_gym.cli.console import NONE, heading, new_table, print_table, sentenc
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.comparison import Comparison, Totals
 from shard_gym.cost_models import PHASES
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
 from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.problems import problem_of
@@ -51,12 +51,23 @@ def plan_of(given: str, own: OwnModel, make: Callable[[str], Agent]) -> Sharding
 
 
 def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
-    """A plan of a user's tables explained, valid but for memory; one of whole tables as a placement."""
+    """A plan of a user's tables explained, valid but for memory; one of whole tables as a placement.
+
+    Raises:
+        InvalidOptionError: it splits tables, and the cost model does not cost parts of tables.
+    """
     caps, placement = own.topology.memory_cap_bytes, plan.placement
     enough = np.maximum(caps, plan_memory_used(plan, own.tables, own.num_devices))
     task = own.task(enough, splittable=placement is None)
     answer = plan if placement is None else placement
-    return replace(explain(task, answer, problem_of(task).model(own.model)), own_caps=caps)
+    try:
+        model = problem_of(task).model(own.model)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(
+            f"The plan splits tables, and the cost model {own.model.name!r} does not cost parts of tables. Give a plan "
+            "of whole tables, or leave out --cost-model."
+        ) from error
+    return replace(explain(task, answer, model), own_caps=caps)
 
 
 def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:

@@ -236,6 +236,20 @@ def test_wrong_files_are_refused_before_the_agent_plans(run: Any, file: Path, mo
     run.refused("is no plan of these tables on 16 devices. The plan has no table", "show", *model, "--plan", few)
 
 
+def test_parts_of_tables_need_a_cost_model_that_knows_them(
+    run: Any, show: Callable[..., Any], file: Path, old: Path, tables: Tables, machine: Any
+) -> None:
+    """With measured costs, plans of whole tables are executed; those that split are refused."""
+    out = show("--plan", old, "--cost-model", "measured").out
+    assert len(machine.jobs) > 0
+    assert "costed by measured" in out
+    split = ShardingPlan((row_wise(tables, 0, hardware_profile("a100-dgx").topology(16)),))
+    whole = plan_of_placement(OLD, tables).tables[1:]
+    old.write_text(json.dumps({"plan": plan_to_json(ShardingPlan((*split.tables, *whole)), tables)}))
+    says = "The plan splits tables, and the cost model 'measured' does not cost parts of tables."
+    run.refused(says, "show", "--tables", file, *MODEL, "--plan", old, "--cost-model", "measured")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
