@@ -41,7 +41,7 @@ def sent_bytes(
     outputs = bags * columns * COMMUNICATION_BYTES[communication_dtype]
 
     def on_devices(chosen: NDArray[np.bool_], num_bytes: FloatArray) -> FloatArray:
-        return np.bincount(device[chosen], num_bytes[chosen], topology.num_devices)
+        return np.bincount(device[chosen], num_bytes[chosen], topology.num_devices).astype(np.float64)
 
     replicated, in_hosts = kinds == DATA_PARALLEL, (kinds == TABLE_ROW_WISE) & (topology.num_hosts > 1)
     scattered = (kinds == ROW_WISE) | (kinds == TABLE_ROW_WISE) & ~in_hosts
@@ -57,6 +57,13 @@ def sent_bytes(
     around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_hosts)], axis=-1)
     sent = {name: np.stack(pair, axis=-1) for name, pair in forward.items()}
     return {name: each + _received(each, topology) for name, each in sent.items()} | {"all_reduce": around}
+
+
+def total_sent_bytes(
+    plan: ShardingPlan, tables: Tables, topology: Topology, communication_dtype: str = "fp32"
+) -> FloatArray:
+    """(D, 2) float64, the same of all collectives together."""
+    return np.asarray(sum(sent_bytes(plan, tables, topology, communication_dtype).values()))
 
 
 def _received(sent: FloatArray, topology: Topology) -> FloatArray:

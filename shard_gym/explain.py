@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.cost_models.traffic import sent_bytes
+from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
@@ -67,17 +67,19 @@ class Explanation:
     best_known_ms: float | None = None  #: cost of the best answer known; None if none is
     noun: str = "placement"  #: what the answer is called, "placement" or "plan"
     communication_dtype: str = "fp32"  #: of pooled outputs and their gradients on the links
-
-    @cached_property
-    def sent_bytes(self) -> dict[str, FloatArray]:
-        """Of each collective by name (D, 2) float64: bytes an iteration that each device sends inside its host, and to
-        other hosts (`shard_gym.cost_models.traffic`)."""
-        return sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
+    #: (D,) int64, what the memory caps are where the task has higher ones, because the answer exceeds them.
+    own_caps: NDArray[np.int64] | None = None
 
     @property
+    def memory_cap_bytes(self) -> NDArray[np.int64]:
+        """(D,) int64, the memory cap of each device; an answer may exceed it."""
+        return self.task.topology.memory_cap_bytes if self.own_caps is None else self.own_caps
+
+    @cached_property
     def traffic(self) -> FloatArray:
-        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts."""
-        return np.asarray(sum(self.sent_bytes.values()))
+        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts
+        (`shard_gym.cost_models.traffic`)."""
+        return total_sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
 
     @property
     def hosts(self) -> NDArray[np.int64]:

@@ -54,3 +54,9 @@ def format_bytes(count: float) -> str:
 def format_gib(count: int) -> str:
     """Bytes as GiB in at most five characters, up to 1 TiB."""
     return f"{count / 2**30:.2f}" if count < 100 * 2**30 else f"{count / 2**30:.1f}"
+
+
+def format_mib(count: float) -> str:
+    """Bytes as MiB with a decimal, of large numbers without: 0.3, 58.1, 1,204."""
+    mib = count / 2**20
+    return f"{mib:,.1f}" if mib < 1000 else f"{mib:,.0f}"

@@ -15,11 +15,21 @@ from shard_gym.errors import InvalidPlanError, MemoryExceededError, UnknownNameE
 from shard_gym.explain import Explanation, critical_devices, explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import memory_used
-from shard_gym.sharding import Shard, ShardingPlan, TableSharding, check_plan, plan_of_placement, row_wise, table_wise
+from shard_gym.sharding import (
+    Shard,
+    ShardingPlan,
+    TableSharding,
+    check_plan,
+    data_parallel,
+    plan_of_placement,
+    row_wise,
+    table_wise,
+)
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 MODEL = AnalyticalCostModel()
 CASES = [("dlrm-40x8", 3, "size-lookup-greedy"), ("dlrm-20x4", 0, "random")]
@@ -182,3 +192,27 @@ def test_only_valid_plans_are_explained(random_tables: Any) -> None:
     wrong = ShardingPlan((plan.tables[0], TableSharding("table_wise", (Shard(0, 0, 1, 0, 4),))))
     with pytest.raises(InvalidPlanError, match=r"Table 1 \(table_1\) is table_wise"):
         told_of(wrong, tables, topology, PLANS)
+
+
+# Traffic
+
+
+def test_the_traffic_of_three_tables_on_two_hosts_is_that_counted_by_hand() -> None:
+    """Eight samples on four devices, two to a host; bytes are counted message by message."""
+    workload = Workload(8, weight_dtype="fp32", optimizer="sgd")
+    tables = Tables.from_zipf(np.array([40, 40, 10]), np.array([4, 8, 4]), np.ones(3), np.zeros(3), workload)
+    topology = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
+    plan = ShardingPlan((table_wise(tables, 0, 0), row_wise(tables, 1, topology), data_parallel(tables, 2, topology)))
+    told = told_of(plan, tables, topology, PLANS)
+    # Whole on device 0: 8 x 4 numbers, 32 bytes to each device, and 32 bytes of gradients back.
+    whole = np.array([[32, 64], [32, 0], [0, 32], [0, 32]])
+    # Blocks on all: 8 x 8 partial sums, 64 bytes to each device, and 64 back.
+    blocks = np.array([[128, 256]] * 4)
+    # Replicas: 160 bytes of gradients, twice half of them in a ring of two devices, and as many between the two hosts,
+    # whose devices share them.
+    replicas = np.array([[160, 80]] * 4)
+    assert told.traffic.tolist() == (whole + blocks + replicas).tolist()
+    assert told.hosts.tolist() == [0, 0, 1, 1]
+    placed = explain(Task("whole", tables, topology), [0, 3, 3])
+    # Of 8 samples 16 numbers on device 0 and 48 on device 3 of four: a fourth to each of the others, and back.
+    assert placed.traffic.tolist() == [[32, 64 + 96], [32, 96], [96, 32], [96, 192 + 32]]

@@ -113,21 +113,31 @@ def test_the_first_policy_is_trained_and_scored(capsys: pytest.CaptureFixture[st
     assert float(capsys.readouterr().out) > 0
 
 
-def command(says: str) -> str:
-    """The only command of the page on own tables that contains `says`."""
-    lines = "".join(blocks(OWN_TABLES, "bash")).replace("\\\n", " ").splitlines()
+def command(says: str, page: str = OWN_TABLES) -> str:
+    """The only command of the page, by default that on own tables, that contains `says`."""
+    lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     (found,) = [line for line in lines if line.startswith("shard-gym") and says in line]
     return found
 
 
 def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -> None:
     place = command("--tables my_tables.json --hardware a100-dgx --num-devices 2 --agent exact")
-    printed, _ = blocks(OWN_TABLES, "text")
+    printed, *_ = blocks(OWN_TABLES, "text")
     assert shell(place) == printed
     searched = shell(place.replace("--agent exact", "--agent local-search"))
     assert "cost         1.779 ms" in searched
     assert "lower bound  1.703 ms  this placement +4.5%" in searched
     assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
+
+
+def test_the_plan_that_a_user_has_is_compared_as_shown(shell: Callable[[str], str]) -> None:
+    pytest.importorskip("matplotlib")
+    (content,) = blocks(OWN_TABLES, "json")
+    Path("my_plan.json").write_text(content, encoding="utf-8")
+    _, compared, _ = blocks(OWN_TABLES, "text")
+    assert "cost         2.390 ms" in shell(command("--plan my_plan.json"))
+    assert Path("my_plan.png").exists()
+    assert shell(command("--compare my_plan.json")).endswith(compared)
 
 
 def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str], str]) -> None:
@@ -173,7 +183,7 @@ def test_a_custom_profile_gives_the_plan_that_is_shown(
     shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     exec(program(OWN_TABLES, "HardwareProfile("), {})
-    _, printed = blocks(OWN_TABLES, "text")
+    *_, printed = blocks(OWN_TABLES, "text")
     assert capsys.readouterr().out.endswith(printed)
     named = re.search(r"`--hardware` names a profile: (.*?)\. ", " ".join(OWN_TABLES.split()))
     assert named
@@ -206,6 +216,15 @@ def test_plans_become_those_of_torchrec(shell: Callable[[str], str], capsys: pyt
             exec(block, names)
     assert capsys.readouterr().out == "".join(blocks(TORCHREC, "text"))
     assert names["torchrec_plan"].plan.keys() == {"sparse_arch.embedding_bag_collection"}
+    cost = names["costs"].estimate_plan(names["plan"], names["tables"], names["topology"]).total_ms
+    assert f"cost         {format_ms(cost)} ms" in shell(command("--plan my_plan.json", TORCHREC))
+    compared = json.loads(shell(command("--compare my_plan.json", TORCHREC)))["compared"]
+    assert compared["cost_ms"] == pytest.approx(cost)
+
+    compared = json.loads(shell(command("--compare torchrec")))["compared"]
+    exact = "--agent exact --out plan.json"
+    written = json.loads(shell(command(exact).replace(exact, "--agent torchrec")))
+    assert compared["cost_ms"] == written["cost_ms"] > 1.7
 
 
 def mean_of_entry(suite: str, name: str) -> float:

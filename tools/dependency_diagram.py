@@ -23,10 +23,10 @@ LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     (
         *("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "sharding"),
-        "pools",
+        *("pools", "training_memory"),
     ),
     ("cost_models",),
-    ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "interop"),
+    ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "comparison", "interop"),
     ("agents",),
     ("leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.cli.console import NONE, heading, new_table, print_table, sentence
+from shard_gym.cli.console import FAILED, NONE, heading, new_table, print_table, sentence
 from shard_gym.explain import Explanation
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
@@ -32,10 +32,13 @@ def print_explanation(
 
 def _print_devices(console: Console, explanation: Explanation, count: int, named: int) -> None:
     """A row for each device: phases (a star on the slowest device), memory and costliest shards."""
-    caps, phases_ms = explanation.task.topology.memory_cap_bytes, explanation.phases_ms
+    caps, phases_ms = explanation.memory_cap_bytes, explanation.phases_ms
+    hosts = [str(host) for host in explanation.hosts] if explanation.task.topology.num_hosts > 1 else []
     slowest = [f"{format_ms(ms)} " for ms in phases_ms.max(axis=0)]
     table = new_table(footer=True)
     table.add_column("\ndev", "max", justify="right", no_wrap=True)
+    if hosts:
+        table.add_column("\nhost", justify="right", no_wrap=True)
     for name, longest in zip(("\nforw. ", "forw. \ncomm ", "backw. \ncomm ", "\nbackw. "), slowest, strict=True):
         table.add_column(name, longest, justify="right", no_wrap=True)
     table.add_column("memory/cap\nGiB", justify="right", no_wrap=True)
@@ -50,10 +53,11 @@ def _print_devices(console: Console, explanation: Explanation, count: int, named
             Text(f"{format_ms(ms)}*", CRITICAL) if critical else Text(f"{format_ms(ms)} ")
             for ms, critical in zip(phases_ms[device], explanation.critical[device], strict=True)
         ]
-        memory = f"{format_gib(explanation.memory_used[device])}/{format_gib(caps[device])}"
+        used, cap = explanation.memory_used[device], caps[device]
+        memory = Text(f"{format_gib(used)}/{format_gib(cap)}", FAILED if used > cap else "")
         own = explanation.shards_on(device)
         costliest = [_named(explanation, own[:named].tolist())] if named else []
-        table.add_row(str(device), *phases, memory, str(len(own)), *costliest)
+        table.add_row(str(device), *hosts[device : device + 1], *phases, memory, str(len(own)), *costliest)
     print_table(console, table)
     console.print(sentence("* the other devices wait for this one in this phase", "dim"))
     left = explanation.task.num_devices - len(shown)

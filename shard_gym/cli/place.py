@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.console import output
+from shard_gym.cli.compared import compared_to_json, explained_plan, plan_of, print_comparison, warn_if_over
+from shard_gym.cli.console import errors, output
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.lookups import Lookups, with_lookups
 from shard_gym.cli.memory import print_memory, room_bytes, warn_if_full
@@ -24,6 +25,8 @@ from shard_gym.cli.options import (
 )
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
+from shard_gym.cli.traffic import print_traffic, traffic_to_json
+from shard_gym.comparison import Comparison
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -52,11 +55,12 @@ def place(
     seed: int = 0,
     format: Literal["shard-gym", "torchrec"] = "shard-gym",
     module: str = "",
+    compare: OptionalStr = None,
     out: OptionalPath = None,
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, local-search places whole tables; where that does not fit, plan-search splits some of them.
+    Without --agent, plan-search splits tables where whole ones do not fit.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
@@ -76,6 +80,8 @@ def place(
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
         module: with torchrec, path of the EmbeddingBagCollection in the model that is wrapped.
+        compare: file with the plan that you have, in the JSON of ShardGym or TorchRec, to show beside the new one; or
+            torchrec, for the default plan of TorchRec's planner.
         out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed.
     """
     if module and format != "torchrec":
@@ -89,20 +95,33 @@ def place(
     profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)
+    old = None
+    if compare is not None:
+        old = explained_plan(own, plan_of(compare, own, lambda name: placing_agent(name, cost, model, seed)))
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
     bound = None if plan.lowered else proven_bound(plan.agent, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
     content = answer_to_json(explanation, plan.name)
+    comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
+    if comparison is not None:
+        content["compared"] = compared_to_json(comparison)
+        warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
         content = torchrec_json(explanation.plan, loaded, own.topology, module)
     warn_if_full(explanation, room)
     console = output()
     if out is None:
         console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
+    else:
+        write_json(out, content)
+        print_explanation(console, explanation)
+        kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - room
+        print_memory(console, explanation, room, kept)
+        print_traffic(console, explanation)
+    if comparison is not None:
+        print_comparison(errors() if out is None else console, comparison)
+    if out is None:
         return
-    write_json(out, content)
-    print_explanation(console, explanation)
-    print_memory(console, explanation, room, 0 if memory_cap_gib is not None else profile.device.memory_bytes - room)
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
 
 
@@ -125,11 +144,12 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     """A placement or plan as a JSON value, every table by its name."""
     record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
-    tables, devices = explanation.task.tables, explanation.devices
+    tables, devices, traffic = explanation.task.tables, explanation.devices, traffic_to_json(explanation)
     if explanation.noun == "plan":
-        return record | {"plan": plan_to_json(explanation.plan, tables)}
+        return record | {"plan": plan_to_json(explanation.plan, tables)} | traffic
     per_device = to_plan(devices, explanation.task.num_devices)
-    return record | {
+    placed = {
         "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},
         "devices": [[tables.names[table] for table in held] for held in per_device],
     }
+    return record | placed | traffic

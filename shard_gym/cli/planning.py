@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shard_gym.agents import Agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
@@ -47,8 +50,8 @@ class OwnModel:
         count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
         return self.hardware.topology(count, memory_cap_bytes=self.room)
 
-    def task(self, cap: int, splittable: bool) -> Task:
-        """The task whose tables may take `cap` bytes of a device."""
+    def task(self, cap: int | NDArray[np.int64], splittable: bool) -> Task:
+        """The task whose tables may take `cap` bytes of a device, or (D,) bytes of each."""
         topology = self.hardware.topology(self.num_devices, memory_cap_bytes=cap)
         task = Task(self.name, self.tables, topology, splittable=splittable)
         return task if splittable else as_measured(TaskSuite("place", (task,)), self.model)[0]

@@ -16,15 +16,17 @@ from shard_gym.cli.console import heading, new_table, output, print_table, sente
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.memory import print_memory, warn_if_full
 from shard_gym.cli.named_agents import require_problem
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, placing_agent, proven_bound
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, OptionalStr, placing_agent, proven_bound
+from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
+from shard_gym.cli.traffic import print_traffic
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.placement.rendering.view import PlacementView
+from shard_gym.envs.placement.rendering.view import view_of
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.explain import explain
+from shard_gym.explain import Explanation, explain
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite
@@ -33,7 +35,8 @@ from shard_gym.suites.bounds import lower_bounds
 from shard_gym.tasks import Suite, Task
 from shard_gym.text import counted, format_change, format_seconds
 
-DEVICES, TABLES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
+DEVICES, NAMES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
+SUITES_PLAN = OwnPlanOptions()  # none: an agent answers a task of a suite
 ORACLE = "oracle"  # the best sequence of an episode, with hindsight
 
 
@@ -48,46 +51,55 @@ class Asked:
     cost: CostModelOptions
     seed: int
     devices: int
-    tables: int
+    names: int
     moves: int
     picture: Path | None
 
 
 def show(
-    suite: str,
-    agent: str,
     option: AgentOptions,
+    suite: OptionalStr = None,
+    agent: OptionalStr = None,
+    own: OwnPlanOptions = SUITES_PLAN,
     task: int | str = 0,
     split: str = "test",
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     devices: int = DEVICES,
-    tables: int = TABLES,
+    names: int = NAMES,
     moves: int = MOVES,
     picture: OptionalPath = None,
 ) -> None:
-    """Explain an answer: what each device costs, or what an agent does by hour.
+    """Explain an answer, or a plan that you have: what each device costs.
 
     Args:
         suite: name of the suite; `shard-gym suites` lists them.
         agent: name of the agent that answers, or folder of a training run; of replanning also oracle.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
+        own: a plan of your own tables, instead of a suite and an agent.
         task: number of the task in the split, or its name.
         split: split of the suite, train or test.
         cost: the cost model of the answer. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is stochastic.
         devices: number of devices to list; the most loaded, if there are more.
-        tables: number of tables to name on each device, the costliest first.
+        names: number of tables to name on each device, the costliest first.
         moves: number of moves that reduce the cost to list, the largest gain first; none with measured costs.
         picture: also draw the placement, or the episode, to this file (.png, .svg, .pdf); needs matplotlib.
     """
     checked_count("--devices", devices, 1)
-    checked_count("--tables", tables, 0)
+    checked_count("--names", names, 0)
     checked_count("--moves", moves, 0)
     if picture is not None:
         require_picture(picture)
+    if own:
+        others = {"suite": suite, "agent": agent, "option": option, "task": task, "seed": seed}
+        own.require_alone({name: bool(given) for name, given in others.items()} | {"split": split != "test"})
+        _show_plan(own, cost.make(), devices, names, moves, picture)
+        return
+    if suite is None or agent is None:
+        raise InvalidOptionError(f"--{'suite' if suite is None else 'agent'} is missing. {EITHER}")
     loaded = load_suite(suite, split)
-    asked = Asked(loaded, task, agent, parse_options(option), cost, seed, devices, tables, moves, picture)
+    asked = Asked(loaded, task, agent, parse_options(option), cost, seed, devices, names, moves, picture)
     show_one = _show_episode if loaded.task(task).problem == "replanning" else _show_answer
     show_one(asked)
 
@@ -96,8 +108,6 @@ def _show_answer(asked: Asked) -> None:
     model = asked.cost.make()
     suite = as_measured(asked.suite, model)
     task, problem, console = suite.task(asked.task), problem_of(suite.task(asked.task)), output()
-    if problem.noun != "placement" and asked.picture is not None:
-        raise InvalidOptionError("--picture draws placements of whole tables, and this is a sharding plan.")
     model = problem.model(model)
     require_problem(asked.agent, problem.name)
     agent = placing_agent(asked.agent, asked.cost, model, asked.seed, suite.name, **asked.options)
@@ -108,15 +118,36 @@ def _show_answer(asked: Asked) -> None:
     best = best_known_costs(suite, model).get(task.name)
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
-    print_explanation(console, explanation, asked.devices, asked.tables, asked.moves)
+    print_explanation(console, explanation, asked.devices, asked.names, asked.moves)
     print_memory(console, explanation, task.topology.device.memory_bytes, devices=asked.devices)
+    print_traffic(console, explanation, asked.devices)
     warn_if_full(explanation, task.topology.device.memory_bytes)
     if asked.picture is not None:
-        from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
+        _draw(explanation, f"{task.name}, placed by {asked.agent}", asked.picture)
 
-        view = PlacementView(task, explanation.devices, explanation.phases_ms, explanation.total_ms)
-        save_picture(draw(view, title=f"{task.name}, placed by {asked.agent}"), asked.picture)
-        console.print(sentence(f"\nPicture written to {asked.picture}.", "dim"))
+
+def _show_plan(
+    own: OwnPlanOptions, model: CostModel, devices: int, names: int, moves: int, picture: Path | None
+) -> None:
+    """The plan that a user has, of the tables of their model."""
+    shown = own_plan(own, model)
+    explanation, console = shown.explanation, output()
+    what = f"the plan of {shown.name}"
+    _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")
+    print_explanation(console, explanation, devices, names, moves)
+    print_memory(console, explanation, shown.room, shown.reserve, devices)
+    print_traffic(console, explanation, devices)
+    if not shown.over:
+        warn_if_full(explanation, shown.room)
+    if picture is not None:
+        _draw(explanation, f"{explanation.task.name}, {what}", picture)
+
+
+def _draw(explanation: Explanation, title: str, path: Path) -> None:
+    from shard_gym.envs.placement.rendering.figure import draw  # needs matplotlib
+
+    save_picture(draw(view_of(explanation), title=title), path)
+    output().print(sentence(f"\nPicture written to {path}.", "dim"))
 
 
 def _show_episode(asked: Asked) -> None:
@@ -127,10 +158,10 @@ def _show_episode(asked: Asked) -> None:
     from shard_gym.envs.replanning.play import history_of, play, player_of
     from shard_gym.envs.replanning.rendering import render_ansi
 
-    if asked.cost != ANALYTICAL or (asked.devices, asked.tables, asked.moves) != (DEVICES, TABLES, MOVES):
+    if asked.cost != ANALYTICAL or (asked.devices, asked.names, asked.moves) != (DEVICES, NAMES, MOVES):
         raise InvalidOptionError(
             f"Suite {asked.suite.name!r} drifts: its episodes are shown with analytical costs, without devices, tables "
-            "and moves. Leave out the options of the cost model, --devices, --tables and --moves."
+            "and moves. Leave out the options of the cost model, --devices, --names and --moves."
         )
     if asked.agent == ORACLE and asked.options:
         raise InvalidOptionError(f"The oracle has no options, but got {', '.join(asked.options)}. Leave them out.")

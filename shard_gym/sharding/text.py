@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan, TableSharding
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    ShardingPlan,
+    TableSharding,
+)
 from shard_gym.text import counted
 
 MAX_LISTED = 8  # shards listed one by one; of more, the widths or devices are summed up
@@ -24,6 +32,15 @@ def describe_sharding(sharding: TableSharding) -> str:
         return f"{kind}, {len(widths)} shards of {min(widths)} to {max(widths)} columns on {where}"
     blocks = f"{counted(len(shards), 'block')} of {max(shard.num_rows for shard in shards):,} rows"
     return f"{kind}, {blocks} on {'all devices' if kind == ROW_WISE else where}"
+
+
+def brief_sharding(sharding: TableSharding) -> str:
+    """The same where cells are few: how many parts, but not their rows: "table_row_wise, 8 parts on devices 0 to 7"."""
+    count, kind = len(sharding.shards), sharding.sharding_type
+    if kind in (TABLE_WISE, COLUMN_WISE):
+        return describe_sharding(sharding)
+    parts = f"{kind}, {counted(count, 'replica' if kind == DATA_PARALLEL else 'part')}"
+    return f"{parts} on {_devices(sharding.devices)}" if kind == TABLE_ROW_WISE else parts
 
 
 def describe_plan(plan: ShardingPlan) -> str:

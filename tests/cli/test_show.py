@@ -105,12 +105,12 @@ def test_with_many_devices_the_critical_ones_are_shown(run) -> None:
     assert [line.split()[0] for line in out.splitlines() if line[:3].strip().isdigit()] == critical
 
 
-def test_no_moves_and_no_tables_hide_what_would_list_them(run) -> None:
-    out = run(*ARGS, "--moves", "0", "--tables", "0").out
+def test_no_moves_and_no_names_hide_what_would_list_them(run) -> None:
+    out = run(*ARGS, "--moves", "0", "--names", "0").out
     assert [word for word in ("Moves", "costliest", "table_") if word in out] == []
 
 
-@pytest.mark.parametrize(("option", "value", "least"), [("devices", 0, 1), ("tables", -1, 0), ("moves", -1, 0)])
+@pytest.mark.parametrize(("option", "value", "least"), [("devices", 0, 1), ("names", -1, 0), ("moves", -1, 0)])
 def test_impossible_counts_are_refused(run, option: str, value: int, least: int) -> None:
     says = f"--{option} must be an integer of at least {least}, not {value}.\n"
     assert run(*ARGS, f"--{option}", value) == (2, "", says)

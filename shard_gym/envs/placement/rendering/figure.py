@@ -28,7 +28,7 @@ from shard_gym.envs.placement.rendering.canvas import (
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, PlanView, shorten
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.io.pictures import GREY, INK, LINE
-from shard_gym.text import counted
+from shard_gym.text import counted, format_mib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +41,8 @@ PHASE_COLORS = ("#0072B2", "#56B4E9", "#E6A100", "#D55E00")
 PHASE_LABELS = (("forward",), ("forward", "all-to-all"), ("backward", "all-to-all"), ("backward",))
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2.5}
 PALE = 0.80  # how far the colour of a waiting device is blended into white
+
+SENT_COLUMN = 0.72  # inches of a column of bytes sent
 
 SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
 """Inches of a split table: the height of its row, the width of its bar, and the gap between its shards."""
@@ -223,7 +225,10 @@ class Chart:
         self.left, self.right, self.row, self.horizon_ms = left, right, row, horizon_ms
         self.top = 1.77 if narrow else 1.92  # upper edge of the first row
         self._time_left = left + (1.1 if narrow else 1.45)
-        self._time_right = right - (1.35 if narrow else 2.75)
+        hosts = view.task.topology.num_hosts
+        self._sent = 0 if narrow or view.task.num_devices == 1 else min(hosts, 2)  # columns of bytes sent
+        self._memory_right = right - SENT_COLUMN * self._sent
+        self._time_right = self._memory_right - (1.35 if narrow else 2.75 if self._sent < 2 else 2.45)
         self._spans: list[float] = view.spans_ms.tolist()
         self._shown = view.most_loaded()
         self._others = np.setdiff1d(np.arange(view.task.num_devices), self._shown)
@@ -239,6 +244,7 @@ class Chart:
             self.canvas.text(x, y, "nothing is placed yet", 10, GREY, ha="center", bbox=WHITE)
         self._devices()
         self._memory()
+        self._traffic()
         return self._bottom + 0.52
 
     def _x(self, ms: float) -> float:
@@ -305,6 +311,11 @@ class Chart:
         canvas, heading = self.canvas, self.top - 0.16
         canvas.text(self.left, heading, "device", 8, GREY)
         canvas.text(self._time_left - 0.14, heading, self.view.unit, 8, GREY, ha="right")
+        hosts = [str(host) for host in self.view.task.topology.hosts[self._shown]] if self._sent == 2 else []
+        if hosts:
+            canvas.text(self.left + 0.68, heading, "host", 8, GREY, ha="right")
+            for last in np.flatnonzero(np.diff(self.view.task.topology.hosts[self._shown])).tolist():
+                canvas.line([self.left, self.right], [self.top + (last + 1) * self.row] * 2)
         labels, tables = [str(device) for device in self._shown], self._rows(self.view.tables_per_device)
         counts = [f"{count:.0f}" for count in tables]
         if self._others.size:
@@ -315,6 +326,8 @@ class Chart:
             baseline = self.top + (index + 0.5) * self.row + 0.045
             canvas.text(self.left, baseline, label, 7.5 if len(label) > 4 else 9)
             canvas.text(self._time_left - 0.14, baseline, count, 9, GREY, ha="right")
+            for host in hosts[index : index + 1]:  # the mean of the rest has none
+                canvas.text(self.left + 0.68, baseline, host, 9, GREY, ha="right")
             self._bars(index, phases_ms[index].tolist(), slowest[index])
 
     def _bars(self, index: int, phases_ms: list[float], slowest: NDArray[np.bool_]) -> None:
@@ -338,13 +351,26 @@ class Chart:
         left, heading = self._time_right + 0.35, self.top - 0.16
         self.canvas.text(left, heading, "memory", 8, GREY)
         words = "of cap" if self.narrow else f"used / cap, {unit}"
-        self.canvas.text(self.right, heading, words, 8, GREY, ha="right")
-        all_used, caps = self._rows(self.view.memory_used), self._rows(self.view.task.topology.memory_cap_bytes)
-        scale = (self.right - left - (0.45 if self.narrow else 1.15)) / max(caps.max(), all_used.max())
+        self.canvas.text(self._memory_right, heading, words, 8, GREY, ha="right")
+        all_used, caps = self._rows(self.view.memory_used), self._rows(self.view.memory_cap_bytes)
+        scale = (self._memory_right - left - (0.45 if self.narrow else 1.15)) / max(caps.max(), all_used.max())
         height = self.row * 0.40
         for index, (used, cap) in enumerate(zip(all_used.tolist(), caps.tolist(), strict=True)):
             middle = self.top + (index + 0.5) * self.row
             self.canvas.rect(left, middle - height / 2, cap * scale, height, LINE)
             self.canvas.rect(left, middle - height / 2, used * scale, height, ALERT if used > cap else SLATE)
             numbers = f"{used / cap:.0%}" if self.narrow else f"{used / unit_bytes:.2f} / {cap / unit_bytes:.2f}"
-            self.canvas.text(self.right, middle + 0.045, numbers, 8.5, ha="right")
+            self.canvas.text(self._memory_right, middle + 0.045, numbers, 8.5, ha="right")
+
+    def _traffic(self) -> None:
+        """MiB that each device sends in an iteration: where there are several hosts, inside its own and to others."""
+        headings, heading = (["in host", "to others"] if self._sent == 2 else ["sent, MiB"]), self.top - 0.16
+        if self._sent == 2:
+            self.canvas.text(self.right, heading - 0.15, "sent in an iteration, MiB", 8, GREY, ha="right")
+        sent = self._rows(self.view.sent_bytes) if self._sent else np.empty((0, 2))
+        for column in range(self._sent):
+            x = self.right - SENT_COLUMN * (self._sent - 1 - column)
+            self.canvas.text(x, heading, headings[column], 8, GREY, ha="right")
+            for index, count in enumerate(sent[:, column].tolist()):
+                baseline = self.top + (index + 0.5) * self.row + 0.045
+                self.canvas.text(x, baseline, format_mib(count), 8.5, ha="right")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import InvalidPlacementError
-from shard_gym.explain import critical_devices
+from shard_gym.explain import Explanation, critical_devices
 from shard_gym.placement import memory_used
-from shard_gym.sharding import ShardingPlan, plan_memory_used
+from shard_gym.sharding import ShardingPlan, plan_memory_used, plan_of_placement
 from shard_gym.sharding.text import describe_plan, describe_sharding
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes
@@ -35,6 +37,7 @@ class PlacementView:
     cost_ms: float  # cost of the tables placed so far in ms
     failure: str = ""  # why the placement failed, a sentence; empty if it did not
     next_table: int = -1  # the table to be placed next; -1 if there is none or the order is not known
+    own_caps: NDArray[np.int64] | None = None  # (D,) int64, memory caps in bytes where not those of the task
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
@@ -59,6 +62,20 @@ class PlacementView:
         return memory_used(self.placement[placed], self.task.tables.select(placed), self.task.num_devices)
 
     @property
+    def memory_cap_bytes(self) -> NDArray[np.int64]:
+        """(D,) int64, the memory cap of each device."""
+        return self.task.topology.memory_cap_bytes if self.own_caps is None else self.own_caps
+
+    @property
+    def sent_bytes(self) -> FloatArray:
+        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts."""
+        placed = np.flatnonzero(self.placement >= 0)
+        if not placed.size:
+            return np.zeros((self.task.num_devices, 2))
+        plan = plan_of_placement(self.placement[placed], self.task.tables.select(placed))
+        return total_sent_bytes(plan, self.task.tables.select(placed), self.task.topology)
+
+    @property
     def spans_ms(self) -> FloatArray:
         """(4,) float64, how long each phase lasts: as long as its slowest device takes."""
         return np.asarray(np.maximum(self.phases_ms, 0.0).max(axis=0))
@@ -76,7 +93,7 @@ class PlacementView:
 
     def memory_unit(self) -> tuple[str, int]:
         """GiB or MiB, whichever suits the devices, and its bytes."""
-        return ("GiB", 2**30) if self.task.topology.memory_cap_bytes.max() >= 2**30 else ("MiB", 2**20)
+        return ("GiB", 2**30) if self.memory_cap_bytes.max() >= 2**30 else ("MiB", 2**20)
 
     def splits(self) -> list[tuple[int, str]]:
         """The split tables to show, and a line about each; a placement has none."""
@@ -118,6 +135,11 @@ class PlanView(PlacementView):
     def memory_used(self) -> NDArray[np.int64]:
         return plan_memory_used(self.plan, self.task.tables, self.task.num_devices)
 
+    @property
+    @override
+    def sent_bytes(self) -> FloatArray:
+        return total_sent_bytes(self.plan, self.task.tables, self.task.topology)
+
     @override
     def describe_unplaced(self) -> str:
         return super().describe_unplaced() if self.unplaced.size else describe_plan(self.plan)
@@ -134,6 +156,14 @@ class PlanView(PlacementView):
             )
             for table in largest
         ]
+
+
+def view_of(explanation: Explanation) -> PlacementView:
+    """The view of an explained placement or plan."""
+    first = np.array([sharding.shards[0].device for sharding in explanation.plan.tables], np.int64)
+    kind = PlacementView if explanation.noun == "placement" else partial(PlanView, plan=explanation.plan)
+    costs = explanation.phases_ms, explanation.total_ms
+    return kind(explanation.task, first, *costs, own_caps=explanation.own_caps)
 
 
 def shorten(name: str, width: int) -> str:

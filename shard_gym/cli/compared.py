@@ -1,0 +1,178 @@
+"""The plan that a user has, explained, and beside a new one: as tables on the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from shard_gym.agents import Agent
+from shard_gym.cli.console import NONE, heading, new_table, print_table, sentence, warn
+from shard_gym.cli.planning import OwnModel, planned
+from shard_gym.comparison import Comparison, Totals
+from shard_gym.cost_models import PHASES
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.explain import Explanation, explain
+from shard_gym.interop.plan_files import plan_of_file
+from shard_gym.problems import problem_of
+from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
+from shard_gym.sharding.text import brief_sharding
+from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms
+from shard_gym.training_memory import training_memory
+
+TORCHREC = "torchrec"
+"""Stands for the plan of TorchRec's planner where a file with a plan is asked for; it is also the planner's agent."""
+
+MAX_CHANGES = 8  # the most changed tables that are printed: those that move most bytes
+
+
+def plan_of(given: str, own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan:
+    """The plan that --compare names: that of a file, or of TorchRec's planner.
+
+    Args:
+        make: makes an agent from its name.
+
+    Raises:
+        NoPlacementFoundError: TorchRec's planner finds none; `plan_of_file` has the other errors.
+    """
+    if given != TORCHREC:
+        return plan_of_file(given, own.tables, own.topology)
+    try:
+        answer = planned(own, TORCHREC, make).answer
+    except NoPlacementFoundError as error:
+        raise NoPlacementFoundError(f"{error} Leave out --compare {TORCHREC}.") from error
+    assert isinstance(answer, ShardingPlan)
+    return answer
+
+
+def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
+    """A plan of a user's tables explained, valid but for memory; one of whole tables as a placement.
+
+    Raises:
+        InvalidOptionError: it splits tables, and the cost model does not cost parts of tables.
+    """
+    caps, placement = own.topology.memory_cap_bytes, plan.placement
+    enough = np.maximum(caps, plan_memory_used(plan, own.tables, own.num_devices))
+    task = own.task(enough, splittable=placement is None)
+    answer = plan if placement is None else placement
+    try:
+        model = problem_of(task).model(own.model)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(
+            f"The plan splits tables, and the cost model {own.model.name!r} does not cost parts of tables. Give a plan "
+            "of whole tables, or leave out --cost-model."
+        ) from error
+    return replace(explain(task, answer, model), own_caps=caps)
+
+
+def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
+    """Warn if tables and buffers of the plan `name` exceed `room` bytes on a device; returns whether they do."""
+    memory = training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
+    over = memory.total - room
+    device = int(over.argmax())
+    if over[device] <= 0:
+        return False
+    others = int((over > 0).sum()) - 1
+    more = f" So {'does' if others == 1 else 'do'} {counted(others, 'other device')}." * (others > 0)
+    warn(
+        f"{name} exceeds the memory: device {device} would hold {format_bytes(memory.tables[device])} of tables and "
+        f"{format_bytes(memory.buffers[device])} of buffers, {format_bytes(over[device])} more than the "
+        f"{format_bytes(room)} for both.{more}"
+    )
+    return True
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print both plans side by side, and the tables that differ."""
+    heading(console, f"\nCompared with {Path(comparison.before_name).name}\n")
+    table = new_table()
+    table.add_column("")
+    for name in _names(comparison):
+        table.add_column(name, justify="right", overflow="fold", min_width=8)
+    table.add_column("new/old", justify="right", no_wrap=True)
+    one_host = comparison.after.task.topology.num_hosts == 1
+    for (label, old, text), (_, new, new_text) in zip(*map(_numbers, comparison.totals), strict=True):
+        if not (one_host and label == ACROSS):
+            ratio = f"{new / old:.2f}" if old else NONE
+            table.add_row(label, text, new_text, ratio, style="bold" if label == COST else "")
+    print_table(console, table)
+    _print_changes(console, comparison)
+
+
+COST, ACROSS = "cost, ms", "sent across hosts, MiB"
+
+
+def _numbers(totals: Totals) -> list[tuple[str, float, str]]:
+    """A label, a number and its text for each row of the comparison."""
+    phases = [
+        (f"  {name.replace('_comm', ' comm.')}", float(ms)) for name, ms in zip(PHASES, totals.phases_ms, strict=True)
+    ]
+    inside, across = totals.sent_bytes.tolist()
+    return [
+        *((label, ms, format_ms(ms)) for label, ms in [(COST, totals.cost_ms), *phases]),
+        ("memory of the fullest device, GiB", totals.memory_bytes, format_gib(totals.memory_bytes)),
+        ("sent inside hosts, MiB", inside, format_mib(inside)),
+        (ACROSS, across, format_mib(across)),
+    ]
+
+
+def _names(comparison: Comparison) -> tuple[Text, Text]:
+    return sentence(Path(comparison.before_name).name), sentence(Path(comparison.after_name).name)
+
+
+def _print_changes(console: Console, comparison: Comparison) -> None:
+    tables, changes = comparison.after.task.tables, comparison.changes
+    if not changes:
+        console.print(sentence(f"\nBoth plans are the same for all {counted(len(tables), 'table')}."))
+        return
+    if comparison.renumbered:
+        console.print(sentence("\nBoth plans are the same but for the numbers of devices.", "bold"))
+    heading(console, f"\n{len(changes)} of {counted(len(tables), 'table')} change, those that move most bytes first\n")
+    table = new_table()
+    table.add_column("table", overflow="fold", min_width=8)
+    table.add_column("moved\nMiB", justify="right", no_wrap=True)
+    for name in _names(comparison):
+        table.add_column(name, min_width=16)
+    for change in changes[:MAX_CHANGES]:
+        shardings = (brief_sharding(each) for each in (change.before, change.after))
+        table.add_row(sentence(tables.names[change.table]), format_mib(change.moved_bytes), *map(sentence, shardings))
+    print_table(console, table)
+    more, same = len(changes) - MAX_CHANGES, len(tables) - len(changes)
+    left = [f"and {more} more"] * (more > 0) + [f"{counted(same, 'table')} without a change"] * (same > 0)
+    if left:
+        console.print(sentence("; ".join(left), "dim"))
+
+
+def compared_to_json(comparison: Comparison) -> dict[str, Any]:
+    """The old plan in numbers, the ratio of costs, and every table that changes, as a JSON value."""
+    old, new = comparison.totals
+    inside, across = (old.sent_bytes / 2**20).tolist()
+    tables = comparison.after.task.tables
+    return {
+        "with": comparison.before_name,
+        "cost_ms": old.cost_ms,
+        "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
+        "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
+        "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
+        "sent_mib": {"inside_hosts": inside, "across_hosts": across},
+        "changed_tables": [
+            {
+                "table": tables.names[change.table],
+                "moved_bytes": change.moved_bytes,
+                "before": _sharding_to_json(change.before),
+                "after": _sharding_to_json(change.after),
+            }
+            for change in comparison.changes
+        ],
+        "unchanged_tables": len(tables) - len(comparison.changes),
+    }
+
+
+def _sharding_to_json(sharding: TableSharding) -> dict[str, Any]:
+    shards = [[int(number) for number in shard] for shard in sharding.shards]
+    return {"sharding_type": sharding.sharding_type, "shards": shards}

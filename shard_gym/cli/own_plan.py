@@ -1,0 +1,93 @@
+"""A plan that a user has, of the tables of their model, as `shard-gym show` explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from shard_gym.cli.compared import explained_plan, warn_if_over
+from shard_gym.cli.memory import room_bytes
+from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.place import load_tables
+from shard_gym.cli.planning import OwnModel
+from shard_gym.cost_models import CostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.explain import Explanation
+from shard_gym.hardware import hardware_profile
+from shard_gym.interop.plan_files import plan_of_file
+
+EITHER = (
+    "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "
+    "--hardware and --num-devices."
+)
+
+
+@dataclass(frozen=True)
+class OwnPlanOptions:
+    """A plan that you have, of the tables of your model, instead of a suite and an agent.
+
+    Attributes:
+        tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
+        plan: file with the plan, as `shard-gym place` or TorchRec writes it in JSON.
+        hardware: name of the hardware profile, for example a100-dgx.
+        num_devices: number of devices that the plan is for.
+        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
+        reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is
+            given.
+        embedding_dim: dim of every table; required if the file has none, refused if it has its own.
+        weight_dtype: bf16, fp16 or fp32; that of the file if not given.
+        optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
+    """
+
+    tables: OptionalStr = None
+    plan: OptionalPath = None
+    hardware: OptionalStr = None
+    num_devices: OptionalInt = None
+    memory_cap_gib: OptionalFloat = None
+    reserve: OptionalFloat = None
+    embedding_dim: OptionalInt = None
+    weight_dtype: OptionalStr = None
+    optimizer: OptionalStr = None
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+    def require_alone(self, others: Mapping[str, bool]) -> None:
+        """Raise InvalidOptionError if one of the `others`, options of a suite by name, is given, too."""
+        for name, given in others.items():
+            if given:
+                raise InvalidOptionError(f"--{name} is an option of a task of a suite. {EITHER}")
+
+
+@dataclass(frozen=True)
+class OwnPlan:
+    """A plan that is explained, and the memory that it has."""
+
+    name: str  #: of its file
+    explanation: Explanation
+    room: int  #: bytes for tables and buffers on each device
+    reserve: int  #: bytes of each device that are kept besides
+    over: bool  #: whether it exceeds the room; a warning has said so
+
+
+def own_plan(options: OwnPlanOptions, model: CostModel) -> OwnPlan:
+    """The plan that the options name; warns where it exceeds the memory.
+
+    Raises:
+        InvalidOptionError: an option is missing; also the errors of `plan_of_file`.
+    """
+    missing = [name for name in ("tables", "plan", "hardware", "num_devices") if getattr(options, name) is None]
+    if missing:
+        raise InvalidOptionError(f"--{missing[0].replace('_', '-')} is missing. {EITHER}")
+    given: Any = options  # without None
+    tables = load_tables(given.tables, options.embedding_dim)
+    tables = tables.with_training(weight_dtype=options.weight_dtype, optimizer=options.optimizer)
+    profile = hardware_profile(given.hardware)
+    room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
+    own = OwnModel(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model)
+    explanation = explained_plan(own, plan_of_file(given.plan, tables, own.topology))
+    over = warn_if_over(explanation, str(given.plan), room)
+    reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room
+    return OwnPlan(given.plan.name, explanation, room, reserve, over)

@@ -1,0 +1,93 @@
+"""Files with a plan from elsewhere: ShardGym's JSON of plans and placements, or TorchRec's, told apart by content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shard_gym.checks import is_integer
+from shard_gym.errors import InvalidPlanError, ShardGymError, short_repr
+from shard_gym.interop.torchrec_json import from_torchrec_json
+from shard_gym.io.files import read_json
+from shard_gym.pools.pool import SCHEMA as POOL
+from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
+from shard_gym.sharding.files import SCHEMA, in_order, read_plan
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+NO_CAP = 2**62  # bytes, more than any plan needs
+
+KNOWN = (
+    "Known are the JSON that shard-gym place writes, with 'placement' or 'plan', and that of TorchRec's ShardingPlan."
+)
+
+
+def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The plan of `tables` in the file at `path`, valid but for memory: it may exceed the caps of `topology`.
+
+    The file is JSON, and one of these; nothing is unpickled.
+
+    - 'placement': an object with the device of each table by its name (`shard-gym place --out`).
+    - 'plan', a list with an object for each table, in any order (the same; `plan_to_json`, `write_plan`).
+    - 'plan', an object with one for each module: TorchRec's (`torchrec_json`, or its own `_serialize`).
+
+    Raises:
+        DamagedFileError: the file cannot be read, is no JSON, or is not what its checksum says.
+        InvalidPlanError: it has no plan, or none of these tables on so many devices; the message names the file.
+    """
+    value = read_json(Path(path))
+    if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
+        of_tables = isinstance(value, dict) and value.get("schema") == POOL
+        raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
+    if "placement" in value and "plan" in value:
+        raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
+    roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP))
+    if value.get("schema") == SCHEMA:
+        return read_plan(path, tables, roomy)
+    try:
+        return _plan_of(value, tables, roomy)
+    except ShardGymError as error:
+        raise InvalidPlanError(
+            f"{path} is no plan of these tables on {topology.num_devices:,} devices. {error}"
+        ) from error
+
+
+def _plan_of(value: Mapping[str, Any], tables: Tables, topology: Topology) -> ShardingPlan:
+    if "placement" in value:
+        return _plan_of_devices(value["placement"], tables, topology)
+    plan = value["plan"]
+    if isinstance(plan, dict):
+        return from_torchrec_json({"plan": plan}, tables, topology)
+    return plan_from_json(in_order(_by_name(plan), tables), tables, topology)
+
+
+def _plan_of_devices(devices: Any, tables: Tables, topology: Topology) -> ShardingPlan:
+    if not isinstance(devices, dict):
+        raise InvalidPlanError(
+            f"Its 'placement' must be an object with a device for each table, not {short_repr(devices)}."
+        )
+    for name, device in devices.items():
+        if not is_integer(device) or not 0 <= device < topology.num_devices:
+            raise InvalidPlanError(
+                f"Table {short_repr(name)} is on device {short_repr(device)}; the devices are 0 to "
+                f"{topology.num_devices - 1}."
+            )
+    return check_plan(plan_of_placement(in_order(devices, tables), tables), tables, topology)
+
+
+def _by_name(entries: Any) -> dict[str, Any]:
+    if not isinstance(entries, list):
+        raise InvalidPlanError(f"Its 'plan' must be a list of tables or an object, not {short_repr(entries)}.")
+    found: dict[str, Any] = {}
+    for entry in entries:
+        name = entry.get("table") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            raise InvalidPlanError(f"An entry of its 'plan' has no name of a table as 'table': {short_repr(entry)}.")
+        if name in found:
+            raise InvalidPlanError(f"It has table {short_repr(name)} twice.")
+        found[name] = entry
+    return found

@@ -1,0 +1,97 @@
+"""Which tables two plans shard differently, and how many bytes are new on their devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shard_gym.comparison import Comparison
+from shard_gym.explain import explain
+from shard_gym.hardware import hardware_profile
+from shard_gym.sharding import (
+    Shard,
+    ShardingPlan,
+    TableSharding,
+    column_wise,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+from shard_gym.workload import Workload
+
+TOPOLOGY = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
+
+
+def tables_of(rows: list[int], dims: list[int]) -> Tables:
+    """Tables of `rows` and `dims`, FP32 with SGD, so of 4 bytes a cell; one lookup for each of 8 samples."""
+    count = len(rows)
+    workload = Workload(8, weight_dtype="fp32", optimizer="sgd")
+    return Tables.from_zipf(np.array(rows), np.array(dims), np.ones(count), np.zeros(count), workload)
+
+
+def test_bytes_that_are_new_on_their_devices_are_counted_cell_by_cell() -> None:
+    tables = tables_of([40] * 9, [8] * 9)  # 1,280 bytes each
+    whole = [table_wise(tables, table, 0) for table in range(9)]
+    pairs = [
+        (whole[0], whole[0], None),
+        (whole[1], table_wise(tables, 1, 3), 1280),
+        (whole[2], TableSharding("column_wise", (Shard(0, 0, 40, 0, 8),)), None),  # the same by another name
+        (whole[3], row_wise(tables, 3, TOPOLOGY), 960),  # three of four blocks
+        (column_wise(tables, 4, [0, 1]), column_wise(tables, 4, [1, 0]), 1280),  # the halves change places
+        (whole[5], column_wise(tables, 5, [0, 1]), 640),
+        (data_parallel(tables, 6, TOPOLOGY), whole[6], 0),  # three replicas are dropped
+        (whole[7], data_parallel(tables, 7, TOPOLOGY), 3840),  # and three are new
+        (row_wise(tables, 8, TOPOLOGY), table_row_wise(tables, 8, TOPOLOGY, 0), 960),  # 0 to 9 of 0 to 19 are kept on 0
+    ]
+    plans = [ShardingPlan(tuple(pair[side] for pair in pairs)) for side in (0, 1)]
+    shuffled = replace(plans[0].tables[4], shards=plans[0].tables[4].shards[::-1])
+    same = ShardingPlan((*plans[0].tables[:4], shuffled, *plans[0].tables[5:]))
+    task = Task("nine", tables, TOPOLOGY, splittable=True)
+    old, new, again = (explain(task, plan) for plan in (*plans, same))
+    comparison = Comparison(old, new, "old", "new")
+    moved = {change.table: change.moved_bytes for change in comparison.changes}
+    assert moved == {table: wanted for table, (_, _, wanted) in enumerate(pairs) if wanted is not None}
+    assert list(moved) == sorted(moved, key=lambda table: (-moved[table], table))
+    for change in comparison.changes:
+        assert (change.before, change.after) == pairs[change.table][:2]
+    assert Comparison(old, again, "old", "new").changes == ()
+
+
+def test_totals_are_those_of_the_fullest_device_and_of_all_that_is_sent() -> None:
+    tables = tables_of([40, 80, 20], [8, 4, 16])
+    task = Task("three", tables, TOPOLOGY)
+    old, new = (explain(task, placement) for placement in ([0, 2, 2], [1, 0, 0]))
+    before, after = Comparison(old, new, "old", "new").totals
+    assert (before.cost_ms, after.cost_ms) == (old.total_ms, new.total_ms)
+    assert before.phases_ms.tolist() == old.phases_ms.max(axis=0).tolist()
+    # Weights, indices and offsets of two batches, and outputs of 8 samples
+    held = [4 * rows * dim + 2 * 8 * (8 + 8) + 4 * 8 * dim for rows, dim in ((40, 8), (80, 4), (20, 16))]
+    assert (before.fullest_device, before.memory_bytes) == (2, held[1] + held[2])
+    assert (after.fullest_device, after.memory_bytes) == (0, held[1] + held[2])
+    # 8 samples of 28 columns of 4 bytes: a fourth stays, a fourth goes to the host's other device; and back again.
+    outputs = 8 * 28 * 4
+    assert before.sent_bytes.tolist() == after.sent_bytes.tolist() == [2 * outputs / 4, 2 * outputs / 2]
+
+
+def test_plans_that_differ_in_the_numbers_of_devices_alone_are_recognised() -> None:
+    """Two tables on one host are others than two on two hosts, whatever the numbers."""
+    tables = tables_of([40, 80, 20], [8, 4, 16])
+    task = Task("three", tables, TOPOLOGY, splittable=True)
+
+    def renumbered(old: ShardingPlan, new: ShardingPlan) -> bool:
+        return Comparison(explain(task, old), explain(task, new), "old", "new").renumbered
+
+    def plan(first: int, second: int, host: int) -> ShardingPlan:
+        pair = table_wise(tables, 0, first), table_wise(tables, 1, second)
+        return ShardingPlan((*pair, table_row_wise(tables, 2, TOPOLOGY, host)))
+
+    assert renumbered(plan(0, 1, 1), plan(3, 2, 0))
+    assert not renumbered(plan(0, 1, 1), plan(3, 2, 1))
+    assert not renumbered(plan(0, 1, 1), plan(0, 3, 1))
+    whole = [ShardingPlan((*plan(0, second, 0).tables[:2], table_wise(tables, 2, 0))) for second in (1, 2, 3)]
+    assert renumbered(whole[1], whole[2])
+    assert not renumbered(whole[0], whole[1])
