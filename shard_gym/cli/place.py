@@ -130,7 +130,7 @@ def cap_bytes(gib: float | None, device: DeviceSpec) -> int | None:
     """The memory cap in bytes, at most the memory of `device`."""
     if gib is None:
         return None
-    if not 0 < gib < math.inf or int(gib * GIB) < 1:
+    if not 1 <= gib * GIB < math.inf:
         raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {gib!r}.")
     if gib * GIB > device.memory_bytes:
         raise InvalidOptionError(

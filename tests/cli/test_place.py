@@ -68,6 +68,7 @@ def test_tables_without_dims_need_one(run) -> None:
         ({"num-devices": 0}, "num_devices must be an integer of at least 1"),
         ({"memory-cap-gib": "-1"}, "--memory-cap-gib must be a positive number"),
         ({"memory-cap-gib": "1e-30"}, "--memory-cap-gib must be a positive number"),
+        ({"memory-cap-gib": "1e300"}, "--memory-cap-gib must be a positive number"),
         ({"memory-cap-gib": 1000}, "--memory-cap-gib is 1,000, but a device (A100-SXM4-80GB) has 80.00 GiB of memory."),
         ({"num-devices": 100_000}, "has 24 tables: the other devices would stay empty. Give at most 24."),
         ({"memory-cap-gib": 0.01}, "Raise memory_cap_bytes"),
