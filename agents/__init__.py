@@ -51,9 +51,11 @@ def make_agent(
     if name not in AGENTS and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in AGENTS:
+        problems = set(LEARNERS[name].all_problems)
+        others = sorted(each for each, entry in AGENTS.items() if problems & set(entry.problems))
         raise UnknownNameError(
             f"Agent {name!r} has to be trained: shard-gym train --agent {name} --suite SUITE --out FOLDER. "
-            f"Then name that folder. Known without training: {', '.join(sorted(AGENTS))}."
+            f"Then name that folder. Known without training: {', '.join(others)}."
         )
     if name not in AGENTS:
         raise unknown_name("agent", name, AGENTS)

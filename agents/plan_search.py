@@ -30,7 +30,8 @@ rebuilding between two descents. Half of the plans are left after a round, so a 
 MAX_STARTS = 16  # the cheapest of them are taken
 ACCEPTED = 0.002  # the share by which a rebuilt plan may cost more and be taken, at first, on average; it falls to 0
 MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then all plans in reach are known
-PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few
+PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few,
+FEW = 20_000  # but so many may be made of any task
 DIGITS = 9  # after which equal costs differ by rounding
 
 
@@ -116,7 +117,7 @@ class PlanSearchAgent(Agent):
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start. Tasks of T tables take 1,500 T T at most.
+            first start. Tasks of T tables take 1,500 T T at most, or 20,000 if that is more.
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
@@ -168,7 +169,7 @@ class PlanSearchAgent(Agent):
 
     def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
         options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
-        max_queries = min(self.max_queries, PER_PAIR * task.num_tables**2)
+        max_queries = min(self.max_queries, max(FEW, PER_PAIR * task.num_tables**2))
         budget = Budget(self.cost_model, max_queries, self.max_seconds)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
         found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}

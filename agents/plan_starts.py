@@ -8,6 +8,7 @@ from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.agents.heuristics import MAX_COUNTS
 from shard_gym.agents.items import NoRoomError, put_where_cheapest, put_where_emptiest
@@ -49,6 +50,9 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
         for split in _smaller_and_smaller(options):
             if not found or not spent():
                 found += _placed([split], most_queries)
+    for split in _spread_more_and_more(options):
+        if not found:
+            found += _placed([split], most_queries)
     yield from (split for _, split in found)
     for _, split in sorted(found, key=lambda each: each[0]):
         if not spent():
@@ -173,11 +177,30 @@ def _smallest_spread(options: SplitOptions) -> tuple[IntArray, IntArray]:
 
 def _smaller_and_smaller(options: SplitOptions) -> Iterator[SplitTables]:
     """For short memory: parts of a half, a quarter, ... of a device; tables with larger ones are spread if it helps."""
-    levels = slice(options.max_halvings + 1)
-    memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)[:, levels]
     best, bytes_spread = _smallest_spread(options)
+    for level, num_bytes, small in _halved(options):
+        yield SplitTables.in_parts(options, np.where(~small & (bytes_spread < num_bytes), best, NOT_SPREAD), level)
+
+
+def _spread_more_and_more(options: SplitOptions) -> Iterator[SplitTables]:
+    """For memory that no halving fits: parts as above, and the 1, 2, 4, ... largest tables spread over all devices."""
+    best = _smallest_spread(options)[0]
+    largest = np.argsort(-options.task.tables.memory_bytes, kind="stable")
+    largest = largest[best[largest] != NOT_SPREAD]
+    for level, _, _ in _halved(options):
+        for doublings in range(len(largest).bit_length() + 1 if len(largest) else 0):
+            spread = np.full(options.task.num_tables, NOT_SPREAD)
+            spread[largest[: 1 << doublings]] = best[largest[: 1 << doublings]]
+            yield SplitTables.in_parts(options, spread, level)
+
+
+def _halved(options: SplitOptions) -> Iterator[tuple[IntArray, IntArray, NDArray[np.bool_]]]:
+    """Tables halved until parts have a half, a quarter, ... of the bytes of a device, or as few as they can.
+
+    Each is the (T,) level of each table, the (T,) bytes of its parts, and whether (T,) they are that small.
+    """
+    memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)[:, : options.max_halvings + 1]
     for halvings in range(1, MEMORY_HALVINGS + 1):
         least = _least_halvings(options, int(options.task.topology.memory_cap_bytes.max()) >> halvings)
         level = np.where(least < 0, memory.argmin(axis=1), least)
-        smaller = bytes_spread < np.take_along_axis(memory, level[:, None], axis=1)[:, 0]
-        yield SplitTables.in_parts(options, np.where((least < 0) & smaller, best, NOT_SPREAD), level)
+        yield level, np.take_along_axis(memory, level[:, None], axis=1)[:, 0], least >= 0

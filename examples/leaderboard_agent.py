@@ -26,4 +26,4 @@ class MyAgent:
 
 
 for seed in range(5):
-    write_json(Path(f"{seed}.json"), evaluate(MyAgent(seed), "dlrm-20x4").to_json())
+    write_json(Path(f"runs/{seed}.json"), evaluate(MyAgent(seed), "dlrm-20x4").to_json())

@@ -75,6 +75,7 @@ class PretrainedDreamShard(Agent):
     def __init__(self, seed: int = 0, queries: int = SearchOptions.queries) -> None:
         self.seed = checked_seed(seed)
         self.queries = checked_count("queries", queries, most=MAX_QUERIES)
+        self.answered_by = self.name  #: which agent gave the last answer: this one, or what it warned of
         self._agents: dict[str, SurrogateSearchAgent] = {}
 
     @property
@@ -85,7 +86,7 @@ class PretrainedDreamShard(Agent):
     @override
     def place(self, task: Task) -> Placement:
         if reason := outside(task):
-            _warn(reason, "lane-greedy")
+            self._warn(reason, LaneGreedyAgent.name)
             return LaneGreedyAgent().place(task)
         return self._agent(task).place(task)
 
@@ -99,11 +100,21 @@ class PretrainedDreamShard(Agent):
             except NoPlacementFoundError as error:
                 failure = error
                 continue
-            _warn(reason, agent.name)
+            self._warn(reason, agent.name)
             return plan
         raise failure
 
+    def _warn(self, reason: str, instead: str) -> None:
+        self.answered_by = instead
+        warnings.warn(
+            f"The task lies outside of what the DreamShard agents of the package were trained for: {reason}. {instead} "
+            "answers instead. Agents that need no training are local-search (whole tables) and plan-search (split "
+            "ones); or train one on tasks of your own (docs/tutorials/own-tables.md).",
+            stacklevel=3,
+        )
+
     def _agent(self, task: Task) -> SurrogateSearchAgent:
+        self.answered_by = self.name
         profile = _profile_of(task)
         if profile not in self._agents:
             agent = load_agent(PRETRAINED[profile].path, seed=self.seed, queries=self.queries)
@@ -139,12 +150,3 @@ def _profile_of(task: Task) -> str:
         if (replace(known.device, name=device.name), known.links) == (device, links):
             return name
     return ""
-
-
-def _warn(reason: str, instead: str) -> None:
-    warnings.warn(
-        f"The task lies outside of what the DreamShard agents of the package were trained for: {reason}. {instead} "
-        "answers instead. plan-search needs no training; or train an agent on tasks of your own "
-        "(docs/tutorials/own-tables.md).",
-        stacklevel=3,
-    )

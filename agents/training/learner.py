@@ -223,9 +223,13 @@ def require_device(device: str) -> None:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
+        why = (
+            "no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES), or the driver is too old"
+            if torch.version.cuda
+            else "it is built without CUDA"
+        )
         raise InvalidOptionError(
-            f"torch {torch.__version__} can train on no GPU: it is built without CUDA, no GPU is visible (nvidia-smi, "
-            "CUDA_VISIBLE_DEVICES), or the driver is too old. Train on the device cpu, or repair that."
+            f"torch {torch.__version__} can train on no GPU: {why}. Train on the device cpu, or repair that."
         )
 
 

@@ -24,6 +24,7 @@ from shard_gym.errors import (
     wrong_kind,
 )
 from shard_gym.io.arrays import load_arrays
+from shard_gym.io.files import is_file
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite
 from shard_gym.text import counted
@@ -175,6 +176,10 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
         path = path / AGENT if path.is_dir() else path
     except OSError as error:
         raise InvalidCheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not is_file(path):
+        raise InvalidCheckpointError(
+            f"There is no trained agent in {path}; name the folder of a training run, or the {AGENT} in it."
+        )
     arrays, about = load_arrays(path, "agent")
     _warn_if_unfinished(path, about)
     name = about.get("agent")

@@ -144,12 +144,12 @@ def print_evaluations(
                 Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
                 format_seconds(row.seconds),
                 f"{row.queries:,.0f}" if row.queries else NONE,
-                sentence(evaluation.agent),
+                sentence(evaluation.agent.rpartition(".py:")[2]),  # of FILE.py:NAME, NAME
             )
         )
     columns = list(zip(*rows, strict=True))
     table = new_table()
-    table.add_column("\nagent", overflow="fold", min_width=12)
+    table.add_column("\nagent", overflow="fold", min_width=18 if console.width >= 80 else 12)
     shown = [columns[-1]]
     headers = (
         *(f"mean\n{problem.unit}", "95%\ninterval", f"vs\n{reference.agent}", f"gap to\n{problem.best_name}"),

@@ -13,7 +13,7 @@ import tyro
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.console import FAILED, new_progress, say
+from shard_gym.cli.console import FAILED, new_progress, say, warn
 from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
@@ -216,6 +216,7 @@ class Render:
 
     def run(self) -> int:
         """Write the tables, or compare them."""
+        warn("Reading all entries, which takes a minute or two ...", "dim")
         if not self.check:
             say(f"Written: {', '.join(map(str, write_pages(self.root)))}.")
             return 0

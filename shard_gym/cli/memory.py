@@ -30,7 +30,7 @@ def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec)
         raise InvalidOptionError(
             "--memory-cap-gib and --reserve both say how much memory tables and buffers may take. Give one of them."
         )
-    if not 0 < cap_gib < math.inf or int(cap_gib * GIB) < 1:
+    if not 1 <= cap_gib * GIB < math.inf:
         raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {cap_gib!r}.")
     if cap_gib * GIB > device.memory_bytes:
         raise InvalidOptionError(

@@ -270,6 +270,7 @@ def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) 
     others = dict.fromkeys((*problem.rivals, problem.reference))
     agents = {**trained, **{other: make_agent(other, suite=tasks.name) for other in others}}
     model = problem.model(model)
+    say(f"Answering {counted(len(tasks), 'test task')} ...", "dim")
     evaluations = evaluate_all(agents, tasks, model)
     output().print()
     reference = evaluations[problem.reference]

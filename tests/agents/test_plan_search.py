@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.agents import make_agent
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.priced_forms import shapes_by_price
@@ -36,6 +37,7 @@ from shard_gym.sharding import (
     table_wise,
 )
 from shard_gym.sharding.check import plan_memory_used
+from shard_gym.sharding.plan import ROW_WISE, TABLE_ROW_WISE
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tables import Tables
@@ -207,6 +209,19 @@ def test_a_table_larger_than_a_device_is_split(random_task: Any, dim: int) -> No
     assert plan.split_tables == [0]
     with pytest.raises(NoPlacementFoundError, match=r"No plan of task 'large' .*with table_wise and at most 8"):
         PlanSearchAgent(sharding_types=["table_wise"]).plan(large)
+
+
+@pytest.mark.parametrize(("devices", "share"), [(3, 2.7), (6, 4.5), (7, 5.0)])
+def test_a_table_is_spread_where_its_halves_do_not_fit_together(devices: int, share: float) -> None:
+    """A power of two of parts, each larger than half a device, on fewer devices than parts; blocks of rows fit."""
+    topology = hardware_profile("a100-dgx").topology(devices)
+    rows = int(topology.device.memory_bytes * share / 256)
+    workload = Workload(65_536, "fp16", "sgd")
+    tables = Tables.from_zipf([rows, 10**6, 10**5], [128, 64, 64], [5.0, 10.0, 2.0], 1.0, workload)
+    task = Task("large", tables, topology, splittable=True)
+    for name in ("plan-search", "dreamshard"):
+        plan = make_agent(name).plan(task)
+        assert check_plan(plan, tables, topology).tables[0].sharding_type in (ROW_WISE, TABLE_ROW_WISE)
 
 
 def test_a_table_of_few_rows_is_not_cut_into_rows(four_tables: Tables) -> None:

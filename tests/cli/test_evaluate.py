@@ -98,6 +98,13 @@ def test_in_a_narrow_window_numbers_stay_whole_and_long_names_are_folded(run, co
     assert "…" not in out
 
 
+def test_names_of_agents_are_whole_in_a_window_of_80_columns(run) -> None:
+    agents = ("--agent", "size-lookup-greedy", "--agent", "local-search")  # with a column of queries
+    lines = run.ok("evaluate", *agents, "--suite", "dlrm-20x4", "--tasks", 2, columns=80).out.splitlines()
+    assert any(line.startswith("size-lookup-greedy ") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.usefixtures("_stubborn")
 def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(
     run, agent_rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

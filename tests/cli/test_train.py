@@ -315,4 +315,4 @@ def test_a_path_without_an_agent_is_a_sentence(
     Path("agent.pt").write_bytes(b"\x80\x04.")
     for arguments in (("evaluate",), ("show",)):
         err = run.refused(agent, *arguments, "--suite", SUITE, "--agent", agent).err
-        assert "There is no file" in err or "no safetensors file" in err
+        assert "There is no trained agent in" in err or "no safetensors file" in err

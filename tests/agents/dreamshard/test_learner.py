@@ -267,14 +267,20 @@ def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
         (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),
         (Task("adam", tables.with_training(optimizer="adam"), topology), "rowwise_adagrad, and its optimizer is adam"),
     ):
+        agent = make_agent("dreamshard")
         with pytest.warns(UserWarning, match=says):
-            placement = make_agent("dreamshard").place(other)
+            placement = agent.place(other)
+        assert agent.answered_by == "lane-greedy"
         assert np.array_equal(placement, make_agent("lane-greedy").place(other))
     whole = hardware_profile("a100-dgx").topology(8, memory_cap_bytes=int(tables.memory_bytes.max() * 0.9))
     whole = replace(whole, links=slower)
     task = Task("split", tables, whole, splittable=True)  # the largest table fits no device
     with pytest.warns(UserWarning, match="hugectr answers instead"):
-        check_plan(make_agent("dreamshard").plan(task), tables, whole)
+        check_plan(agent.plan(task), tables, whole)
+    assert agent.answered_by == "hugectr"
+    agent.queries = 100
+    agent.place(Task("inside", tables, topology))
+    assert agent.answered_by == "dreamshard"
 
 
 def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:

@@ -136,8 +136,10 @@ def test_only_devices_that_are_there_are_trained_on(small_suite: TaskSuite, monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidOptionError, match="must be cpu or cuda, not 'tpu'"):
         make_learner("rnn", small_suite, device="tpu")
-    with pytest.raises(InvalidOptionError, match="can train on no GPU"):
-        make_learner("rnn", small_suite, device="cuda")
+    for build, says in ((None, "no GPU: it is built without CUDA. Train"), ("12.9", "no GPU: no GPU is visible")):
+        monkeypatch.setattr(torch.version, "cuda", build)
+        with pytest.raises(InvalidOptionError, match=says):
+            make_learner("rnn", small_suite, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(InvalidOptionError, match="walk is trained on CPUs only"):
         make_learner("walk", small_suite, device="cuda")

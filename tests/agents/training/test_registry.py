@@ -70,9 +70,9 @@ def test_what_is_no_agent_is_told_apart(folder: Path, tmp_path: Path, suite: Tas
     (tmp_path / "agent.pt").write_bytes(b"\x80\x04.")
     TrainingRun(make_learner("walk", suite), folder, {}).run()
     for path, says in (
-        ("no/such/run", "There is no file no/such/run;"),
-        ("none.safetensors", "There is no file none.safetensors;"),
-        (tmp_path, r"There is no file .*/agent.safetensors"),
+        ("no/such/run", "There is no trained agent in no/such/run; name the folder"),
+        ("none.safetensors", "There is no trained agent in none.safetensors;"),
+        (tmp_path, r"There is no trained agent in .*/agent.safetensors"),
         (tmp_path / "agent.pt", "no safetensors file"),
         (folder / "training.safetensors", "holds 'training', not 'agent'"),
     ):
