@@ -146,7 +146,8 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
         over = int(memory.total[device]) - own.room
         if over <= 0:
             whole_room = replace(task.topology, memory_cap_bytes=own.topology.memory_cap_bytes)
-            return Planned(name, agent, replace(task, topology=whole_room), answer, attempt > 0)
+            answered_by = getattr(agent, "answered_by", name)  # agents may leave a task to another
+            return Planned(answered_by, agent, replace(task, topology=whole_room), answer, attempt > 0)
         failure = failure or (
             f"{name} found no plan that leaves room for the buffers of a training step: device {device} would hold "
             f"{format_bytes(memory.tables[device])} of tables and {format_bytes(memory.buffers[device])} of buffers, "
