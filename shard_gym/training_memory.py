@@ -17,9 +17,9 @@ in it, a shard holds
   tables have none: their optimizer is fused into the backward.
 
 The reserve is for dense parameters, their gradients and states, activations (pooled outputs after the exchange
-included), NCCL, and what the allocator loses: by default the 15% of `EmbeddingShardingPlanner` (planners.py,
-heuristical_storage_reservation_percentage). That planner takes dense parameters and inputs of 20 copies off, too, which
-needs the model.
+included), the sort of FBGEMM's backward, NCCL, and what the allocator loses: by default the 15% of
+`EmbeddingShardingPlanner` (planners.py, heuristical_storage_reservation_percentage). That planner takes dense
+parameters and inputs of 20 copies off, too, which needs the model.
 """
 
 from __future__ import annotations
@@ -82,18 +82,24 @@ class TrainingMemory:
         """(D,) int64, bytes of tables and buffers."""
         return np.asarray(self.of_devices.sum(axis=1))
 
-    def shard_to_move(self, device: int, room: NDArray[np.int64]) -> tuple[int, int] | None:
-        """The largest movable shard on `device` that fits elsewhere, and the other device with most left; or None.
+    def shard_to_move(self, device: int, limits: NDArray[np.int64]) -> tuple[int, int] | None:
+        """The shard to move from `device`, and the other device with most left; None if no movable one fits there.
+
+        It is the smallest that brings the device within its limit, or the largest if none does.
 
         Args:
-            room: (D,) int64, bytes that tables and buffers may take on each device.
+            limits: (D,) int64, bytes that tables and buffers should take on each device at most.
         """
-        left = room - self.total
-        left[device] = -1
+        left = limits - self.total
+        over, left[device] = -int(left[device]), -1
         target = int(left.argmax())
         size = self.of_shards.sum(axis=1)
         fits = np.flatnonzero((self.devices == device) & self.movable & (size <= left[target]))
-        return (int(fits[size[fits].argmax()]), target) if fits.size else None
+        if not fits.size:
+            return None
+        enough = fits[size[fits] >= over]
+        chosen = enough[size[enough].argmin()] if enough.size else fits[size[fits].argmax()]
+        return int(chosen), target
 
 
 def training_memory(answer: ArrayLike | ShardingPlan, tables: Tables, num_devices: int) -> TrainingMemory:
@@ -125,7 +131,7 @@ def _held(
     lookups = tables.lookups_per_batch / np.where(np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), 1, shards)
     bags = tables.workload.batch_size * tables.num_features / np.where(replica, shards, 1)
     parts = (
-        tables.memory_bytes // tables.num_embeddings * rows,
+        rows * tables.workload.row_bytes(columns),
         np.ceil(BATCHES_OF_INPUTS * INDEX_BYTES * (lookups + bags)),
         np.ceil(OUTPUT_BYTES * bags * columns),
         np.where(replica, rows * columns * tables.workload.weight_bytes, 0),

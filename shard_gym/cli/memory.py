@@ -14,7 +14,7 @@ from shard_gym.explain import Explanation
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.text import counted, format_bytes, format_gib, format_percent
 from shard_gym.topology import DeviceSpec
-from shard_gym.training_memory import RESERVE, training_memory, usable_bytes
+from shard_gym.training_memory import RESERVE, TrainingMemory, training_memory, usable_bytes
 
 GIB = 2**30
 
@@ -41,42 +41,51 @@ def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec)
 
 
 def print_memory(console: Console, explanation: Explanation, room: int, reserve: int = 0, devices: int = 16) -> None:
-    """Print what a training step holds on each of `devices`, with `room` bytes for it, and `reserve` bytes besides."""
-    memory = training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
+    """Print what a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
+
+    Free memory is negative where there is too little.
+    """
+    memory = _memory(explanation)
+    shown = np.sort(np.argsort(-memory.total, kind="stable")[:devices])
     heading(console, f"\nMemory of a training step, GiB of {format_gib(room + reserve)}\n")
     table = new_table()
     for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free"):
         table.add_column(name, justify="right", no_wrap=True)
-    for device in explanation.busiest(devices).tolist():
+    for device in shown.tolist():
         own, buffers = int(memory.tables[device]), int(memory.buffers[device])
-        numbers = (own, buffers, *[reserve] * bool(reserve), max(room - own - buffers, 0))
+        numbers = (own, buffers, *[reserve] * bool(reserve), room - own - buffers)
         table.add_row(f"device {device}", *map(format_gib, numbers))
     print_table(console, table)
     kept = "; reserve: dense parameters, activations, allocator" * bool(reserve)
     console.print(sentence(f"buffers: inputs, outputs, gradients of replicas{kept}", "dim"))
+    left = memory.num_devices - len(shown)
+    if left:
+        console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
 
 
 def warn_if_full(explanation: Explanation, room: int) -> None:
-    """Warn of the fullest device if it is nearly full, and name the largest table that fits elsewhere."""
-    task = explanation.task
-    memory = training_memory(explanation.plan, task.tables, task.num_devices)
-    full = np.flatnonzero(memory.total > NEARLY_FULL * room)
-    if not full.size:
+    """Warn of the fullest device if it is nearly full, and name the table to move, or the part of one."""
+    memory = _memory(explanation)
+    full = int((memory.total > NEARLY_FULL * room).sum())
+    if not full:
         return
     device = int(memory.total.argmax())
     used = int(memory.total[device])
-    others = f" So {'is' if full.size == 2 else 'are'} {counted(full.size - 1, 'other device')}." * (full.size > 1)
-    found = memory.shard_to_move(device, np.full(task.num_devices, int(NEARLY_FULL * room)))
-    hint = "No table on it fits another device; more devices would relieve it."
-    if found is not None:
+    others = f" So {'is' if full == 2 else 'are'} {counted(full - 1, 'other device')}." * (full > 1)
+    found = memory.shard_to_move(device, np.minimum(int(NEARLY_FULL * room), explanation.memory_cap_bytes))
+    if found is None:
+        hint = "No table on it fits another device; more devices would relieve it."
+    else:
         shard, target = found
         table = int(explanation.shards[shard, 0])
         part = "" if explanation.plan.tables[table].sharding_type == TABLE_WISE else "a part of "
         size = format_bytes(int(memory.of_shards[shard].sum()))
-        hint = (
-            f"The largest that fits elsewhere is {part}{task.tables.names[table]} ({size}): move it to device {target}."
-        )
+        hint = f"To relieve it, move {part}{explanation.task.tables.names[table]} ({size}) to device {target}."
     warn(
-        f"Device {device} is nearly full: {format_bytes(used)} of the {format_bytes(room)} for tables and buffers, "
-        f"{format_percent(used / room)}.{others} {hint}"
+        f"Device {device} is {'nearly' if used <= room else 'more than'} full: tables and buffers take "
+        f"{format_bytes(used)} of {format_bytes(room)}, {format_percent(used / room)}.{others} {hint}"
     )
+
+
+def _memory(explanation: Explanation) -> TrainingMemory:
+    return training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)

@@ -17,9 +17,8 @@ SMALLER = (
 )
 """Ways to train with less memory: in words, the option, and its value."""
 
-MATTERS = 0.01  # the share of the tables' bytes from which savings are worth a sentence
-MAX_TRIES = 60  # numbers of devices that are tried
-STEP = 1.05  # between them, where they are many
+MATTERS = 0.1  # the share of the missing bytes from which savings are worth a sentence
+STEP = 1.05  # between numbers of devices that are tried, where they are many
 LARGE = (1.0, 0.25, 0.05)  # shares of a device from which tables are in row blocks
 
 
@@ -52,18 +51,23 @@ def misfit(name: str, tables: Tables, topology: Topology) -> str:
     ]
     enough = devices_that_hold(tables, topology)
     if enough is not None:
-        sentences.append(f"{counted(enough, 'device')} of this kind would hold them.")
+        hosts = -(-enough // topology.devices_per_host)
+        in_hosts = f" in {hosts:,} hosts" * (hosts > 1)
+        sentences.append(f"{counted(enough, 'device')} of this kind{in_hosts} would hold them.")
     else:
-        sentences.append("No number of such devices was found that would hold them; give each more memory.")
-    return " ".join([*sentences, *_savings(tables)])
+        sentences.append(
+            f"No number of them up to {MAX_DEVICES:,} was found that would; give each more memory, or train with "
+            "smaller batches."
+        )
+    return " ".join([*sentences, *_savings(tables, missing)])
 
 
-def _savings(tables: Tables) -> list[str]:
+def _savings(tables: Tables, missing: int) -> list[str]:
     """What narrower weights, and optimizers with less state, would save, where that matters."""
     found = []
     for what, option, value in SMALLER:
         less = int((tables.memory_bytes - tables.with_training(**{option: value}).memory_bytes).sum())
-        if less > MATTERS * tables.memory_bytes.sum():
+        if less > MATTERS * missing:
             found.append(f"{what} (--{option.replace('_', '-')} {value}) would save {format_bytes(less)}.")
     return found
 
@@ -75,9 +79,7 @@ def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
     """
     room = int(topology.memory_cap_bytes.max())
     count = max(topology.num_devices + 1, -(-_needed(tables) // room))
-    for _ in range(MAX_TRIES):
-        if count > MAX_DEVICES:
-            return None
+    while count <= MAX_DEVICES:
         if any(_fits(tables, count, room, large) for large in LARGE):
             return count
         count = max(count + 1, int(count * STEP))

@@ -13,7 +13,7 @@ from shard_gym.agents import Agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
-from shard_gym.cost_models import CostModel
+from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError, InvalidTaskError, NoPlacementFoundError, TableTooLargeError
 from shard_gym.hardware import HardwareProfile
@@ -92,6 +92,8 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
     if agent is not None and name is not None:
         if too_large and not splits:
             raise InvalidOptionError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
+        if splits:
+            _require_costs_of_parts(own.model, f"agent {name!r} splits tables")
         return _within_room(own, name, agent)
     why_split = too_large or _too_few(own)
     if not why_split:
@@ -99,11 +101,21 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
             return _within_room(own, WHOLE, make(WHOLE))
         except NoPlacementFoundError:
             why_split = "no placement of whole tables was found that fits"
+    _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")
     warn(f"Tables are split, by {SPLITTING}: {why_split}.", "dim")
     try:
         return _within_room(own, SPLITTING, make(SPLITTING))
     except NoPlacementFoundError as error:
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+
+
+def _require_costs_of_parts(model: CostModel, why: str) -> None:
+    try:
+        make_sharding_cost_model(model)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(
+            f"The cost model {model.name!r} does not cost parts of tables, and {why}. Leave out --cost-model."
+        ) from error
 
 
 def _too_large(own: OwnModel) -> str:
@@ -133,7 +145,6 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
             task = own.task(cap, splits)
             problem = problem_of(task)
             problem.require_agent(agent)
-            problem.model(own.model)  # or an error: it costs no such answers
             answer = problem.checked(problem.asker(agent)(task), task)
         except (InvalidTaskError, NoPlacementFoundError) as error:
             if failure:  # with lower caps

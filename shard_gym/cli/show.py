@@ -119,9 +119,10 @@ def _show_answer(asked: Asked) -> None:
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
     print_explanation(console, explanation, asked.devices, asked.names, asked.moves)
-    print_memory(console, explanation, task.topology.device.memory_bytes, devices=asked.devices)
+    room = max(task.topology.device.memory_bytes, int(task.topology.memory_cap_bytes.max()))
+    print_memory(console, explanation, room, devices=asked.devices)
     print_traffic(console, explanation, asked.devices)
-    warn_if_full(explanation, task.topology.device.memory_bytes)
+    warn_if_full(explanation, room)
     if asked.picture is not None:
         _draw(explanation, f"{task.name}, placed by {asked.agent}", asked.picture)
 
