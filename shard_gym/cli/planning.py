@@ -15,7 +15,13 @@ from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError, InvalidTaskError, NoPlacementFoundError, TableTooLargeError
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidTaskError,
+    MemoryExceededError,
+    NoPlacementFoundError,
+    TableTooLargeError,
+)
 from shard_gym.hardware import HardwareProfile
 from shard_gym.problems import Answer, problem_of
 from shard_gym.tables import Tables
@@ -146,8 +152,8 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
             problem = problem_of(task)
             problem.require_agent(agent)
             answer = problem.checked(problem.asker(agent)(task), task)
-        except (InvalidTaskError, NoPlacementFoundError) as error:
-            if failure:  # with lower caps
+        except (InvalidTaskError, MemoryExceededError, NoPlacementFoundError) as error:
+            if failure:  # with lower caps, of which the user knows nothing
                 break
             if isinstance(error, TableTooLargeError):
                 raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error

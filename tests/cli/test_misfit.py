@@ -1,0 +1,109 @@
+"""Tables that fit nowhere: the numbers that are printed, by hand, and true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cli.misfit import devices_that_hold, misfit, missing_bytes
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+from shard_gym.workload import Workload
+
+MIB, GIB = 2**20, 2**30
+NAMES = tuple(f"table{table}" for table in range(6))
+
+
+def tables_of(*mib: float, dtype: str = "fp32", optimizer: str = "sgd", batch: int = 64) -> Tables:
+    """Tables of so many MiB of FP32 weights, 64 columns wide."""
+    rows = (np.array(mib) * 4096).astype(int)
+    return Tables.from_zipf(rows, 64, 1.0, 0.0, Workload(batch, dtype, optimizer), names=NAMES[: len(mib)])
+
+
+def devices(count: int, mib: float) -> Topology:
+    return hardware_profile("a100-dgx").topology(count, memory_cap_bytes=int(mib * MIB))
+
+
+def test_what_is_missing_is_counted_with_buffers() -> None:
+    tables = tables_of(1024, 2048, batch=65_536)  # each 16 x 131,072 bytes of inputs, 16 MiB of outputs
+    says = misfit("mine.json", tables, devices(2, 1024))
+    assert says.startswith(
+        "The tables of mine.json need 3.04 GiB (3.00 GiB for weights and optimizer states, 36.00 MiB for buffers of a "
+        "training step), and 2 devices (A100-SXM4-80GB) have 2.00 GiB for both: 1.04 GiB are missing."
+    )
+    assert missing_bytes(tables, devices(2, 1024)) == 1024 * MIB + 2 * 18 * MIB
+    assert "1 device (A100-SXM4-80GB) has 1.00 GiB for both" in misfit("mine.json", tables, devices(1, 1024))
+    assert missing_bytes(tables, devices(2, 1554)) == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "optimizer", "says"),
+    [
+        ("fp32", "adam", ["FP16 weights 3.00 GiB", "Rowwise Adagrad 11.91 GiB", "SGD, which has no states, 12.00 GiB"]),
+        ("fp16", "adam", ["Rowwise Adagrad 11.91 GiB", "SGD, which has no states, 12.00 GiB"]),
+        ("fp32", "rowwise_adagrad", ["FP16 weights 3.00 GiB"]),  # 0.09 GiB of states would not help
+        ("bf16", "sgd", []),
+    ],
+)
+def test_savings_that_matter_are_named_with_their_option(dtype: str, optimizer: str, says: list[str]) -> None:
+    """Of 6 GiB of FP32 weights: 12 GiB of Adam's moments, and 4 bytes for each row of 256."""
+    text = misfit("mine.json", tables_of(2048, 4096, dtype=dtype, optimizer=optimizer), devices(2, 512))
+    found = re.findall(r"\. ([^.]*) \(--([a-z-]+) ([a-z0-9_]+)\) would save ([\d.]+ GiB)", text)
+    assert [f"{what} {size}" for what, _, _, size in found] == says
+    options = {
+        "FP16": ("weight-dtype", "fp16"),
+        "Rowwise": ("optimizer", "rowwise_adagrad"),
+        "SGD,": ("optimizer", "sgd"),
+    }
+    for what, option, value, _ in found:
+        assert (option, value) == options[what.split()[0]]
+
+
+def test_a_small_saving_matters_where_little_is_missing() -> None:
+    tables = tables_of(1024, 1024, optimizer="rowwise_adagrad")  # 32 MiB of states
+    assert "SGD, which has no states, (--optimizer sgd) would save 32.00 MiB." in misfit("", tables, devices(2, 1020))
+    assert "SGD" not in misfit("", tables, devices(2, 512))
+
+
+@pytest.mark.parametrize(
+    ("mib", "count", "room", "enough", "says"),
+    [
+        ((1, 1, 1, 1, 1), 2, 1.2, 5, "5 devices of this kind would hold them."),
+        ((9,), 2, 1.5, 7, "7 devices of this kind would hold them."),  # blocks of 1.29 MiB, and buffers
+        ((9, 9, 1), 8, 1.5, 14, "14 devices of this kind in 2 hosts would hold them."),
+    ],
+)
+def test_devices_that_would_hold_them_are_counted(
+    mib: tuple[float, ...], count: int, room: float, enough: int, says: str
+) -> None:
+    tables = tables_of(*mib)
+    assert devices_that_hold(tables, devices(count, room)) == enough
+    assert says in misfit("mine.json", tables, devices(count, room))
+
+
+def test_where_no_number_of_devices_holds_them_that_is_said() -> None:
+    """Blocks of rows do not share out outputs: 64 MiB of them here."""
+    tables = tables_of(100, batch=2**18)
+    assert devices_that_hold(tables, devices(2, 40)) is None
+    says = "No number of them up to 4,096 was found that would; give each more memory, or train with smaller batches."
+    assert says in misfit("mine.json", tables, devices(2, 40))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_many_devices_do_hold_them(run: Any, tmp_path: Path, seed: int) -> None:
+    """The command that is refused succeeds with the number of devices that it names."""
+    rng = np.random.default_rng(seed)
+    tables = tables_of(*rng.uniform(0.1, 20, 6), batch=1024, optimizer="rowwise_adagrad")
+    path = tmp_path / "mine.json"
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
+    command = ["place", "--tables", path, "--hardware", "a100-dgx", "--memory-cap-gib", 9 / 1024]
+    err = run.refused("MiB are missing.", *command, "--num-devices", 2).err
+    found = re.search(r"(\d+) devices of this kind", " ".join(err.split()))
+    assert found
+    assert run(*command, "--num-devices", found[1], "--option", "max_queries=300").code == 0

@@ -1,0 +1,299 @@
+"""Plans of a user's model: which agent answers, and what it leaves for buffers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import Agent, make_agent
+from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
+from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.hardware import hardware_profile
+from shard_gym.placement import Placement
+from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.sharding import ShardingPlan, plan_from_json
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+from shard_gym.training_memory import training_memory
+from shard_gym.workload import Workload
+
+MIB, GIB = 2**20, 2**30
+BUFFERS = 16 * 2048 + 4 * 1024 * 64  # of a table: indices and offsets, twice; outputs. 0.28 MiB
+
+
+def tables_of(*mib: int) -> Tables:
+    """Tables of so many MiB, in batches of 1,024 samples with a lookup each."""
+    rows = np.array(mib) * 4096
+    names = [f"table{table}" for table in range(len(mib))]
+    return Tables.from_zipf(rows, 64, 1.0, 0.0, Workload(1024, "fp32", "sgd"), names=names)
+
+
+def own_model(tables: Tables, num_devices: int, room: float) -> OwnModel:
+    profile = hardware_profile("a100-dgx")
+    return OwnModel("mine", "mine.json", tables, profile, num_devices, int(room * MIB), make_cost_model("analytical"))
+
+
+class FirstFit(Agent):
+    """Fills one device after the other; remembers the caps that it was told."""
+
+    name = "first-fit"
+
+    def __init__(self) -> None:
+        self.caps: list[int] = []
+
+    def place(self, task: Task) -> Placement:
+        cap = int(task.topology.memory_cap_bytes[0])
+        self.caps.append(cap)
+        used, placement = np.zeros(task.num_devices, np.int64), np.zeros(task.num_tables, np.int64)
+        for table, size in enumerate(task.tables.memory_bytes):
+            fits = np.flatnonzero(used + size <= cap)
+            if not fits.size:
+                raise NoPlacementFoundError("full")
+            placement[table] = fits[0]
+            used[fits[0]] += size
+        return placement
+
+
+def quick(name: str) -> Agent:
+    return make_agent(name, max_queries=300)
+
+
+def test_whole_tables_are_placed_where_they_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    own = own_model(tables_of(1, 1, 2, 3), 2, 6)
+    plan = planned(own, None, quick)
+    assert (plan.name, plan.lowered) == ("local-search", False)
+    assert not isinstance(plan.answer, ShardingPlan)
+    assert training_memory(plan.answer, own.tables, 2).total.max() <= own.room
+    assert plan.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("mib", "devices", "room", "why"),
+    [
+        (
+            (1, 9, 1),
+            4,
+            5,
+            "Tables are split, by plan-search: table table1 needs 9.28 MiB with its buffers, and a device has 5.00 MiB "
+            "for it.",
+        ),
+        # Two whole tables do not fit a device; a whole one and a half of another do.
+        ((1, 1, 1), 2, 2.3, "Tables are split, by plan-search: no placement of whole tables was found that fits."),
+        ((1, 1), 4, 5, "Tables are split, by plan-search: 2 tables whole would leave devices empty."),
+        # It fits without its buffers.
+        ((4, 1), 2, 4.1, "Tables are split, by plan-search: table table0 needs 4.28 MiB with its buffers"),
+    ],
+)
+def test_tables_are_split_where_whole_ones_do_not_fit(
+    capsys: pytest.CaptureFixture[str], mib: tuple[int, ...], devices: int, room: float, why: str
+) -> None:
+    own = own_model(tables_of(*mib), devices, room)
+    made: list[str] = []
+
+    def make(name: str) -> Agent:
+        made.append(name)
+        return quick(name)
+
+    plan = planned(own, None, make)
+    assert plan.name == "plan-search"
+    assert isinstance(plan.answer, ShardingPlan)
+    assert training_memory(plan.answer, own.tables, devices).total.max() <= own.room
+    assert why in " ".join(capsys.readouterr().err.split())
+    assert made == ["local-search"] * ("no placement" in why) + ["plan-search"]
+
+
+def test_an_agent_that_leaves_no_room_for_buffers_plans_again_with_lower_caps() -> None:
+    own, agent = own_model(tables_of(1, 1, 1, 1), 2, 3.2), FirstFit()
+    plan = planned(own, "first-fit", lambda _: agent)
+    # Three tables with buffers are 3.84 MiB, 0.64 too many.
+    assert agent.caps == [own.room, own.room - (3 * (MIB + BUFFERS) - own.room)]
+    assert np.asarray(plan.answer).tolist() == [0, 0, 1, 1]
+    assert plan.lowered
+    assert plan.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
+
+
+def test_an_agent_that_never_leaves_room_fails_in_numbers_after_a_few_attempts() -> None:
+    class Stubborn(FirstFit):
+        def place(self, task: Task) -> Placement:
+            self.caps.append(int(task.topology.memory_cap_bytes[0]))
+            return np.array([0, 0, 0, 1])
+
+    own, agent = own_model(tables_of(1, 1, 1, 1), 2, 3.8), Stubborn()
+    with pytest.raises(
+        NoPlacementFoundError,
+        match=r"^stubborn found no plan that leaves room for the buffers of a training step: device 0 would hold "
+        r"3\.00 MiB of tables and 0\.84 MiB of buffers, and has 3\.80 MiB for both\. Give more devices",
+    ):
+        planned(own, "stubborn", lambda _: agent)
+    assert 1 < len(agent.caps) <= ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("mib", "devices", "room", "says"),
+    [
+        (
+            (1, 9),
+            2,
+            6,
+            "Agent 'local-search' places whole tables, but table table1 needs 9.28 MiB with its buffers, and",
+        ),
+        ((1, 1), 3, 6, "--num-devices is 3, but mine.json has 2 tables: the other devices would stay empty."),
+    ],
+)
+def test_an_agent_of_whole_tables_is_refused_where_they_must_be_split(
+    mib: tuple[int, ...], devices: int, room: float, says: str
+) -> None:
+    with pytest.raises(InvalidOptionError) as refused:
+        planned(own_model(tables_of(*mib), devices, room), "local-search", make_agent)
+    assert str(refused.value).startswith(says)
+    assert str(refused.value).endswith("such as plan-search, can do it; without --agent one is chosen.")
+
+
+@pytest.mark.parametrize("agent", [None, "plan-search", "local-search"])
+@pytest.mark.parametrize(("devices", "room"), [(1, 4.2), (2, 2.5), (3, 1e-6)])
+def test_what_all_devices_together_cannot_hold_is_not_tried(agent: str | None, devices: int, room: float) -> None:
+    def make(name: str) -> Agent:
+        assert name == agent
+        return make_agent(name)
+
+    with pytest.raises(NoPlacementFoundError, match="MiB are missing"):
+        planned(own_model(tables_of(4, 1, 1), devices, room), agent, make)
+
+
+def test_where_no_split_is_found_numbers_say_what_would_help() -> None:
+    """By bytes there is room for three tables and their buffers, but each half reads all indices again."""
+    own = own_model(tables_of(2, 2, 2), 2, 3 * (2 * MIB + BUFFERS) / 2 / MIB)
+    with pytest.raises(NoPlacementFoundError, match=r"but no plan was found that fits\. \d devices of this kind would"):
+        planned(own, None, quick)
+
+
+# On the command line
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    def write(*mib: int) -> Path:
+        path = tmp_path / "mine.json"
+        save_pool(Pool("mine", tables_of(*mib), load_pool("dlrm-2021").card), path)
+        return path
+
+    return write
+
+
+def place(file: Path, **options: Any) -> list[object]:
+    given = {"hardware": "a100-dgx", "num-devices": 2} | {
+        name.replace("_", "-"): each for name, each in options.items()
+    }
+    return ["place", "--tables", file, *(part for key, value in given.items() for part in (f"--{key}", value))]
+
+
+def test_the_agent_that_answers_is_named_in_the_plan(run: Any, file: Callable[..., Path]) -> None:
+    path = file(4, 1, 1)
+    whole = json.loads(run.ok(*place(path)).out)
+    assert whole["agent"] == "local-search"
+    split = run.ok(*place(path, memory_cap_gib=4 / 1024, option="max_queries=300"), columns=400)
+    content = json.loads(split.out)
+    assert content["agent"] == "plan-search"
+    assert "table table0 needs 4.28 MiB with its buffers, and a device has 4.00 MiB for it." in split.err
+    tables, topology = tables_of(4, 1, 1), hardware_profile("a100-dgx").topology(2, memory_cap_bytes=4 * MIB)
+    memory = training_memory(plan_from_json(content["plan"], tables, topology), tables, 2)
+    assert memory.total.max() <= 4 * MIB
+
+
+def test_a_reserve_lowers_what_tables_may_take(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    path = file(1000, 500)
+
+    def memory(**options: Any) -> str:
+        out = run.ok(*place(path, agent="size-greedy", out=tmp_path / "plan.json", **options)).out
+        return str(out[out.index("Memory of a training step") : out.index("Sent in")])
+
+    kept = memory()
+    assert "GiB of 80.00" in kept
+    assert [line.split() for line in kept.splitlines() if line.startswith("device")] == [
+        ["device", "0", "0.98", "0.00", "12.00", "67.02"],
+        ["device", "1", "0.49", "0.00", "12.00", "67.51"],
+    ]
+    assert "reserve: dense parameters, activations, allocator" in " ".join(kept.split())
+    assert ["device", "0", "0.98", "0.00", "40.00", "39.02"] in [
+        line.split() for line in memory(reserve=0.5).splitlines()
+    ]
+    for options, of in (({"reserve": 0}, "80.00"), ({"memory_cap_gib": 80}, "80.00"), ({"memory_cap_gib": 2}, "2.00")):
+        capped = memory(**options)
+        assert "reserve" not in capped
+        assert f"GiB of {of}" in capped
+    run.refused("have 1.60 GiB for both", *place(file(1000, 1000), reserve=0.99))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"reserve": 1},
+            "--reserve must be a share of a device's memory of at least 0 and below 1, such as 0.15, not 1.0",
+        ),
+        ({"reserve": "nan"}, "--reserve must be a share of a device's memory"),
+        ({"reserve": "-0.1"}, "--reserve must be a share of a device's memory"),
+        ({"reserve": 0.2, "memory_cap_gib": 3}, "Give one of them."),
+    ],
+)
+def test_an_impossible_reserve_is_a_sentence(
+    run: Any, file: Callable[..., Path], options: dict[str, object], says: str
+) -> None:
+    run.refused(says, *place(file(1, 1), **options))
+
+
+def test_a_cost_model_without_costs_of_parts_is_refused_where_tables_are_split(
+    run: Any, file: Callable[..., Path], machine: type
+) -> None:
+    path = file(4, 1)
+    says = "The cost model 'measured' does not cost parts of tables, and"
+    for options, why in (
+        ({"memory_cap_gib": 4 / 1024}, "tables have to be split: table table0 needs 4.28 MiB with its buffers"),
+        ({"agent": "plan-search"}, "agent 'plan-search' splits tables."),
+    ):
+        outcome = run(*place(path, cost_model="measured", **options), columns=400)
+        assert outcome.code == 2
+        assert f"{says} {why}" in outcome.err
+        assert outcome.err.rstrip().endswith("Leave out --cost-model.")
+
+
+# Devices that are nearly full
+
+
+def test_the_fullest_device_is_named_with_the_table_to_move(run: Any, file: Callable[..., Path]) -> None:
+    """In turn: 4 + 1 + 1 MiB and 1 MiB. Without one of 1 MiB, the first has 5.56 of 6.9 MiB."""
+    path = file(4, 1, 1, 1)
+    (path.parent / "mine.py").write_text("def mine(task):\n    return [0, 0, 0, 1]\n")
+    options = {"agent": f"{path.parent}/mine.py:mine", "memory_cap_gib": 6.9 / 1024}
+    err = run.ok(*place(path, **options), columns=400).err
+    assert (
+        "Device 0 is nearly full: tables and buffers take 6.84 MiB of 6.90 MiB, 99.2 %. To relieve it, move table1 "
+        "(1.28 MiB) to device 1." in err
+    )
+    assert "nearly full" not in run.ok(*place(path, **options | {"memory_cap_gib": 7.7 / 1024}), columns=400).err
+
+
+def test_where_all_devices_are_full_no_table_is_named(run: Any, file: Callable[..., Path]) -> None:
+    err = run.ok(*place(file(4, 4, 4), num_devices=3, memory_cap_gib=4.4 / 1024), columns=400).err
+    assert (
+        "Device 0 is nearly full: tables and buffers take 4.28 MiB of 4.40 MiB, 97.3 %. So are 2 other devices. No "
+        "table on it fits another device; more devices would relieve it." in err
+    )
+
+
+def test_show_lists_the_fullest_devices_of_a_suite(run: Any) -> None:
+    out = run.ok("show", "--suite", "dlrm-40x8", "--agent", "size-greedy", "--devices", 3, "--moves", 0).out
+    listed = out[out.index("Memory of a training step, GiB of 11.00") : out.index("Sent in")]
+    rows = [line.split() for line in listed.splitlines() if line.startswith("device")]
+    assert len(rows) == 3
+    assert all(
+        float(held) + float(buffers) + float(free) == pytest.approx(11, abs=0.02) for _, _, held, buffers, free in rows
+    )
+    assert "3 devices shown, the fullest; 5 left out." in listed
