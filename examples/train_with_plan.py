@@ -1,4 +1,4 @@
-"""Trains a DLRM of TorchRec under a plan of ShardGym, in two processes on CPUs that stand for two hosts with a GPU each.
+"""Trains a DLRM of TorchRec under a plan of ShardGym, in two processes on CPUs; each stands for a host with a GPU.
 
 One table is larger than a device, which has 40 MiB here. It needs TorchRec (docs/dependencies.md), but no GPU.
 """
