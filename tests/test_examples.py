@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from shard_gym import Evaluation, Task, TaskSuite
+from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
 
@@ -57,13 +58,16 @@ def test_a_clone_of_a_heuristic_is_between_it_and_random(
     assert costs["cost-greedy"] < costs["clone"] < costs["random"]
 
 
-NOTEBOOK = json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))
+QUICKSTART, MODEL = (
+    json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8")) for name in ("quickstart", "bring_your_model")
+)
 
 
-def test_the_notebook_is_stored_without_outputs() -> None:
-    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
-    assert len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
-    for cell in NOTEBOOK["cells"]:
+@pytest.mark.parametrize("notebook", [QUICKSTART, MODEL], ids=["quickstart", "bring_your_model"])
+def test_notebooks_are_stored_without_outputs(notebook: dict[str, Any]) -> None:
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
 
@@ -76,12 +80,16 @@ def shown(cell: dict[str, Any], names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), cell["id"], "eval"), names) if isinstance(last, ast.Expr) else None
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def values_of(notebook: dict[str, Any], names: dict[str, Any]) -> list[Any]:
+    return [shown(cell, names) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_quickstart_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("torch", "sb3_contrib", "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     names: dict[str, Any] = {}
-    values = [shown(cell, names) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    values = values_of(QUICKSTART, names)
     pictures = [value._repr_png_() for value in values if hasattr(value, "_repr_png_")]
     assert len(pictures) == 5
     pages = [value._repr_html_() for value in values if isinstance(value, (TaskSuite, Task, Evaluation))]
@@ -92,3 +100,26 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert costs["maskable-ppo"] < costs["random"]
     placed = [names["ranks"][name] for name in names["mine"].tables.names]
     check_placement(placed, names["mine"].tables, names["mine"].topology)
+
+
+def test_a_model_of_torchrec_becomes_a_plan_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a table larger than a device, recorded lookups, two hosts, and two processes on Gloo."""
+    pytest.importorskip("torchrec")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(EXAMPLES)
+    names: dict[str, Any] = {}
+    values_of(MODEL, names)
+    printed = capsys.readouterr().out
+    assert names["status"] == 0
+    assert int(names["tables"].memory_bytes.max()) > hardware_profile("a100-dgx").device.memory_bytes
+    shards = [len(each.sharding_spec.shards) for module in names["plan"].plan.values() for each in module.values()]
+    assert len(shards) == 8
+    assert max(shards) > 1
+    ratio = re.search(r"^cost, ms +([\d.]+) +([\d.]+) +([\d.]+)$", printed, re.MULTILINE)
+    assert ratio is not None
+    assert float(ratio[2]) < float(ratio[1])
+    assert "Memory of a training step" in printed
+    assert len(re.findall(r"^step \d: loss 0\.\d+$", printed, re.MULTILINE)) == 3

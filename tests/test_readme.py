@@ -68,7 +68,7 @@ def test_a_command_of_the_documentation_parses_and_names_what_exists(
     monkeypatch.setattr(module, name, functools.wraps(function)(lambda *args, **options: called.append(options)))
     assert main(words) == 0
     (options,) = called
-    named = options.get("suite", [])
+    named = options.get("suite") or []
     suites = [each for each in ([named] if isinstance(named, str) else named) if not str(each).endswith(".json")]
     assert set(suites) <= set(suite_names())
     given = options.get("agent") or options.get("entry") or ()

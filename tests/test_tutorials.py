@@ -130,11 +130,23 @@ def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -
     assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
 
 
+def test_what_does_not_fit_is_split_or_refused_as_shown(
+    shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    split, refused = [
+        text for text in blocks(OWN_TABLES, "text") if text.lower().startswith(("tables are", "the tables"))
+    ]
+    for says, options, code in ((split, "--memory-cap-gib 4", 0), (refused, "--memory-cap-gib 2 --optimizer adam", 2)):
+        capsys.readouterr()
+        assert main(command(options).split()[1:]) == code
+        assert " ".join(says.split()) in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_plan_that_a_user_has_is_compared_as_shown(shell: Callable[[str], str]) -> None:
     pytest.importorskip("matplotlib")
     (content,) = blocks(OWN_TABLES, "json")
     Path("my_plan.json").write_text(content, encoding="utf-8")
-    _, compared, _ = blocks(OWN_TABLES, "text")
+    [compared] = [text for text in blocks(OWN_TABLES, "text") if text.startswith("Compared")]
     assert "cost         2.390 ms" in shell(command("--plan my_plan.json"))
     assert Path("my_plan.png").exists()
     assert shell(command("--compare my_plan.json")).endswith(compared)
