@@ -173,4 +173,6 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
         cap = min(cap - over, cap if attempt == 0 else own.room - int(memory.buffers.max()))
         if cap < 1:
             break
-    raise NoPlacementFoundError(f"{failure} Give more devices, smaller batches, or more memory for both.")
+    raise NoPlacementFoundError(
+        f"{failure} Another agent may find one; or give more devices, memory, or smaller batches."
+    )

@@ -18,6 +18,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import Pool, load_pool, save_pool
 from shard_gym.sharding import ShardingPlan, plan_from_json
+from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.training_memory import training_memory
@@ -129,7 +130,8 @@ def test_an_agent_that_never_leaves_room_fails_in_numbers_after_a_few_attempts()
     with pytest.raises(
         NoPlacementFoundError,
         match=r"^stubborn found no plan that leaves room for the buffers of a training step: device 0 would hold "
-        r"3\.00 MiB of tables and 0\.84 MiB of buffers, and has 3\.80 MiB for both\. Give more devices",
+        r"3\.00 MiB of tables and 0\.84 MiB of buffers, and has 3\.80 MiB for both\. "
+        r"Another agent may find one; or give more devices",
     ):
         planned(own, "stubborn", lambda _: agent)
     assert 1 < len(agent.caps) <= ATTEMPTS
@@ -297,3 +299,11 @@ def test_show_lists_the_fullest_devices_of_a_suite(run: Any) -> None:
         float(held) + float(buffers) + float(free) == pytest.approx(11, abs=0.02) for _, _, held, buffers, free in rows
     )
     assert "3 devices shown, the fullest; 5 left out." in listed
+
+
+def test_on_a_machine_with_less_memory_than_the_caps_of_a_suite_the_caps_count(run: Any, machine: type) -> None:
+    """Measured on CPUs, whose processes have 8 GiB by assumption."""
+    cap = int(load_suite("gpu-40x4")[0].topology.memory_cap_bytes[0])
+    assert cap > hardware_profile("cpu").device.memory_bytes
+    command = ["show", "--suite", "gpu-40x4", "--agent", "size-greedy", "--cost-model", "measured", "--moves", 0]
+    assert f"Memory of a training step, GiB of {cap / GIB:.2f}" in run.ok(*command).out
