@@ -57,6 +57,17 @@ _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 _SHARE_TOLERANCE = 5e-3
 
 
+def _scaled(sizes: ArrayLike) -> NDArray[np.float64]:
+    """(..., 4) dim, rows, pooling factor and GiB of a table as its first features."""
+    return np.asarray((np.log2(1.0 + np.asarray(sizes)) - np.asarray(FEATURE_MEAN)) / np.asarray(FEATURE_STD))
+
+
+_BINS = np.repeat([[0.0], [1.0]], NUM_BINS, axis=1)
+_SIZES = [(4, 1, 0, 0), (MAX_DIM, MAX_ROWS, 1e6, MAX_BYTES / 2**30)]
+FEATURE_BOUNDS: NDArray[np.float32] = np.concatenate([_scaled(_SIZES), _BINS], axis=1).astype(np.float32)
+"""(2, 21) float32, the least and the largest value of each of `FEATURE_NAMES` that tables can have."""
+
+
 @dataclass(frozen=True, eq=False)
 class Tables:
     """T embedding tables and their lookup statistics in one batch of `workload.batch_size` samples.
@@ -295,8 +306,7 @@ class Tables:
             ],
             axis=1,
         )
-        scaled = (np.log2(1.0 + sizes) - np.asarray(FEATURE_MEAN)) / np.asarray(FEATURE_STD)
-        return np.concatenate([scaled, self.reuse_histogram], axis=1).astype(np.float32)
+        return np.concatenate([_scaled(sizes), self.reuse_histogram], axis=1).astype(np.float32)
 
     def amounts(self) -> NDArray[np.float64]:
         """(T, 5) float64, in the order of `AMOUNT_NAMES`: what a batch asks of each table, numbers that add up.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.errors import InvalidTablesError
-from shard_gym.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, Tables
+from shard_gym.tables import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, MAX_DIM, MAX_ROWS, Tables
 from shard_gym.workload import Workload
 
 ARRAYS = {
@@ -203,3 +203,17 @@ def test_tables_whose_bytes_overflow_are_refused() -> None:
     arguments = {"num_embeddings": [2**40] * 64, "embedding_dim": 2**16, "pooling_factor": 1.0, "exponent": 0.0}
     with pytest.raises(InvalidTablesError, match=r"All tables together need 1.84e\+19 bytes; the limit is 4.61e\+18"):
         Tables.from_zipf(**arguments, workload=Workload(64, "fp32"))  # type: ignore[arg-type]
+
+
+def test_the_bounds_of_features_are_reached_and_never_exceeded() -> None:
+    workload = Workload(1, "fp32", "sgd")
+    ends = [
+        Tables.from_zipf([rows], [dim], [pooling], 0.0, workload)
+        for rows, dim, pooling in ((1, 4, 0.0), (MAX_ROWS, 4, 1e6), (2**40 // 2**14, MAX_DIM, 1e6))
+    ]
+    found = np.concatenate([each.features() for each in ends])
+    low, high = FEATURE_BOUNDS
+    assert (found >= low).all()
+    assert (found <= high).all()
+    assert np.array_equal(found[0, :3], low[:3])
+    assert np.array_equal(found.max(axis=0)[:3], high[:3])

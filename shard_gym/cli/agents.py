@@ -32,10 +32,10 @@ TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
 
 
 def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()) -> None:
-    """List the agents and their options, with the default of each.
+    """List the agents, one line each; with names, what these are and their options, with the default of each.
 
     Args:
-        name: agents to list; all if none is given.
+        name: agents whose options to list.
     """
     known = {**AGENTS, **LEARNERS}
     for each in name:
@@ -43,8 +43,10 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
             raise InvalidOptionError(ORACLE)
         if each not in known:
             raise unknown_name("agent", each, known)
-    chosen = set(name or known)
     console = output()
+    if not name:
+        return _print_all(console)
+    chosen = set(name)
     headings = []
     for problem in PROBLEMS:
         own = [each for each, entry in AGENTS.items() if entry.problems[0] == problem and each in chosen]
@@ -59,6 +61,34 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
         for each in training:
             _print_learner(console, each)
         _print_trained(console, training)
+
+
+def _print_all(console: Console) -> None:
+    """Every agent on a line of its own, by what it answers and whether it is trained first."""
+    groups = {
+        f"{problem.capitalize()}, without training": [
+            (each, about_agent(each)) for each, entry in AGENTS.items() if entry.problems[0] == problem
+        ]
+        for problem in PROBLEMS
+    }
+    groups["Trained first"] = [(each, _learned(each)) for each in LEARNERS]
+    width = max(len(name) for listed in groups.values() for name, _ in listed)
+    for title, listed in groups.items():
+        heading(console, f"{title}\n")
+        for name, about in listed:
+            line = Text.assemble((f"  {name:<{width}}", "cyan"), f"  {about}")
+            console.print(line, no_wrap=True, overflow="ellipsis")
+        console.print()
+    console.print(sentence("Options of an agent: shard-gym agents NAME", "dim"))
+
+
+def _learned(name: str) -> str:
+    """What a learner learns, and what it is; of one whose packages are missing, which."""
+    problems = ", ".join(LEARNERS[name].all_problems)
+    try:
+        return f"{problems}: {about_learner(name)}"
+    except MissingExtraError as error:
+        return str(error)
 
 
 def _print_learner(console: Console, name: str) -> None:

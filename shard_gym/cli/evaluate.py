@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -128,8 +128,12 @@ def print_evaluations(
     reference: Evaluation,
     best: Mapping[str, float],
     problem: Problem[Any],
+    rivals: Collection[str] = (),
 ) -> None:
-    """Print a table of all agents, the cheapest first, and their failures below it; no column without a value."""
+    """Print a table of all agents, the cheapest first, and their failures below it; no column without a value.
+
+    Those of `rivals`, which nobody asked for, are counted only.
+    """
     count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
     rows = []
@@ -166,15 +170,19 @@ def print_evaluations(
     ratios = f"vs {reference.agent}" + (f" and gap to {problem.best_name}{known}" if best else "")
     none = " - where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
     console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
-    _print_failures(console, evaluations)
+    _print_failures(console, evaluations, rivals)
 
 
-def _print_failures(console: Console, evaluations: list[Evaluation]) -> None:
+def _print_failures(console: Console, evaluations: list[Evaluation], rivals: Collection[str]) -> None:
     for evaluation in evaluations:
         failed = [result for result in evaluation.tasks if not result.valid]
-        if failed:
-            count = f"{len(failed)} of {counted(len(evaluation.tasks), 'task')}"
-            console.print(sentence(f"\n{evaluation.agent} failed on {count}, each charged with its penalty:", FAILED))
+        if not failed:
+            continue
+        count = f"{evaluation.agent} failed on {len(failed)} of {counted(len(evaluation.tasks), 'task')}"
+        if evaluation.agent in rivals:
+            console.print(sentence(f"\n{count}, each charged with its penalty.", FAILED))
+            continue
+        console.print(sentence(f"\n{count}, each charged with its penalty:", FAILED))
         for result in failed[:MAX_FAILURES_SHOWN]:
             console.print(sentence(f"  {result.task}: {result.failure}", "red"))
         if len(failed) > MAX_FAILURES_SHOWN:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.cli.console import FAILED, NONE, heading, new_table, print_table, sentence
+from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
 from shard_gym.explain import Explanation
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
@@ -89,9 +89,7 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
     grid.add_column()
     grid.add_row("cost", f"{format_ms(total)} ms", "", style="bold")
     for name, value in (("best known", explanation.best_known_ms), ("lower bound", explanation.lower_bound_ms)):
-        if value is None:
-            grid.add_row(name, NONE, "")
-        else:
+        if value is not None:
             change = f"this {explanation.noun} {format_change(total / value - 1)}"
             grid.add_row(name, f"{format_ms(value)} ms", change)
     console.print()

@@ -23,8 +23,9 @@ from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
+from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, race_folder
+from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
 from shard_gym.system import cpu_model
@@ -62,6 +63,7 @@ class Submit:
             them itself; 0 for those that were counted.
         machine: the machine it planned on; this machine's CPU if left out.
         commit: of ShardGym, 40 hexadecimal digits; found by itself in a checkout.
+        replace: write it in place of the entry of that name.
         root: folder of the leaderboards.
     """
 
@@ -80,6 +82,7 @@ class Submit:
     planning_queries: float = 0.0
     machine: str = ""
     commit: str = ""
+    replace: bool = False
     root: Path = ROOT
 
     def run(self) -> int:
@@ -93,18 +96,22 @@ class Submit:
             )
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        require_free(folder)  # this and the next check come before the work
+        require_free(folder, self.replace)  # this and the next check come before the work
         commit = self.commit or current_commit()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         agent = self._evaluated(folder)
         info = EntryInfo(self.name, self.author, self.licence, self.link, self.machine or cpu_model(), commit)
-        findings = submit(folder, agent, info)
+        findings = submit(folder, agent, info, self.replace)
         if findings:
             return _print_findings(findings, "The entry was not written")
         say(f"Written and verified: {folder.path}.")
-        if verified := verify_entry(folder, recompute=False)[0]:
-            say(_standing(verified))
+        found = (verify_entry(each, recompute=False)[0] for each in find_entries(self.root)[0])
+        board = [each for each in found if each is not None and each.folder.board == folder.board]
+        verified = next(each for each in board if each.folder.id == folder.id)
+        say(_standing(verified))
+        if folder.rules.scored:
+            say(_rank(verified, board))
         say(f"\nNext: {render_command(self.root)}", "dim")
         return 0
 
@@ -288,6 +295,22 @@ def _standing(verified: VerifiedEntry) -> str:
         )
         sentences.append(f"It is listed as not replayed, {when}.")
     return " ".join(sentences)
+
+
+def _rank(verified: VerifiedEntry, board: Sequence[VerifiedEntry]) -> str:
+    """What the answers of an entry cost, and its rank among the entries of its suite, and those of its league."""
+    problem = load_scorer(verified.folder.suite).problem
+    mean = f"Its mean is {problem.format_cost(float(verified.costs_ms.mean()))} {problem.unit}"
+    if verified.failures:
+        mean += f", with penalties for {counted(verified.failures, 'failure')}"
+    groups = {"the suite": board}
+    if verified.league:
+        groups[f"its league, {verified.league}"] = [each for each in board if each.league == verified.league]
+    ranks = [
+        f"rank {1 + sum(each.costs_ms.mean() < verified.costs_ms.mean() for each in group)} of {len(group)} in {name}"
+        for name, group in groups.items()
+    ]
+    return f"{mean}: {' and '.join(ranks)}."
 
 
 def _print_findings(findings: Sequence[Finding], headline: str) -> int:

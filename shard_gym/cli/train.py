@@ -274,7 +274,8 @@ def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) 
     evaluations = evaluate_all(agents, tasks, model)
     output().print()
     reference = evaluations[problem.reference]
-    print_evaluations(output(), list(evaluations.values()), reference, best_known_costs(tasks, model), problem)
+    best = best_known_costs(tasks, model)
+    print_evaluations(output(), list(evaluations.values()), reference, best, problem, rivals=others)
     if len(trained) > 1:
         say(_over_seeds([evaluations[name] for name in trained], problem))
 

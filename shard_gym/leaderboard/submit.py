@@ -42,20 +42,21 @@ class EntryInfo:
     commit: str
 
 
-def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) -> list[Finding]:
+def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, replace: bool = False) -> list[Finding]:
     """Write an entry if it is valid; otherwise nothing is written, and the findings are returned.
 
     Args:
         folder: where to write it.
         agent: the agent and its evaluations of the test tasks of the suite.
         info: who submits what.
+        replace: write it in place of an entry that is there.
 
     Raises:
-        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the evaluations do not
-            match the suite and the seeds.
+        InvalidOptionError: the entry exists already and is not to be replaced, there is no folder of leaderboards, or
+            the evaluations do not match the suite and the seeds.
         UnwritablePathError: it cannot be written.
     """
-    require_free(folder)
+    require_free(folder, replace)
     _check_evaluations(folder, agent)
     scorer = load_scorer(folder.suite)
     rows = [
@@ -76,19 +77,19 @@ def _claims(result: TaskResult, number: int, scorer: Scorer) -> dict[str, Any]:
     return {}
 
 
-def require_free(folder: EntryFolder) -> None:
-    """Check that an entry can be written to `folder`.
+def require_free(folder: EntryFolder, replace: bool = False) -> None:
+    """Check that an entry can be written to `folder`, or in place of the one that is there.
 
     Raises:
-        InvalidOptionError: the entry exists already, there is no folder of leaderboards, or the suite is not one of the
-            track.
+        InvalidOptionError: the entry exists already, or is to be replaced and does not exist, there is no folder of
+            leaderboards, or the suite is not one of the track.
         UnknownNameError: there is no such suite.
     """
     require_root(folder.root)
-    if folder.path.exists():
-        raise InvalidOptionError(
-            f"There is an entry {folder.id} already. Choose another name, or remove {folder.path}."
-        )
+    if folder.path.exists() and not replace:
+        raise InvalidOptionError(f"There is an entry {folder.id} already. Choose another name, or give --replace.")
+    if replace and not folder.path.exists():
+        raise InvalidOptionError(f"There is no entry {folder.id} to replace. Leave out --replace, or name another.")
     problem = TRACKS[suite_info(folder.suite).track].problem
     if problem != folder.rules.problem:
         track = next(name for name, rules in TRACKS.items() if rules.problem == problem)
@@ -168,7 +169,8 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
     Raises:
         UnwritablePathError: it cannot be written.
     """
-    others = [verify_entry(each)[0] for each in find_entries(folder.root)[0] if each.board == folder.board]
+    entries = [each for each in find_entries(folder.root)[0] if each.board == folder.board]
+    others = [verify_entry(each)[0] for each in entries if each.id != folder.id]
     try:
         with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
             trial = EntryFolder(Path(scratch), folder.track, folder.suite, folder.slug)
@@ -180,6 +182,8 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
                 findings += [each for each in differences if each.file.startswith(f"{folder.id}/")]
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)
+                if folder.path.exists():
+                    shutil.move(folder.path, Path(scratch) / "replaced")
                 shutil.move(trial.path, folder.path)
     except OSError as error:
         raise UnwritablePathError(f"{folder.path} cannot be written: {error.strerror or error}.") from error

@@ -7,8 +7,16 @@ from shard_gym.agents.options import placing_options
 from shard_gym.agents.training import LEARNERS, registry
 
 
-def test_it_lists_every_agent_with_its_options(run) -> None:
-    code, out, err = run("agents", columns=200)
+def test_it_lists_every_agent_on_a_line(run) -> None:
+    out = run.ok("agents", columns=80).out
+    assert max(map(len, out.splitlines())) <= 80
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted([*AGENTS, *LEARNERS])
+    assert "Options of an agent: shard-gym agents NAME" in out
+
+
+def test_every_agent_that_is_named_has_its_options(run) -> None:
+    code, out, err = run("agents", *{**AGENTS, **LEARNERS}, columns=200)
     assert (code, err) == (0, "")
     for name in (*AGENTS, *LEARNERS):
         assert f"\n{name}: " in out or f"\n{name}, preset=" in out
@@ -39,8 +47,8 @@ def test_agents_of_replanning_say_what_they_are_tuned_on_and_what_tells_them_apa
 
 def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.LEARNERS, "ppo", registry.LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3"))
-    out = run.ok("agents", "ppo", columns=200).out
-    assert "pip install -e '.[sb3]'" in out
+    for names in ((), ("ppo",)):
+        assert "pip install -e '.[sb3]'" in run.ok("agents", *names, columns=200).out
 
 
 @pytest.mark.parametrize("command", ["show", "place"])

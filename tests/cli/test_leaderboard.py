@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from shard_gym.agents import make_agent
 from shard_gym.evaluation import evaluate
 from shard_gym.tasks import Task
+from shard_gym.text import format_ms
 
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 SUITE = "merlin-tiny-x8"
@@ -74,6 +76,25 @@ def test_a_submission_says_its_league_and_queries_are_declared(run, folder: Path
     assert (
         "league zero-query." in run(*submit[:2], f"{ENTRY}-2", *FACTS[2:], "--name", "Two", "--agent", "dim-greedy").out
     )
+
+
+def test_a_submission_says_its_mean_and_ranks_and_replaces_only_what_it_is_told_to(run, folder: Path) -> None:
+    run.ok("leaderboard", "submit", f"{ENTRY}-2", *FACTS, "--name", "Random", "--agent", "random")
+    submit = ("leaderboard", "submit", ENTRY, *FACTS, "--agent")
+    mean = {name: evaluate(make_agent(name), SUITE).mean_cost_ms for name in ("dim-greedy", "lookup-greedy")}
+    out = run.ok(*submit, "dim-greedy").out
+    means = f"Its mean is {format_ms(mean['dim-greedy'])} ms: rank 1 of 2 in the suite and rank 1 of 2 in its league"
+    assert means in " ".join(out.split())
+    run.refused(f"There is an entry {ENTRY} already. Choose another name, or give --replace.", *submit, "lookup-greedy")
+    out = run.ok(*submit, "lookup-greedy", "--replace").out
+    assert f"Its mean is {format_ms(mean['lookup-greedy'])} ms" in " ".join(out.split())
+    assert 'name = "lookup-greedy"' in (folder / "leaderboards" / ENTRY / "entry.toml").read_text()
+    assert run.ok("leaderboard", "verify", "--all").out == "All 2 entries are valid.\n"
+    refused = run(*submit, "size-greedy", "--replace", "--training-data", f"{SUITE}/test")
+    assert refused.code == 1  # and what was there stays
+    assert 'name = "lookup-greedy"' in (folder / "leaderboards" / ENTRY / "entry.toml").read_text()
+    other = ("leaderboard", "submit", f"{ENTRY}-3", *FACTS, "--agent", "size-greedy", "--replace")
+    run.refused(f"There is no entry {ENTRY}-3 to replace.", *other)
 
 
 def test_verify_lists_every_finding_and_fails(run, folder: Path) -> None:

@@ -80,3 +80,15 @@ def test_rendering_without_a_mode_warns_and_gives_nothing(env_id: str) -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="render_mode"):
         assert env.render() is None
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_a_flattened_observation_stays_float32(env_id: str, kinds: Any) -> None:
+    flat = gymnasium.wrappers.FlattenObservation(gymnasium.make(env_id, **kinds[env_id].small))
+    observation, _ = flat.reset(seed=0)
+    assert (flat.observation_space.dtype, observation.dtype) == (np.float32, np.float32)
+    assert flat.observation_space.contains(observation)
+
+
+def test_the_default_tasks_of_sharding_may_be_split() -> None:
+    assert gymnasium.make("EmbeddingSharding-v0", info_text=True).reset(seed=0)[1]["task"].startswith("shard-4/train/")

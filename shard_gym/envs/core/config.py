@@ -46,7 +46,12 @@ class EnvConfig(ABC):
         if self.render_mode is not None and self.render_mode not in RENDER_MODES:
             raise InvalidOptionError(
                 f"render_mode must be None or one of {RENDER_MODES}, not {self.render_mode!r}. "
-                f"rgb_array needs matplotlib. {install_extra('viz')}"
+                + (
+                    "There is no window: print what render() returns with 'ansi'. "
+                    if self.render_mode == "human"
+                    else ""
+                )
+                + f"'rgb_array' is a picture, and needs matplotlib. {install_extra('viz')}"
             )
 
     @abstractmethod

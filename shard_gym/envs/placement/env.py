@@ -72,7 +72,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | `progress` | (1,) | float32 | share of the tables already placed |
     | `table_features` * | (T * 21,) | float32 | the 21 features of every table |
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
-    | `assignment` * | (T,) | int64 | device of each table, -1 if it is not placed |
+    | `assignment` * | (T,) | int16 | device of each table, -1 if it is not placed |
 
     ## Starting State
 

@@ -22,9 +22,9 @@ from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
-from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
 
-MAX_FEATURE = 100.0  # bound of the features in the space; standardised logarithms and shares are far below it
+ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
 MAX_MS = 1e9  # bound of the costs in the space
 
 
@@ -35,7 +35,7 @@ class CompactObservation:
         """The keys of one environment; shapes and units are in the environment's documentation."""
         return spaces.Dict(
             {
-                "current_table": box(-MAX_FEATURE, MAX_FEATURE, len(FEATURE_NAMES)),
+                "current_table": features_box(1),
                 "current_table_costs": box(0.0, MAX_MS, len(PHASES)),
                 "device_costs": box(0.0, MAX_MS, max_devices * len(PHASES)),
                 "device_memory": box(0.0, 1.0, max_devices * 2),
@@ -110,9 +110,9 @@ class FullObservation(CompactObservation):
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         compact = super().space(max_tables, max_devices)
         tables = {
-            "table_features": box(-MAX_FEATURE, MAX_FEATURE, max_tables * len(FEATURE_NAMES)),
+            "table_features": features_box(max_tables),
             "table_mask": spaces.MultiBinary(max_tables),
-            "assignment": spaces.Box(-1, max_devices - 1, (max_tables,), np.int64),
+            "assignment": spaces.Box(-1, max_devices - 1, (max_tables,), ASSIGNMENT),
         }
         return spaces.Dict({**compact.spaces, **tables})
 
@@ -132,7 +132,7 @@ class FullObservation(CompactObservation):
 
     @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
-        return {**super().__call__(problem, state), "assignment": state.assignment.astype(np.int64)}
+        return {**super().__call__(problem, state), "assignment": state.assignment.astype(ASSIGNMENT)}
 
 
 class FeaturesObservation(CompactObservation):
@@ -200,6 +200,12 @@ class FeaturesObservation(CompactObservation):
 def box(low: float, high: float, size: int) -> spaces.Box:
     """The space of `size` float32 numbers between two bounds."""
     return spaces.Box(low, high, (size,), np.float32)
+
+
+def features_box(tables: int) -> spaces.Box:
+    """The space of the features of so many tables, which are 0 where there is no table."""
+    low, high = np.minimum(FEATURE_BOUNDS[0], 0.0), np.maximum(FEATURE_BOUNDS[1], 0.0)
+    return spaces.Box(np.tile(low, tables), np.tile(high, tables), dtype=np.float32)
 
 
 OBSERVATIONS: Mapping[str, Callable[[], Observation]] = {

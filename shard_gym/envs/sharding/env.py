@@ -64,7 +64,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | `variant_shares` + | (V * 5,) | float32 | share of the amounts of one part of each variant; 0 if not possible |
     | `table_features` * | (T * 21,) | float32 | the 21 features of every whole table |
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
-    | `assignment` * | (T * U,) | int64 | actions of the shards of each table, as in `placement` (see Information) |
+    | `assignment` * | (T * U,) | int16 | actions of the shards of each table, as in `placement` (see Information) |
 
     ## Starting State
 
@@ -96,10 +96,10 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     ```python
     import gymnasium
-    env = gymnasium.make("shard_gym:EmbeddingSharding-v0", suite="mixdim-4", split="train")
+    env = gymnasium.make("shard_gym:EmbeddingSharding-v0", suite="shard-4", split="train")
     ```
 
-    - `suite="mixdim-4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
+    - `suite="shard-4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
       `max_devices=None`, `illegal="terminate"`, `info_text=False`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
     - `cost_model="analytical"`: a name, or a `ShardingCostModel` such as `AnalyticalShardingModel("fp16")`;
     - `sharding_types=("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")`: those allowed;

@@ -32,7 +32,7 @@ from shard_gym.topology import MAX_DEVICES
 class ShardingConfig(PlacementConfig):
     """The arguments of `EmbeddingShardingEnv`."""
 
-    suite: str | TaskSource = "mixdim-4"
+    suite: str | TaskSource = "shard-4"
     cost_model: str | Path | ShardingCostModel = "analytical"
     sharding_types: Collection[str] = SHARDING_TYPES
     max_shards: int = 8

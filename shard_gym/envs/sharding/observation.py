@@ -17,7 +17,14 @@ from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
-from shard_gym.envs.placement.observation import MAX_MS, CompactObservation, FeaturesObservation, FullObservation, box
+from shard_gym.envs.placement.observation import (
+    ASSIGNMENT,
+    MAX_MS,
+    CompactObservation,
+    FeaturesObservation,
+    FullObservation,
+    box,
+)
 from shard_gym.tables import AMOUNT_NAMES
 
 
@@ -65,7 +72,7 @@ class FullShardingObservation(FullObservation, CompactShardingObservation):
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         size, last = max_tables * self._rules.max_shards, self._rules.num_actions - 1
         keys = super().space(max_tables, max_devices).spaces
-        return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), np.int64)})
+        return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), ASSIGNMENT)})
 
     @override
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:

@@ -174,7 +174,7 @@ def test_wrong_seeds_are_rejected_and_those_of_numpy_are_not(
         ({"observation": CompactObservation}, r"pass an instance: CompactObservation\(\)"),
         ({"max_tables": 19}, "max_tables must be an integer of at least 20.*19"),
         ({"max_devices": 8.0}, "max_devices must be an integer of at least 4.*8.0"),
-        ({"render_mode": "human"}, "ansi.*not 'human'"),
+        ({"render_mode": "human"}, "not 'human'. There is no window: print what render\\(\\) returns with 'ansi'"),
         ({"illegal": "mask"}, "illegal must be 'terminate' or 'redirect', not 'mask'"),
     ],
 )
