@@ -1,8 +1,7 @@
 """Describe the tables of a custom model and write the file that `shard-gym place --tables` reads.
 
 What has to be known of a table is its size, its pooling factor, and how skewed its lookups are. Here the skew is a Zipf
-law; with recorded lookups, count them instead (`shard-gym import-pool` does that for files in the format of Meta's
-data set).
+law; with recorded lookups, count them instead (`shard-gym place --lookups`).
 """
 
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym import Tables, Workload
-from shard_gym.pools import Pool, PoolCard, save_pool
+from shard_gym.pools import Pool, PoolCard, RowPopularity, save_pool
 
 ROWS = np.array([40_000_000, 2_000_000, 500_000, 10_000, 100])
 DIMS = np.array([64, 64, 32, 16, 16])
@@ -22,7 +21,8 @@ def make_pool() -> Pool:
     workload = Workload(batch_size=65536, weight_dtype="fp16", optimizer="rowwise_adagrad")
     names = ("user", "item", "history", "shop", "hour")
     tables = Tables.from_zipf(ROWS, DIMS, POOLING_FACTORS, SKEW, workload, names=names)
-    return Pool("my-model", tables, PoolCard("My model", source="our logs of May", how_made="examples/make_tables.py"))
+    card = PoolCard("My model", source="our logs of May", how_made="examples/make_tables.py")
+    return Pool("my-model", tables, card, RowPopularity.zipf(SKEW))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ LAYERS = (
         *("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "sharding"),
         "pools",
     ),
-    ("cost_models",),
+    ("cost_models", "trust"),
     ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "interop"),
     ("agents",),
     ("leaderboard", "offline", "plots", "__init__"),

@@ -23,6 +23,7 @@ from shard_gym.cli.options import (
 )
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
+from shard_gym.cli.trusted import evidence_to_json, print_baseline
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -97,6 +98,7 @@ def place(
         return
     write_json(out, content)
     print_explanation(console, explanation)
+    print_baseline(console, explanation, tables)
     print_memory(console, explanation, room, 0 if memory_cap_gib is not None else profile.device.memory_bytes - room)
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
 
@@ -120,6 +122,7 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     """A placement or plan as a JSON value, every table by its name."""
     record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
+    record |= evidence_to_json(explanation)
     tables, devices = explanation.task.tables, explanation.devices
     if explanation.noun == "plan":
         return record | {"plan": plan_to_json(explanation.plan, tables)}

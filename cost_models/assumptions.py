@@ -1,0 +1,116 @@
+"""What the analytical cost model assumes and no public measurement determines, and a variant with other such terms.
+
+The terms are those of docs/cost-model.md that are marked as assumed, or whose constants the fitted rows leave open: the
+spread of the logarithm is above 1. A scale of 0 removes a term, 1 leaves it as it is, and 2 doubles its time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from typing_extensions import override
+
+from shard_gym.checks import is_not_negative
+from shard_gym.cost_models.analytical import FITTED
+from shard_gym.cost_models.analytical_sharding import (
+    CODEC_MS_PER_BYTE,
+    GRADIENT_BYTES,
+    HOST_PARTIAL_BYTES,
+    PARTIAL_BYTES,
+    AnalyticalShardingModel,
+)
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
+from shard_gym.tables import Tables
+from shard_gym.topology import LEAST, LinkSpec, Topology
+
+ASSUMED: Mapping[str, str] = {
+    "gradient_lanes": "lanes that read gradients",
+    "update_lanes": "lanes that update rows",
+    "sort": "the sort of the backward",
+    "dense_update": "updates of replicas",
+    "reduce_scatter": "reduce-scatters of row blocks",
+    "all_reduce": "all-reduces of replicas",
+    "codec": "the codec of FP16 and BF16 on the links",
+    "latency": "latencies of collectives",
+    "small_messages": "the slower start of messages",
+}
+"""The terms, with what they are the time of."""
+
+_COLUMNS: Mapping[str, list[int]] = {
+    "reduce_scatter": [PARTIAL_BYTES, HOST_PARTIAL_BYTES],
+    "all_reduce": [GRADIENT_BYTES],
+    "codec": [CODEC_MS_PER_BYTE],
+}
+_LEAST_SHARE = 1e-12  # of the time of the sort, which divides by a constant that may not be infinite
+
+
+class VariedShardingModel(AnalyticalShardingModel):
+    """The analytical cost model of sharded tables with assumed terms at `scales` times their values.
+
+    The links of a topology carry two of the terms, so costs are those on `varied_topology`. Collectives are scaled by
+    their bytes. Without scales, every cost has the bits of `AnalyticalShardingModel`.
+
+    Args:
+        scales: by name of the term, see `ASSUMED`; 1 for those that are left out.
+        communication_dtype: see `AnalyticalShardingModel`.
+
+    Raises:
+        UnknownNameError: there is no such term.
+        InvalidOptionError: a scale is negative or no number.
+    """
+
+    def __init__(self, scales: Mapping[str, float], communication_dtype: str = "fp32") -> None:
+        for name, scale in scales.items():
+            if name not in ASSUMED:
+                raise unknown_name("assumed term", name, ASSUMED)
+            if not is_not_negative(scale):
+                raise InvalidOptionError(
+                    f"The scale of {name} must be a number of at least 0, not {short_repr(scale)}."
+                )
+        self.scales = {name: float(scale) for name, scale in scales.items() if scale != 1}
+        super().__init__(
+            communication_dtype,
+            FITTED._replace(
+                cycles_per_gradient=FITTED.cycles_per_gradient * self._scale("gradient_lanes"),
+                cycles_per_update=FITTED.cycles_per_update * self._scale("update_lanes"),
+                sort_efficiency=FITTED.sort_efficiency / max(self._scale("sort"), _LEAST_SHARE),
+            ),
+        )
+        self.dense_update_scale = self._scale("dense_update")
+
+    def _scale(self, name: str) -> float:
+        return self.scales.get(name, 1.0)
+
+    @property
+    @override
+    def fingerprint(self) -> str:
+        """That of the analytical model; with scales, a hash of them is added."""
+        own = hashlib.sha256(repr(sorted(self.scales.items())).encode()).hexdigest()[:12]
+        return super().fingerprint + (f"-varied-{own}" if self.scales else "")
+
+    @override
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """(S, K) float64, see `ShardingCostModel`."""
+        loads = super().shard_loads(shards, sharding_type, topology)
+        for name, columns in _COLUMNS.items():
+            if name in self.scales:
+                loads[:, columns] *= self.scales[name]
+        return loads
+
+    def varied_topology(self, topology: Topology) -> Topology:
+        """The same devices, with the latencies and knees of their links at the scales."""
+        links = topology.links
+        changed: dict[str, float] = {}
+        for where in ("intra_host", "inter_host"):
+            if "latency" in self.scales:
+                changed[f"{where}_latency_us"] = max(_of(links, f"{where}_latency_us") * self._scale("latency"), LEAST)
+            if "small_messages" in self.scales:
+                changed[f"{where}_knee_bytes"] = _of(links, f"{where}_knee_bytes") * self._scale("small_messages")
+        return replace(topology, links=replace(links, **changed)) if changed else topology  # type: ignore[arg-type]
+
+
+def _of(links: LinkSpec, name: str) -> float:
+    return float(getattr(links, name))
