@@ -101,14 +101,14 @@ class VariedShardingModel(AnalyticalShardingModel):
         return loads
 
     def varied_topology(self, topology: Topology) -> Topology:
-        """The same devices, with the latencies and knees of their links at the scales."""
+        """The same devices, with the latencies of their links, and the extra time of small messages, at the scales."""
         links = topology.links
         changed: dict[str, float] = {}
         for where in ("intra_host", "inter_host"):
             if "latency" in self.scales:
                 changed[f"{where}_latency_us"] = max(_of(links, f"{where}_latency_us") * self._scale("latency"), LEAST)
             if "small_messages" in self.scales:
-                changed[f"{where}_knee_bytes"] = _of(links, f"{where}_knee_bytes") * self._scale("small_messages")
+                changed[f"{where}_knee_extra"] = _of(links, f"{where}_knee_extra") * self._scale("small_messages")
         return replace(topology, links=replace(links, **changed)) if changed else topology  # type: ignore[arg-type]
 
 

@@ -128,6 +128,14 @@ def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -
     assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
 
 
+def test_what_is_quoted_of_trust_is_printed(shell: Callable[[str], str]) -> None:
+    place = command("--agent plan-search").partition(" --format")[0]
+    printed = " ".join(shell(f"{place} --out plan.json").split())
+    quotes = re.findall(r"(?:^> .*\n)+", OWN_TABLES, re.MULTILINE)
+    assert len(quotes) == 2
+    assert [quote for quote in quotes if " ".join(quote.replace("\n> ", " ")[2:].split()) not in printed] == []
+
+
 def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str], str]) -> None:
     pytest.importorskip("torch")
     exec(program(OWN_TABLES, "lookups.pt"), {})

@@ -146,7 +146,8 @@ def data_files(found: Found) -> dict[Path, str]:
 
 def render(problem: Problem, found: Found) -> str:
     """A table with a row for each profile."""
-    header = ["`--hardware`", *PHASES, "measured and not counted"]
+    links = (f"links {phase}" for phase in PHASES[2:])
+    header = ["`--hardware`", *PHASES[:2], *links, "measured and not counted"]
     rows = [
         [f"`{name}`", *(_cell(phases[phase]) for phase in PHASES), _left_out(problem, name) if name in GPUS else "none"]
         for name, phases in found.items()

@@ -12,7 +12,7 @@ from shard_gym.agents import make_agent
 from shard_gym.cli.console import sentence
 from shard_gym.cli.pools import pool_source
 from shard_gym.cost_models.assumptions import ASSUMED
-from shard_gym.errors import InvalidTaskError, NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import Explanation
 from shard_gym.pools import RowPopularity, load_pool
 from shard_gym.sharding import ShardingPlan, plan_of_placement
@@ -72,7 +72,7 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
     task = explanation.task
     try:
         placement = make_agent(BASELINE).place(task)
-    except (InvalidTaskError, NoPlacementFoundError):  # whole tables do not fit
+    except NoPlacementFoundError:  # whole tables do not fit
         return
     baseline = plan_of_placement(placement, task.tables)
     if baseline != explanation.plan:
