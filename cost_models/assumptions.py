@@ -7,7 +7,7 @@ spread of the logarithm is above 1. A scale of 0 removes a term, 1 leaves it as 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from typing_extensions import override
@@ -17,12 +17,12 @@ from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,
     GRADIENT_BYTES,
-    HOST_PARTIAL_BYTES,
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.topology import LEAST, LinkSpec, Topology
 
@@ -31,7 +31,7 @@ ASSUMED: Mapping[str, str] = {
     "update_lanes": "lanes that update rows",
     "sort": "the sort of the backward",
     "dense_update": "updates of replicas",
-    "reduce_scatter": "reduce-scatters of row blocks",
+    "reduce_scatter": "reduce-scatters of row blocks across hosts",
     "all_reduce": "all-reduces of replicas",
     "codec": "the codec of FP16 and BF16 on the links",
     "latency": "latencies of collectives",
@@ -40,11 +40,36 @@ ASSUMED: Mapping[str, str] = {
 """The terms, with what they are the time of."""
 
 _COLUMNS: Mapping[str, list[int]] = {
-    "reduce_scatter": [PARTIAL_BYTES, HOST_PARTIAL_BYTES],
+    "reduce_scatter": [PARTIAL_BYTES],
     "all_reduce": [GRADIENT_BYTES],
     "codec": [CODEC_MS_PER_BYTE],
 }
+"""The loads that a scale multiplies. Row blocks on one host send only what every reduce-scatter must."""
+
 _LEAST_SHARE = 1e-12  # of the time of the sort, which divides by a constant that may not be infinite
+
+
+def assumed_scales(plans: Iterable[ShardingPlan], topology: Topology, dtype: str) -> dict[str, tuple[float, float]]:
+    """By name of each assumed term that a plan may have, the least and the largest scale that its time may have.
+
+    They are 0 and 2, but for reduce-scatters across hosts: the model lets each device send all partial sums through its
+    network card, and NCCL's rings at least let the W cards of a host share them. Inside a host the reduce-scatter is no
+    assumed term, because a measured one agrees (tests/cost_models/test_assumptions.py).
+
+    Args:
+        dtype: of pooled outputs and their gradients on the links.
+    """
+    types = {sharding.sharding_type for plan in plans for sharding in plan.tables}
+    several = topology.num_devices > 1
+    exists = {
+        **dict.fromkeys(("gradient_lanes", "update_lanes", "sort"), True),
+        **dict.fromkeys(("latency", "small_messages"), several),
+        **dict.fromkeys(("dense_update", "all_reduce"), several and DATA_PARALLEL in types),
+        "reduce_scatter": topology.num_hosts > 1 and ROW_WISE in types,
+        "codec": several and dtype != "fp32",
+    }
+    least = {"reduce_scatter": 1.0 / topology.devices_per_host}
+    return {name: (least.get(name, 0.0), 2.0) for name in ASSUMED if exists[name]}
 
 
 class VariedShardingModel(AnalyticalShardingModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 import shard_gym.cost_models
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
-from shard_gym.cost_models.assumptions import ASSUMED, VariedShardingModel
+from shard_gym.cost_models.assumptions import VariedShardingModel, assumed_scales
 from shard_gym.errors import InvalidTablesError, unknown_name
 from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import read_shipped
 from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.sharding import ShardingPlan, check_plan
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.tables import MAX_BYTES, Tables
 from shard_gym.topology import Topology
 
@@ -33,7 +32,6 @@ EVIDENCE = Path(shard_gym.cost_models.__file__).parent / "evidence"
 PHASES = ("forward", "backward", "inside hosts", "across hosts")
 """What evidence is about: the two computations, and the links that the exchanges pass."""
 
-SCALES = (0.0, 2.0)  # of assumed terms, one after another and all together
 EXPONENTS = (-0.2, 0.2)  # added to the exponents of the lookups
 MAX_REMADE = 100
 """Tables whose lookups are varied, the costliest; the statistics of one take about a millisecond."""
@@ -105,9 +103,10 @@ class Robustness:
     """The ratio of the costs of two plans, and what it is under other assumptions."""
 
     ratio: float  #: cost of the first plan over that of the second
-    #: By name of an assumed term (`ASSUMED`) the ratios with it at 0 and at twice its value.
+    #: By name of an assumed term that a plan may have, the ratios with it at its least, which mostly is 0, and at twice
+    #: its value (`shard_gym.cost_models.assumptions`).
     terms: Mapping[str, tuple[float, float]]
-    together: tuple[float, float]  #: the ratios with all assumed terms at 0, and at twice their values
+    together: tuple[float, float]  #: the ratios with all of them at their least, and at twice their values
     #: The ratios with the exponents of the lookups 0.2 lower and 0.2 higher; None where no law of the lookups is known.
     lookups: tuple[float, float] | None
     remade: int  #: tables whose lookups were varied, the costliest
@@ -178,27 +177,12 @@ def robustness(
         if len(popularity) != len(tables):
             raise InvalidTablesError(f"There are {len(tables)} tables, but row popularities of {len(popularity)}.")
         chosen = _costliest(tables, roomy)
-        low, high = (ratio({}, read) for read in _other_lookups(tables, popularity, chosen))
-        lookups, remade = (low, high), len(chosen)
-    own, found = ratio({}), {}
-    used = _used_terms(plans, topology, communication_dtype)
-    for name in ASSUMED:
-        low, high = (ratio({name: scale}) if name in used else own for scale in SCALES)
-        found[name] = low, high
-    none, double = (ratio(dict.fromkeys(ASSUMED, scale)) for scale in SCALES)
-    return Robustness(own, found, (none, double), lookups, remade)
-
-
-def _used_terms(plans: Iterable[ShardingPlan], topology: Topology, communication_dtype: str) -> set[str]:
-    """The assumed terms that the cost of a plan may have; the others change nothing."""
-    used = {"gradient_lanes", "update_lanes", "sort"}
-    if topology.num_devices == 1:
-        return used
-    types = {sharding.sharding_type for plan in plans for sharding in plan.tables}
-    used |= {"latency", "small_messages"}
-    used |= {"reduce_scatter"} if types & {ROW_WISE, TABLE_ROW_WISE} else set()
-    used |= {"all_reduce", "dense_update"} if DATA_PARALLEL in types else set()
-    return used if communication_dtype == "fp32" else used | {"codec"}
+        lower, higher = (ratio({}, read) for read in _other_lookups(tables, popularity, chosen))
+        lookups, remade = (lower, higher), len(chosen)
+    scales = assumed_scales(plans, topology, communication_dtype)
+    low, high = (ratio({name: pair[end] for name, pair in scales.items()}) for end in (0, 1))
+    terms = {name: (ratio({name: least}), ratio({name: most})) for name, (least, most) in scales.items()}
+    return Robustness(ratio({}), terms, (low, high), lookups, remade)
 
 
 def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical import SORT_BYTES
-from shard_gym.cost_models.assumptions import ASSUMED, VariedShardingModel
+from shard_gym.cost_models.assumptions import ASSUMED, VariedShardingModel, assumed_scales
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD_COMM
+from shard_gym.cost_models.collectives import reduce_scatter_ms
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import fitted_links, hardware_profile
+from shard_gym.io.files import read_json
 from shard_gym.sharding import ShardingPlan, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
 CARD = Path(__file__).parents[2] / "docs" / "cost-model.md"
+PUBLISHED = CARD.with_name("published_measurements.json")
 TERMS = {
     "cycles_per_gradient": "gradient_lanes",
     "cycles_per_update": "update_lanes",
@@ -86,6 +90,48 @@ def test_every_constant_that_the_rows_of_the_card_leave_open_is_a_term(markdown_
     }
     assert {name for name, spread in spreads.items() if spread > 1} == set(TERMS)
     assert set(TERMS.values()) < set(ASSUMED)
+
+
+def test_a_term_is_varied_if_a_plan_may_have_it() -> None:
+    one, two = hardware_profile("a100-dgx").topology(2), hardware_profile("a100-dgx").topology(2, devices_per_host=1)
+    whole = ShardingPlan(tuple(table_wise(TABLES, table, 0) for table in range(3)))
+    compute = {"gradient_lanes", "update_lanes", "sort"}
+    assert set(assumed_scales([whole], hardware_profile("a100-dgx").topology(1), "fp16")) == compute
+    assert set(assumed_scales([whole], one, "fp32")) == compute | {"latency", "small_messages"}
+    assert set(assumed_scales([whole, PLAN], one, "fp16")) == set(ASSUMED) - {"reduce_scatter"}
+    assert set(assumed_scales([whole, PLAN], two, "fp16")) == set(ASSUMED)
+
+
+def test_reduce_scatters_across_hosts_send_at_least_what_rings_do() -> None:
+    """Every device of G sends (G - W)/G of its partial sums to other hosts; in rings the W cards of a host share it."""
+    topology = hardware_profile("a100-dgx").topology(16)
+    tables = Tables.from_zipf([100_000], [128], [10], 0.0, Workload(65536, "fp32", "sgd"))
+    plan = ShardingPlan((row_wise(tables, 0, topology),))
+    scales = assumed_scales([plan], topology, "fp32")
+    assert scales["reduce_scatter"] == (1 / 8, 2)
+    least = VariedShardingModel({"reduce_scatter": 1 / 8}).estimate_plan(plan, tables, topology)
+    sent = 4 * 128 * 65536 / 8 * 8 / 16
+    card_ms = 0.0341 + (sent + 0.612 * min(sent, 0.938e6)) / (0.639 * 25e6)
+    assert least.phases_ms[:, FORWARD_COMM] == pytest.approx(np.full(16, card_ms))
+
+
+def test_inside_a_host_a_measured_reduce_scatter_agrees() -> None:
+    """No constant was fitted to these rows: 8 B200, bytes of the whole input."""
+    [group] = [
+        group for group in read_json(PUBLISHED)["groups"] if group["title"].startswith("Reduce-scatter on 8 B200")
+    ]
+    links = fitted_links("nvlink", 900.0, 50.0)
+    cluster = replace(hardware_profile("h100-dgx"), links=links).topology(8).cluster()
+    found = []
+    for row in group["rows"]:
+        size, unit = row["label"].split()
+        num_bytes = float(size) * {"B": 1, "MiB": 2**20}[unit]
+        predicted = reduce_scatter_ms(np.full(8, num_bytes), cluster).max()
+        found.append(1000 * predicted / float(row["measured"].removesuffix(" us")))
+    assert len(found) == 7
+    assert np.exp(np.abs(np.log(found)).mean()) - 1 == pytest.approx(0.17, abs=0.005)
+    assert min(found) == pytest.approx(0.68, abs=0.005)
+    assert 0.85 < min(found[3:]) < max(found) < 1.06  # from 64 MiB on
 
 
 def test_unknown_terms_and_impossible_scales_are_refused() -> None:
