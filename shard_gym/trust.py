@@ -33,6 +33,7 @@ PHASES = ("forward", "backward", "inside hosts", "across hosts")
 """What evidence is about: the two computations, and the links that the exchanges pass."""
 
 EXPONENTS = (-0.2, 0.2)  # added to the exponents of the lookups
+SAME = 1e-9  # ratios whose logarithms differ by less are equal
 MAX_REMADE = 100
 """Tables whose lookups are varied, the costliest; the statistics of one take about a millisecond."""
 
@@ -129,7 +130,7 @@ class Robustness:
             return max(abs(math.log(each / self.ratio)) for each in self.terms[name])
 
         name = max(self.terms, key=moves)
-        return name if moves(name) > 0 else None
+        return name if moves(name) > SAME else None
 
     @property
     def is_certain(self) -> bool:

@@ -20,7 +20,7 @@ from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, robustness
 
-BASELINE = "lane-greedy"
+BASELINE = "lookup-greedy"
 """The agent whose placement stands beside a new plan where the user names no other: it takes milliseconds."""
 
 

@@ -76,12 +76,12 @@ def test_place_prints_the_evidence_and_compares_with_a_simple_placement(run: Any
     assert evidence_sentence(topology, "analytical-v2") in out
     plan = json.loads((tmp_path / "plan.json").read_text())
     placements = (
-        make_agent("lane-greedy").place(Task("mine", TABLES, topology)),
+        make_agent("lookup-greedy").place(Task("mine", TABLES, topology)),
         [plan["placement"][name] for name in TABLES.names],
     )
     plans = [plan_of_placement(each, TABLES) for each in placements]
     found = robustness(plans[0], plans[1], TABLES, topology, RowPopularity.zipf(EXPONENTS))
-    assert robustness_sentence(found, "The placement of lane-greedy", 12) in out
+    assert robustness_sentence(found, "The placement of lookup-greedy", 12) in out
     assert plan["held_out_errors"]["forward"]["measurements"] == 16
     assert plan["held_out_errors"]["backward"] is None
 
@@ -89,7 +89,7 @@ def test_place_prints_the_evidence_and_compares_with_a_simple_placement(run: Any
 def test_nothing_is_compared_with_itself_nor_where_whole_tables_do_not_fit(
     run: Any, file: Path, tmp_path: Path
 ) -> None:
-    assert "times as much" not in place(run, file, tmp_path, agent="lane-greedy")
+    assert "times as much" not in place(run, file, tmp_path, agent="lookup-greedy")
     out = place(
         run,
         file,
