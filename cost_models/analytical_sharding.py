@@ -80,6 +80,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     num_loads = _OWN_LOADS + _ADDED
     num_sum_loads = _OWN_SUMS + 3
     shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
+    dense_update_scale: float = 1.0  # of the passes of dense gradients; others are those of variants (assumptions.py)
 
     def __init__(self, communication_dtype: str = "fp32", constants: Constants | None = None) -> None:
         super().__init__(constants)
@@ -111,7 +112,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             loads[:, GRADIENT_BYTES] = gradient
             if several:
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
-                loads[:, SORT_MS] += passes * gradient / dram_bytes_per_ms
+                loads[:, SORT_MS] += self.dense_update_scale * passes * gradient / dram_bytes_per_ms
         elif sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host:
             loads[:, HOST_PARTIAL_BYTES] = exchanged
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):

@@ -152,6 +152,14 @@ def test_the_plan_that_a_user_has_is_compared_as_shown(shell: Callable[[str], st
     assert shell(command("--compare my_plan.json")).endswith(compared)
 
 
+def test_what_is_quoted_of_trust_is_printed(shell: Callable[[str], str]) -> None:
+    place = command("--agent plan-search").partition(" --format")[0]
+    printed = " ".join(shell(f"{place} --out plan.json").split())
+    quotes = re.findall(r"(?:^> .*\n)+", OWN_TABLES, re.MULTILINE)
+    assert len(quotes) == 2
+    assert [quote for quote in quotes if " ".join(quote.replace("\n> ", " ")[2:].split()) not in printed] == []
+
+
 def test_recorded_lookups_become_a_pool_that_can_be_placed(shell: Callable[[str], str]) -> None:
     pytest.importorskip("torch")
     exec(program(OWN_TABLES, "lookups.pt"), {})

@@ -2,6 +2,7 @@
 
     docs/cost-model.md      the errors of the fit (fit_analytical.py), fitted and held out, and its constants
     docs/measurements.md    every measurement of docs/published_measurements.json beside its prediction
+    cost_models/evidence/   what was measured on each hardware profile (evidence.py), for `shard_gym.trust`
 
 `compare` takes any other additive cost model.
 """
@@ -9,11 +10,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import evidence
 import numpy as np
 from fit_analytical import (
     PARAMETERS,
@@ -292,11 +294,15 @@ def _cells(row: Comparison) -> tuple[str, ...]:
     return row.label, measured, predicted, f"{row.ratio:.2f}", held, row.note
 
 
-def pages(problem: Problem, model: AdditiveCostModel) -> dict[Path, str]:
-    rows = render_rows(with_fit(compare(model), problem), model)
-    return {PAGE: with_block(PAGE, FIT_BLOCK, render_fit(problem)), ROWS_PAGE: with_block(ROWS_PAGE, ROWS_BLOCK, rows)}
+def pages(problem: Problem, model: AdditiveCostModel) -> Iterator[tuple[Path, str]]:
+    """Files and their contents; each is to be written before the next is asked for, as one page has two blocks."""
+    yield PAGE, with_block(PAGE, FIT_BLOCK, render_fit(problem))
+    yield ROWS_PAGE, with_block(ROWS_PAGE, ROWS_BLOCK, render_rows(with_fit(compare(model), problem), model))
+    found = evidence.evidence(problem)
+    yield PAGE, with_block(PAGE, evidence.BLOCK, evidence.render(problem, found))
+    yield from evidence.data_files(found).items()
 
 
 if __name__ == "__main__":
-    for path, text in pages(Problem(read_rows()), AnalyticalCostModel()).items():
+    for path, text in pages(Problem(read_rows()), AnalyticalCostModel()):
         write_atomically(path, text.encode())

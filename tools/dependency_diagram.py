@@ -25,7 +25,7 @@ LAYERS = (
         *("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "sharding"),
         *("pools", "training_memory"),
     ),
-    ("cost_models",),
+    ("cost_models", "trust"),
     ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "comparison", "interop"),
     ("agents",),
     ("leaderboard", "offline", "plots", "__init__"),

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
+from shard_gym.cli.trusted import print_evidence
 from shard_gym.explain import Explanation
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
@@ -94,6 +95,7 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
             grid.add_row(name, f"{format_ms(value)} ms", change)
     console.print()
     console.print(grid)
+    print_evidence(console, explanation.task.topology, explanation.cost_model)
 
 
 def _print_splits(console: Console, explanation: Explanation) -> None:

@@ -26,6 +26,7 @@ from shard_gym.cli.options import (
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
+from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
 from shard_gym.comparison import Comparison
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
@@ -115,11 +116,15 @@ def place(
     else:
         write_json(out, content)
         print_explanation(console, explanation)
+        if comparison is None:
+            print_baseline(console, explanation, tables)
         kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - room
         print_memory(console, explanation, room, kept)
         print_traffic(console, explanation)
     if comparison is not None:
-        print_comparison(errors() if out is None else console, comparison)
+        shown = errors() if out is None else console
+        print_comparison(shown, comparison)
+        print_robustness(shown, comparison.before.plan, comparison.before_name, explanation, tables)
     if out is None:
         return
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
@@ -144,6 +149,7 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     """A placement or plan as a JSON value, every table by its name."""
     record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
+    record |= evidence_to_json(explanation)
     tables, devices, traffic = explanation.task.tables, explanation.devices, traffic_to_json(explanation)
     if explanation.noun == "plan":
         return record | {"plan": plan_to_json(explanation.plan, tables)} | traffic

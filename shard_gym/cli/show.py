@@ -19,6 +19,7 @@ from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, OptionalStr, placing_agent, proven_bound
 from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
 from shard_gym.cli.traffic import print_traffic
+from shard_gym.cli.trusted import print_evidence
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
@@ -192,6 +193,7 @@ def _show_episode(asked: Asked) -> None:
     _print_heading(task, f"{task.pause_s:g} s for a plan, decided by {asked.agent}")
     console.print(sentence(render_ansi(task, histories[asked.agent])))
     _print_histories(histories)
+    print_evidence(console, task.topology, model.fingerprint)
     if asked.picture is not None:
         from shard_gym.envs.replanning.figure import draw  # needs matplotlib
 

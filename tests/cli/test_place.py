@@ -41,7 +41,8 @@ def test_the_plan_is_valid_and_costs_what_it_says(run, file: Path, tables: Table
     out = run.ok(*arguments(file, **{"memory-cap-gib": cap, "out": tmp_path / "plan.json"})).out
     assert "feature" in out
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert list(plan) == ["agent", "cost_model", "cost_ms", "placement", "devices", "hosts", "sent_mib"]
+    keys = ["agent", "cost_model", "cost_ms", "held_out_errors", "placement", "devices", "hosts", "sent_mib"]
+    assert list(plan) == keys
     assert list(plan["placement"]) == list(tables.names)
     topology = hardware_profile("a100-dgx").topology(4, memory_cap_bytes=int(cap * 2**30))
     placement = check_placement(list(plan["placement"].values()), tables, topology)

@@ -11,11 +11,12 @@ import pytest
 pytest.importorskip("scipy")
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import read_json
 from shard_gym.io.markdown import with_block
 from shard_gym.pools import load_pool
 from shard_gym.pools.pool import DATA
+from shard_gym.trust import evidence
 
 MODEL = AnalyticalCostModel()
 SPECIAL = {"thread_group", "launch", "updates", "bag_lookups"}
@@ -109,6 +110,31 @@ def test_the_summary_at_the_top_agrees_with_the_tables_of_errors(card: Any, mark
     assert (max(backward), max(nvlink)) == (37, 45)
     top = " ".join(page.partition("## What it computes")[0].split())
     assert "it is a quarter, up to 37% for the backward pass and up to 45% for NVLink" in top
+
+
+def test_the_evidence_of_each_profile_is_what_the_tool_finds(
+    card: Any, problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the errors of a fit to the other half, which tests/test_trust.py computes from the page."""
+    monkeypatch.setattr(card.evidence, "held_out", lambda problem, _: (None, problem.measured * 0))
+    found = card.evidence.evidence(problem)
+    assert list(found) == list(PROFILES)
+    for name, phases in found.items():
+        for phase, computed in phases.items():
+            stored = evidence(name, phase)
+            assert (stored is None) == (computed is None), (name, phase)
+            if stored and computed:
+                for key in ("measurements", "sources", "note"):
+                    assert getattr(stored, key) == getattr(computed, key), (name, phase)
+                assert stored.fitted_error == pytest.approx(computed.fitted_error, abs=0.002)
+                if name == "cpu":
+                    assert stored.worst_factor == pytest.approx(computed.worst_factor, abs=0.002)
+    page = card.PAGE.read_text(encoding="utf-8")
+    block = page.partition("<!-- generated: evidence -->")[2].partition("<!-- end -->")[0].strip()
+    stored_rows = {name: {phase: evidence(name, phase) for phase in phases} for name, phases in found.items()}
+    assert block == card.evidence.render(problem, stored_rows), "Run tools/cost_model_card.py."
+    files = card.evidence.data_files(stored_rows)
+    assert {path: path.read_text(encoding="utf-8") for path in files} == files
 
 
 def test_every_published_merlin_timing_is_on_the_card(rows: Any) -> None:

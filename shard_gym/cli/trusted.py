@@ -1,0 +1,127 @@
+"""How far to trust a printed cost: the evidence of the cost model, and the ratio of two plans under other
+assumptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from shard_gym.agents import make_agent
+from shard_gym.cli.console import sentence
+from shard_gym.cli.pools import pool_source
+from shard_gym.cost_models.assumptions import ASSUMED
+from shard_gym.errors import NoPlacementFoundError
+from shard_gym.explain import Explanation
+from shard_gym.pools import RowPopularity, load_pool
+from shard_gym.sharding import ShardingPlan, plan_of_placement
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, robustness
+
+BASELINE = "lookup-greedy"
+"""The agent whose placement stands beside a new plan where the user names no other: it takes milliseconds."""
+
+
+def print_evidence(console: Console, topology: Topology, cost_model: str) -> None:
+    """Print how far the cost model with this fingerprint is from measurements on these devices."""
+    console.print(sentence(evidence_sentence(topology, cost_model), "dim"))
+
+
+def evidence_sentence(topology: Topology, cost_model: str) -> str:
+    """The mean errors of a cost model on measurements that it was not fitted to, phase by phase."""
+    if cost_model.startswith("measured"):
+        return "This cost is measured, not estimated."
+    if not is_analytical(cost_model):
+        return f"Errors of the cost model {cost_model}: see its card, or shard-gym report-cost-model."
+    hardware = hardware_of(topology)
+    if hardware is None:
+        return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
+    phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology).items())
+    return f"Mean error of the cost model on held-out measurements, {hardware}: {phases}."
+
+
+def _phase(phase: str, found: Evidence | None) -> str:
+    name = f"links {phase}" if phase.endswith("hosts") else phase
+    if found is None:
+        return f"{name} not measured"
+    note = f" ({found.note})" * bool(found.note)
+    return f"{name} {found.held_out_error:.0%} of {found.measurements:,}{note}"
+
+
+def evidence_to_json(explanation: Explanation) -> dict[str, Any]:
+    """The same as a JSON value: by phase the mean error and the number of measurements, or null; none if unknown."""
+    if not is_analytical(explanation.cost_model):
+        return {}
+    found = evidence_on(explanation.task.topology)
+    return {
+        "held_out_errors": {
+            phase: each and {"mean_error": each.held_out_error, "measurements": each.measurements}
+            for phase, each in found.items()
+        }
+    }
+
+
+def print_baseline(console: Console, explanation: Explanation, source: str) -> None:
+    """Print what the placement of `BASELINE` costs in comparison, where it has another one.
+
+    Args:
+        source: the pool that the tables are from.
+    """
+    task = explanation.task
+    try:
+        placement = make_agent(BASELINE).place(task)
+    except NoPlacementFoundError:  # whole tables do not fit
+        return
+    baseline = plan_of_placement(placement, task.tables)
+    if baseline != explanation.plan:
+        print_robustness(console, baseline, f"The placement of {BASELINE}", explanation, source)
+
+
+def print_robustness(console: Console, other: ShardingPlan, name: str, explanation: Explanation, source: str) -> None:
+    """Print how a plan compares with the explained one, whatever nobody measured; of the analytical cost model only.
+
+    Args:
+        other: a plan of the same tables and devices.
+        name: of it, at the beginning of a sentence.
+        source: the pool that the tables are from.
+    """
+    if not is_analytical(explanation.cost_model):
+        return
+    task = explanation.task
+    popularity = popularity_of(source, task.tables)
+    dtype = explanation.communication_dtype
+    found = robustness(other, explanation.plan, task.tables, task.topology, popularity, dtype)
+    console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
+
+
+def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
+    """The ratio of the costs of the plan `name` and of the explained one, and its ranges."""
+    low, high = found.term_range
+    most = "" if found.most is None else f", most by {ASSUMED[found.most]}"
+    parts = [
+        f"{name} costs {found.ratio:.2f} times as much as this plan: {low:.2f} to {high:.2f} if what nobody measured "
+        f"took no time, or twice as long{most};"
+    ]
+    if found.lookup_range is None:
+        parts.append("lookups are not varied, as the tables name no law of them.")
+    else:
+        least, largest = found.lookup_range
+        which = "" if found.remade == num_tables else f" of the {found.remade:,} costliest tables"
+        parts.append(
+            f"{least:.2f} to {largest:.2f} if the exponents of the lookups{which} were 0.2 lower, or 0.2 higher."
+        )
+    if not found.is_certain:
+        parts.append("So the model does not tell for certain which of the two is faster.")
+    return " ".join(parts)
+
+
+def popularity_of(source: str, tables: Tables) -> RowPopularity | None:
+    """The law of the lookups in a pool, if the statistics of `tables` are still those of the pool."""
+    pool = load_pool(pool_source(source))
+    same = pool.tables.workload.batch_size == tables.workload.batch_size and all(
+        np.array_equal(getattr(pool.tables, name), getattr(tables, name))
+        for name in ("num_embeddings", "pooling_factor", "distinct_rows", "access_histogram")
+    )
+    return pool.popularity if same else None

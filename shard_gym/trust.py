@@ -1,0 +1,206 @@
+"""How far to trust a cost: the errors of the cost model on measurements that it was not fitted to, and how much the
+ratio of two costs depends on what nobody measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import shard_gym.cost_models
+from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
+from shard_gym.cost_models.assumptions import VariedShardingModel, assumed_scales
+from shard_gym.errors import InvalidTablesError, unknown_name
+from shard_gym.hardware import PROFILES, hardware_profile
+from shard_gym.io.files import read_shipped
+from shard_gym.lookup_statistics import rounded_statistics
+from shard_gym.row_popularity import RowPopularity, reuse_statistics
+from shard_gym.sharding import ShardingPlan, check_plan
+from shard_gym.tables import MAX_BYTES, Tables
+from shard_gym.topology import Topology
+
+EVIDENCE = Path(shard_gym.cost_models.__file__).parent / "evidence"
+
+PHASES = ("forward", "backward", "inside hosts", "across hosts")
+"""What evidence is about: the two computations, and the links that the exchanges pass."""
+
+EXPONENTS = (-0.2, 0.2)  # added to the exponents of the lookups
+SAME = 1e-9  # ratios whose logarithms differ by less are equal
+MAX_REMADE = 100
+"""Tables whose lookups are varied, the costliest; the statistics of one take about a millisecond."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How far the analytical cost model is from published measurements of one phase on one kind of hardware.
+
+    Errors are exp(mean |ln(predicted / measured)|) - 1; 0.1 is 10% off on average.
+    """
+
+    measurements: int
+    sources: int  #: publications that they are from
+    held_out_error: float  #: of a fit that did not see them
+    worst_factor: float  #: the largest factor between such a prediction and a measurement, either way
+    fitted_error: float  #: of the constants in the package, which were fitted to them, too
+    note: str  #: what limits them, a clause; empty if nothing does
+
+
+def evidence(hardware: str, phase: str) -> Evidence | None:
+    """The evidence on a hardware profile for one of `PHASES`; None if nobody published a measurement.
+
+    Raises:
+        UnknownNameError: there is no such profile or phase.
+        DamagedFileError: the file of the package was changed.
+    """
+    hardware_profile(hardware)
+    if phase not in PHASES:
+        raise unknown_name("phase", phase, PHASES)
+    found = _evidence().get(hardware, {}).get(phase)
+    return None if found is None else Evidence(**found)
+
+
+@lru_cache(maxsize=1)
+def _evidence() -> dict[str, dict[str, dict[str, Any]]]:
+    data = read_shipped(EVIDENCE, AnalyticalCostModel().fingerprint, "evidence of the cost model")
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(data)["hardware"]
+    return found
+
+
+def is_analytical(fingerprint: str) -> bool:
+    """Whether evidence is about the cost model with this fingerprint: the analytical one with its fitted constants."""
+    own = AnalyticalCostModel().fingerprint
+    return fingerprint in (own, *(f"{own}-{dtype}" for dtype in COMMUNICATION_BYTES))
+
+
+def hardware_of(topology: Topology) -> str | None:
+    """The name of the hardware profile with the devices of `topology`; None if there is none."""
+    return next((name for name, profile in PROFILES.items() if profile.device == topology.device), None)
+
+
+def evidence_on(topology: Topology) -> dict[str, Evidence | None]:
+    """The evidence on these devices by phase, without links that the topology does not have.
+
+    Devices of no profile have none, nor have other links than those of the profile.
+    """
+    hardware = hardware_of(topology)
+    wanted = dict(zip(PHASES, (True, True, topology.num_devices > 1, topology.num_hosts > 1), strict=True))
+    found: dict[str, Evidence | None] = {}
+    for phase in (phase for phase, exists in wanted.items() if exists):
+        own = hardware is not None and (phase in PHASES[:2] or PROFILES[hardware].links == topology.links)
+        found[phase] = evidence(hardware, phase) if own and hardware else None
+    return found
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """The ratio of the costs of two plans, and what it is under other assumptions."""
+
+    ratio: float  #: cost of the first plan over that of the second
+    #: By name of an assumed term that a plan may have, the ratios with it at its least, which mostly is 0, and at twice
+    #: its value (`shard_gym.cost_models.assumptions`).
+    terms: Mapping[str, tuple[float, float]]
+    together: tuple[float, float]  #: the ratios with all of them at their least, and at twice their values
+    #: The ratios with the exponents of the lookups 0.2 lower and 0.2 higher; None where no law of the lookups is known.
+    lookups: tuple[float, float] | None
+    remade: int  #: tables whose lookups were varied, the costliest
+
+    @property
+    def term_range(self) -> tuple[float, float]:
+        """The least and the largest ratio of all assumptions, the ratio itself among them."""
+        return _range([self.ratio, *self.together, *(each for pair in self.terms.values() for each in pair)])
+
+    @property
+    def lookup_range(self) -> tuple[float, float] | None:
+        """The least and the largest ratio of all exponents; None where no law is known."""
+        return None if self.lookups is None else _range([self.ratio, *self.lookups])
+
+    @property
+    def most(self) -> str | None:
+        """The name of the term that moves the ratio most; None if none does."""
+
+        def moves(name: str) -> float:
+            return max(abs(math.log(each / self.ratio)) for each in self.terms[name])
+
+        name = max(self.terms, key=moves)
+        return name if moves(name) > SAME else None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the same plan is cheaper under all assumptions."""
+        low, high = _range([*self.term_range, *(self.lookup_range or ())])
+        return low > 1 or high < 1
+
+
+def _range(ratios: list[float]) -> tuple[float, float]:
+    return min(ratios), max(ratios)
+
+
+def robustness(
+    plan_a: ShardingPlan,
+    plan_b: ShardingPlan,
+    tables: Tables,
+    topology: Topology,
+    popularity: RowPopularity | None = None,
+    communication_dtype: str = "fp32",
+) -> Robustness:
+    """How the ratio of the costs of two plans changes with what nobody measured; memory caps do not matter.
+
+    Args:
+        popularity: the law that the lookups of the tables follow, if their statistics were made from one; counted
+            statistics are not varied.
+        communication_dtype: of pooled outputs and their gradients on the links.
+
+    Raises:
+        InvalidPlanError: a plan is none of these tables on these devices.
+        InvalidTablesError: the popularity is that of another number of tables.
+    """
+    roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
+    plans = [check_plan(plan, tables, roomy) for plan in (plan_a, plan_b)]
+
+    def ratio(scales: Mapping[str, float], read: Tables = tables) -> float:
+        model = VariedShardingModel(scales, communication_dtype)
+        varied = model.varied_topology(roomy)
+        first, second = (
+            float(model.costs(model.plan_loads(plan, read, varied), varied.cluster())[1]) for plan in plans
+        )
+        return first / second
+
+    lookups, remade = None, 0
+    if popularity is not None:
+        if len(popularity) != len(tables):
+            raise InvalidTablesError(f"There are {len(tables)} tables, but row popularities of {len(popularity)}.")
+        chosen = _costliest(tables, roomy)
+        lower, higher = (ratio({}, read) for read in _other_lookups(tables, popularity, chosen))
+        lookups, remade = (lower, higher), len(chosen)
+    scales = assumed_scales(plans, topology, communication_dtype)
+    low, high = (ratio({name: pair[end] for name, pair in scales.items()}) for end in (0, 1))
+    terms = {name: (ratio({name: least}), ratio({name: most})) for name, (least, most) in scales.items()}
+    return Robustness(ratio({}), terms, (low, high), lookups, remade)
+
+
+def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:
+    """At most `MAX_REMADE` indices of the tables that cost most by themselves."""
+    model = AnalyticalCostModel()
+    costs = model.single_table_costs(model.table_loads(tables, topology), topology)
+    return np.argsort(-costs, kind="stable")[:MAX_REMADE]
+
+
+def _other_lookups(tables: Tables, popularity: RowPopularity, chosen: NDArray[np.int64]) -> Iterator[Tables]:
+    """The tables with the exponents of the `chosen` ones lower, and higher."""
+    rows, lookups = tables.num_embeddings[chosen].astype(np.float64), tables.lookups_per_batch[chosen]
+    for change in EXPONENTS:
+        exponents = np.maximum(popularity.s[chosen] + change, 0.0)
+        exact = reuse_statistics(rows, lookups, popularity.q[chosen], exponents)
+        changed = {}
+        for name, values in rounded_statistics(exact, rows, lookups)._asdict().items():
+            changed[name] = getattr(tables, name).copy()
+            changed[name][chosen] = values
+        yield replace(tables, **changed)
