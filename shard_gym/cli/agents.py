@@ -32,7 +32,7 @@ TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
 
 
 def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()) -> None:
-    """List the agents, one line each; with names, what these are and their options, with the default of each.
+    """List the agents; with names, what these are, and their options with defaults.
 
     Args:
         name: agents whose options to list.

@@ -26,7 +26,7 @@ BASELINE = "lookup-greedy"
 
 def print_evidence(console: Console, topology: Topology, cost_model: str) -> None:
     """Print how far the cost model with this fingerprint is from measurements on these devices."""
-    console.print(sentence(evidence_sentence(topology, cost_model), "dim"))
+    console.print(sentence(f"\n{evidence_sentence(topology, cost_model)}", "dim"))
 
 
 def evidence_sentence(topology: Topology, cost_model: str) -> str:

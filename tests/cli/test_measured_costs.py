@@ -199,7 +199,7 @@ def test_a_file_of_another_suite_is_refused(run, machine, tmp_path: Path) -> Non
 def test_an_agent_can_ask_a_measured_cost_model(run, machine) -> None:
     outcome = run.ok("show", "--suite", SUITE, "--agent", "lookup-greedy", "--cost-model", "measured", columns=100)
     assert "costed by measured-v2-" in outcome.out
-    assert "lower bound" in outcome.out
+    assert "lower bound" not in outcome.out  # nobody knows one of measured costs
 
 
 PLANS = "plans under the cost model analytical, not under measured costs"

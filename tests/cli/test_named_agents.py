@@ -71,7 +71,7 @@ def test_classes_makers_functions_and_agents_are_evaluated(
 ) -> None:
     monkeypatch.chdir(mine.parent)
     outcome = run.ok("evaluate", "--agent", f"mine.py:{what}", "--suite", "dlrm-20x4", columns=120)
-    assert f"mine.py:{what}" in agent_rows(outcome.out)
+    assert what in agent_rows(outcome.out)  # without the file, which may be long
 
 
 def test_seed_and_options_reach_a_class(mine: Path) -> None:

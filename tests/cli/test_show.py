@@ -92,7 +92,7 @@ def test_a_task_has_a_number_and_a_name(run) -> None:
 
 def test_the_best_known_cost_stands_beside_the_cost(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path)
-    assert rows(run(*ARGS).out)["best"] == ["best", "known", "-"]
+    assert "best" not in rows(run(*ARGS).out)
     suite = load_suite("dlrm-40x8")
     best_known.write_best_known([suite], {TASK.name: EXPLANATION.devices}, MODEL, "")
     assert rows(run(*ARGS).out)["best"][2:] == [format_ms(EXPLANATION.total_ms), "ms", "this", "placement", "+0.0%"]
