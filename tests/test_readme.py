@@ -185,7 +185,7 @@ def test_the_cheap_commands_of_the_readme_run(
     monkeypatch.chdir(tmp_path)
     assert "python examples/make_tables.py " in README
     runpy.run_path(str(REPO / "examples" / "make_tables.py"), run_name="__main__")
-    assert main(given["show"]) == 0
     assert main(given["place"]) == 0
+    assert main(given["show"]) == 0
     assert "Plan written to plan.json." in capsys.readouterr().out
     assert (tmp_path / "plan.json").exists()
