@@ -111,10 +111,9 @@ def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **op
     except TypeError as error:
         own = list(signature.parameters.values())[len(values) :]
         known = [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        given = ", ".join(f"{name}={short_repr(value)}" for name, value in options.items())
         has = f"Its options are {', '.join(known)}" if known else "It has no options"
-        raise InvalidOptionError(
-            f"{subject} cannot be made with the options {short_repr(options)}: {error}. {has}."
-        ) from error
+        raise InvalidOptionError(f"{subject} cannot be made with the options {given}: {error}. {has}.") from error
 
 
 def checked_positive(name: str, value: float) -> float:

@@ -18,7 +18,7 @@ from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
 from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.tasks import Task
-from shard_gym.topology import Topology
+from shard_gym.topology import Cluster, Topology
 
 SAME = 1e-9
 """Devices whose times differ by less than this share are equally slow."""
@@ -227,14 +227,20 @@ def best_moves(
         if not targets.size:
             continue
         # A maximum cannot be subtracted, so the loads of the source are computed from those that stay.
-        staying = np.setdiff1d(np.flatnonzero(devices == source), [one])
-        tried = np.repeat(device_loads[None], targets.size, axis=0)
-        tried[:, source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]
-        tried[np.arange(targets.size), targets] = model.add(device_loads[targets], loads[one])
-        _, costs = model.costs(tried, cluster)
+        staying, without = np.setdiff1d(np.flatnonzero(devices == source), [one]), device_loads.copy()
+        without[source] = model.reduce(loads[staying], np.zeros(staying.size, np.int64), 1)[0]
+        costs = _costs_with(model, cluster, without, targets, loads[one])
         best = int(costs.argmin())
         moves.append(Move(int(one), int(source), int(targets[best]), cost_ms - float(costs[best])))
     return tuple(sorted(moves, key=lambda move: -move.gain_ms))
+
+
+def _costs_with(
+    model: AdditiveCostModel, cluster: Cluster, device_loads: FloatArray, targets: NDArray[np.int64], loads: FloatArray
+) -> FloatArray:
+    """(M,) ms, the costs with one more shard of (K,) `loads` on each of M devices, where they hold `device_loads`."""
+    own_phases, new = model.device_phases(device_loads), model.add(device_loads[targets], loads)
+    return model.costs_with_one(cluster, device_loads, own_phases, targets, new)[1]
 
 
 def _splits(
@@ -260,9 +266,7 @@ def _splits(
             found.append(Split(table, None, None))
             continue
         rest = model.reduce(loads[others], shards[others, 1], count)
-        tried = np.repeat(rest[None], fits.size, axis=0)
-        tried[np.arange(fits.size), fits] = model.add(rest[fits], its_loads)
-        costs = model.costs(tried, topology.cluster())[1]
+        costs = _costs_with(model, topology.cluster(), rest, fits, its_loads)
         best = int(costs.argmin())
         found.append(Split(table, float(costs[best]) - cost_ms, int(fits[best])))
     return tuple(sorted(found, key=lambda one: -np.inf if one.gain_ms is None else one.gain_ms, reverse=True))

@@ -148,7 +148,7 @@ def usable_bytes(memory_bytes: int, reserve: float = RESERVE, name: str = "reser
     Raises:
         InvalidOptionError: the reserve is no such share, or leaves no byte.
     """
-    usable = int((1.0 - reserve) * memory_bytes) if is_not_negative(reserve) else 0
+    usable = int((1.0 - reserve) * memory_bytes) if is_not_negative(reserve) and reserve < 1 else 0
     if usable < 1:
         raise InvalidOptionError(
             f"{name} must be a share of a device's memory of at least 0 and below 1, such as {RESERVE}, "

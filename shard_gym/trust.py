@@ -26,6 +26,7 @@ from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.sharding import ShardingPlan, check_plan
 from shard_gym.tables import MAX_BYTES, Tables
 from shard_gym.topology import Topology
+from shard_gym.workload import Workload
 
 EVIDENCE = Path(shard_gym.cost_models.__file__).parent / "evidence"
 
@@ -51,6 +52,10 @@ class Evidence:
     worst_factor: float  #: the largest factor between such a prediction and a measurement, either way
     fitted_error: float  #: of the constants in the package, which were fitted to them, too
     note: str  #: what limits them, a clause; empty if nothing does
+
+
+OPTIMIZERS, WEIGHT_DTYPES = ("rowwise_adagrad", "sgd"), ("fp16", "fp32")
+"""Of the measurements; those with Adam are compared on docs/cost-model.md, and counted nowhere."""
 
 
 def evidence(hardware: str, phase: str) -> Evidence | None:
@@ -85,10 +90,11 @@ def hardware_of(topology: Topology) -> str | None:
     return next((name for name, profile in PROFILES.items() if profile.device == topology.device), None)
 
 
-def evidence_on(topology: Topology) -> dict[str, Evidence | None]:
+def evidence_on(topology: Topology, workload: Workload | None = None) -> dict[str, Evidence | None]:
     """The evidence on these devices by phase, without links that the topology does not have.
 
-    Devices of no profile have none, nor have other links than those of the profile.
+    Devices of no profile have none, nor have other links than those of the profile, nor the backward of an optimizer
+    that is in none of the measurements (`OPTIMIZERS`), nor computation with weights in BF16.
     """
     hardware = hardware_of(topology)
     wanted = dict(zip(PHASES, (True, True, topology.num_devices > 1, topology.num_hosts > 1), strict=True))
@@ -96,7 +102,14 @@ def evidence_on(topology: Topology) -> dict[str, Evidence | None]:
     for phase in (phase for phase, exists in wanted.items() if exists):
         own = hardware is not None and (phase in PHASES[:2] or PROFILES[hardware].links == topology.links)
         found[phase] = evidence(hardware, phase) if own and hardware else None
+    if workload is not None and not is_measured(workload):
+        found |= dict.fromkeys(PHASES[:2] if workload.weight_dtype not in WEIGHT_DTYPES else ["backward"])
     return found
+
+
+def is_measured(workload: Workload) -> bool:
+    """Whether measurements that are counted have these weights and this optimizer."""
+    return workload.optimizer in OPTIMIZERS and workload.weight_dtype in WEIGHT_DTYPES
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,10 @@ class Workload:
         object.__setattr__(self, "batch_size", int(self.batch_size))
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_STATES)):
             if getattr(self, name) not in list(known):
-                raise InvalidTablesError(f"{name} must be one of {sorted(known)}, not {getattr(self, name)!r}.")
+                given = getattr(self, name)
+                raise InvalidTablesError(
+                    f"The {name.replace('_', ' ')} must be one of {', '.join(sorted(known))}, not {short_repr(given)}."
+                )
 
     @property
     def weight_bytes(self) -> int:

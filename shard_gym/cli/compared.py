@@ -18,7 +18,6 @@ from shard_gym.comparison import Comparison, Totals
 from shard_gym.cost_models import PHASES
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
-from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
 from shard_gym.sharding.text import brief_sharding
@@ -31,17 +30,15 @@ TORCHREC = "torchrec"
 MAX_CHANGES = 8  # the most changed tables that are printed: those that move most bytes
 
 
-def plan_of(given: str, own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan:
-    """The plan that --compare names: that of a file, or of TorchRec's planner.
+def torchrec_plan(own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan:
+    """The default plan of TorchRec's planner.
 
     Args:
         make: makes an agent from its name.
 
     Raises:
-        NoPlacementFoundError: TorchRec's planner finds none; `plan_of_file` has the other errors.
+        NoPlacementFoundError: the planner finds none.
     """
-    if given != TORCHREC:
-        return plan_of_file(given, own.tables, own.topology)
     try:
         answer = planned(own, TORCHREC, make).answer
     except NoPlacementFoundError as error:

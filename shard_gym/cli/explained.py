@@ -95,7 +95,7 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
             grid.add_row(name, f"{format_ms(value)} ms", change)
     console.print()
     console.print(grid)
-    print_evidence(console, explanation.task.topology, explanation.cost_model)
+    print_evidence(console, explanation.task.topology, explanation.cost_model, explanation.task.tables.workload)
 
 
 def _print_splits(console: Console, explanation: Explanation) -> None:

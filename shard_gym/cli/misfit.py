@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.sharding.plan import has_equal_blocks
 from shard_gym.tables import Tables
@@ -19,7 +20,8 @@ SMALLER = (
 
 MATTERS = 0.1  # the share of the missing bytes from which savings are worth a sentence
 STEP = 1.05  # between numbers of devices that are tried, where they are many
-LARGE = (1.0, 0.25, 0.05)  # shares of a device from which tables are in row blocks
+LARGE = (1.0, 0.25, 0.05)  # shares of a device from which tables are split
+MAX_SHARDS = 8  # column shards of a table at most, as of plan-search
 
 
 def missing_bytes(tables: Tables, topology: Topology) -> int:
@@ -75,7 +77,7 @@ def _savings(tables: Tables, missing: int) -> list[str]:
 def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
     """A number of devices like these, more than there are, for which a plan is known to fit; None if none was found.
 
-    The plans that are tried have large tables in row blocks, and the others packed by bytes.
+    The plans that are tried have large tables in row blocks or in column shards, and the others packed by bytes.
     """
     room = int(topology.memory_cap_bytes.max())
     count = max(topology.num_devices + 1, -(-_needed(tables) // room))
@@ -87,14 +89,28 @@ def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
 
 
 def _fits(tables: Tables, num_devices: int, room: int, large: float) -> bool:
-    """Whether a plan fits whose tables above the share `large` of `room` are in row blocks."""
+    """Whether a plan fits whose tables above the share `large` of `room` are in row blocks, or in column shards."""
     whole = whole_table_bytes(tables)
     spread = whole > large * room
-    if not has_equal_blocks(tables.num_embeddings[spread], num_devices).all():
-        return False
-    used = np.full(num_devices, row_block_bytes(tables, num_devices)[spread].sum())
-    if used[0] > room:
-        return False
-    for one in np.sort(whole[~spread])[::-1]:
-        used[used.argmin()] += one
+    if has_equal_blocks(tables.num_embeddings[spread], num_devices).all():
+        blocks = int(row_block_bytes(tables, num_devices)[spread].sum())
+        if blocks <= room and _packed(whole[~spread], num_devices, room - blocks):
+            return True
+    return _packed(_column_parts(tables, large * room), num_devices, room)
+
+
+def _packed(sizes: NDArray[np.int64], num_devices: int, room: int) -> bool:
+    """Whether parts of these bytes fit where the largest come first, each on the emptiest device."""
+    used = np.zeros(num_devices, np.int64)
+    for size in np.sort(sizes)[::-1]:
+        used[used.argmin()] += size
     return bool(used.max() <= room)
+
+
+def _column_parts(tables: Tables, most_bytes: float) -> NDArray[np.int64]:
+    """(P,) bytes of the parts of all tables, halved by columns until they have `most_bytes`, or as often as can be."""
+    parts, dims = np.ones(len(tables), np.int64), tables.embedding_dim
+    for _ in range(MAX_SHARDS.bit_length() - 1):
+        sizes = whole_table_bytes(tables.with_dims(dims // parts))
+        parts = np.where((sizes > most_bytes) & (dims % (8 * parts) == 0), 2 * parts, parts)
+    return np.repeat(whole_table_bytes(tables.with_dims(dims // parts)), parts)

@@ -61,7 +61,8 @@ class CostModelOptions:
         if given:
             raise InvalidOptionError(
                 f"--{next(iter(given)).replace('_', '-')} says how costs are measured, but the cost model is "
-                f"{self.cost_model!r}. Pass --cost-model measured, or leave it out."
+                f"{self.cost_model!r}. Pass --cost-model measured, or leave it out"
+                + ("; with --lookups it is the batch of the log." if "batch_size" in given else ".")
             )
         return make_cost_model(self.cost_model)
 

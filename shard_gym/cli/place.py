@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.compared import compared_to_json, explained_plan, plan_of, print_comparison, warn_if_over
+from shard_gym.cli.compared import (
+    TORCHREC,
+    compared_to_json,
+    explained_plan,
+    print_comparison,
+    torchrec_plan,
+    warn_if_over,
+)
 from shard_gym.cli.console import errors, output
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.lookups import Lookups, with_lookups
@@ -31,6 +38,7 @@ from shard_gym.comparison import Comparison
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
+from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
@@ -96,10 +104,11 @@ def place(
     profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)
-    old = None
-    if compare is not None:
-        old = explained_plan(own, plan_of(compare, own, lambda name: placing_agent(name, cost, model, seed)))
+    given = None if compare in (None, TORCHREC) else plan_of_file(compare, loaded, own.topology)  # before the work
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
+    if compare == TORCHREC:
+        given = torchrec_plan(own, lambda name: placing_agent(name, cost, model, seed))
+    old = None if given is None else explained_plan(own, given)
     bound = None if plan.lowered else proven_bound(plan.agent, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
     content = answer_to_json(explanation, plan.name)

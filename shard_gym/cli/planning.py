@@ -14,6 +14,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
 from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import (
     InvalidOptionError,
@@ -104,7 +105,10 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
     why_split = too_large or _too_few(own)
     if not why_split:
         try:
-            return _within_room(own, WHOLE, make(WHOLE))
+            placed = _within_room(own, WHOLE, make(WHOLE))
+            if isinstance(own.model, ShardingCostModel):
+                warn(f"Whole tables, by {WHOLE}; --agent {SPLITTING} splits some where that costs less.", "dim")
+            return placed
         except NoPlacementFoundError:
             why_split = "no placement of whole tables was found that fits"
     _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")

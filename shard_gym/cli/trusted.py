@@ -18,18 +18,22 @@ from shard_gym.pools import RowPopularity, load_pool
 from shard_gym.sharding import ShardingPlan, plan_of_placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
-from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, robustness
+from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, is_measured, robustness
+from shard_gym.workload import Workload
+
+EQUAL = 0.005
+"""Plans cost the same where they differ by less, whatever is assumed."""
 
 BASELINE = "lookup-greedy"
 """The agent whose placement stands beside a new plan where the user names no other: it takes milliseconds."""
 
 
-def print_evidence(console: Console, topology: Topology, cost_model: str) -> None:
+def print_evidence(console: Console, topology: Topology, cost_model: str, workload: Workload | None = None) -> None:
     """Print how far the cost model with this fingerprint is from measurements on these devices."""
-    console.print(sentence(f"\n{evidence_sentence(topology, cost_model)}", "dim"))
+    console.print(sentence(f"\n{evidence_sentence(topology, cost_model, workload)}", "dim"))
 
 
-def evidence_sentence(topology: Topology, cost_model: str) -> str:
+def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | None = None) -> str:
     """The mean errors of a cost model on measurements that it was not fitted to, phase by phase."""
     if cost_model.startswith("measured"):
         return "This cost is measured, not estimated."
@@ -38,8 +42,9 @@ def evidence_sentence(topology: Topology, cost_model: str) -> str:
     hardware = hardware_of(topology)
     if hardware is None:
         return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
-    phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology).items())
-    return f"Mean error of the cost model on held-out measurements, {hardware}: {phases}."
+    phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology, workload).items())
+    how = "" if workload is None or is_measured(workload) else f", {workload.weight_dtype}, {workload.optimizer}"
+    return f"Mean error of the cost model on held-out measurements, {hardware}{how}: {phases}."
 
 
 def _phase(phase: str, found: Evidence | None) -> str:
@@ -54,7 +59,7 @@ def evidence_to_json(explanation: Explanation) -> dict[str, Any]:
     """The same as a JSON value: by phase the mean error and the number of measurements, or null; none if unknown."""
     if not is_analytical(explanation.cost_model):
         return {}
-    found = evidence_on(explanation.task.topology)
+    found = evidence_on(explanation.task.topology, explanation.task.tables.workload)
     return {
         "held_out_errors": {
             phase: each and {"mean_error": each.held_out_error, "measurements": each.measurements}
@@ -72,7 +77,14 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
     task = explanation.task
     try:
         placement = make_agent(BASELINE).place(task)
-    except NoPlacementFoundError:  # whole tables do not fit
+    except NoPlacementFoundError:
+        console.print(
+            sentence(
+                f"\n{BASELINE} places whole tables, which do not fit, so no plan stands beside this one: name one with "
+                "--compare.",
+                "dim",
+            )
+        )
         return
     baseline = plan_of_placement(placement, task.tables)
     if baseline != explanation.plan:
@@ -99,13 +111,16 @@ def print_robustness(console: Console, other: ShardingPlan, name: str, explanati
 def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
     """The ratio of the costs of the plan `name` and of the explained one, and its ranges."""
     low, high = found.term_range
+    all_of_them = (low, high, *(found.lookup_range or ()))
+    if max(all_of_them) < 1 + EQUAL and min(all_of_them) > 1 - EQUAL:
+        return f"{name} costs as much as this plan, within {EQUAL:.1%}, whatever nobody measured."
     most = "" if found.most is None else f", most by {ASSUMED[found.most]}"
     parts = [
         f"{name} costs {found.ratio:.2f} times as much as this plan: {low:.2f} to {high:.2f} if what nobody measured "
         f"took no time, or twice as long{most};"
     ]
     if found.lookup_range is None:
-        parts.append("lookups are not varied, as the tables name no law of them.")
+        parts.append("lookups are not varied, as recorded ones follow no law.")
     else:
         least, largest = found.lookup_range
         which = "" if found.remade == num_tables else f" of the {found.remade:,} costliest tables"

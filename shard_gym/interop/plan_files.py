@@ -17,6 +17,7 @@ from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
 from shard_gym.sharding.files import SCHEMA, in_order, read_plan
 from shard_gym.tables import Tables
+from shard_gym.text import counted
 from shard_gym.topology import Topology
 
 NO_CAP = 2**62  # bytes, more than any plan needs
@@ -52,7 +53,7 @@ def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> Shardi
         return _plan_of(value, tables, roomy)
     except ShardGymError as error:
         raise InvalidPlanError(
-            f"{path} is no plan of these tables on {topology.num_devices:,} devices. {error}"
+            f"{path} is no plan of these tables on {counted(topology.num_devices, 'device')}. {error}"
         ) from error
 
 

@@ -182,9 +182,15 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
                 findings += [each for each in differences if each.file.startswith(f"{folder.id}/")]
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)
+                replaced = Path(scratch) / "replaced"
                 if folder.path.exists():
-                    shutil.move(folder.path, Path(scratch) / "replaced")
-                shutil.move(trial.path, folder.path)
+                    shutil.move(folder.path, replaced)
+                try:
+                    shutil.move(trial.path, folder.path)
+                except OSError:
+                    if replaced.exists():
+                        shutil.move(replaced, folder.path)
+                    raise
     except OSError as error:
         raise UnwritablePathError(f"{folder.path} cannot be written: {error.strerror or error}.") from error
     return findings

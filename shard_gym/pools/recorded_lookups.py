@@ -24,6 +24,7 @@ from shard_gym.pools.lookup_counter import Batch, Integers, LookupCounter
 from shard_gym.tables import Tables
 
 MAX_LOOKUPS = 2**28  # the most that are read of a file, 2 GiB as int64
+MAX_SAMPLES = 2**24  # in an array that may have none of them
 
 _VALUES, _LENGTHS = ".values", ".lengths"
 
@@ -204,6 +205,11 @@ def _of_arrays(path: Path, file: Mapping[str, NDArray[Any]], features: Collectio
                 )
             if feature in values:
                 raise DamagedFileError(f"{path} has {feature!r} twice: as one array, and as values and lengths.")
+            if len(array) > MAX_SAMPLES:
+                raise DamagedFileError(
+                    f"{path} is too large: {len(array):,} samples of {key!r}; the limit is {MAX_SAMPLES:,}. A few "
+                    "batches of samples suffice."
+                )
             values[feature] = array.reshape(-1)
             lengths[feature] = np.full(len(array), array[0].size if len(array) else 0)
         elif feature not in values:

@@ -148,7 +148,7 @@ def test_a_data_set_has_one_layout(run, fake, tmp_path: Path, layout: str, gpus:
         (("--budget", "0m"), "--budget must be a duration"),
         (("--devices", 0), "--devices must be an integer from 1 to 4096"),
         (("--devices", 100_000), "--devices must be an integer from 1 to 4096, not 100000"),
-        (("--weight-dtype", ""), "weight_dtype must be one of"),
+        (("--weight-dtype", ""), "weight dtype must be one of"),
         (("--optimizer", ""), "optimizer must be one of"),
         (("--iterations", 0), "--iterations must be an integer of at least 1"),
         (("--repeat-every", -1), "--repeat-every must be an integer of at least 0"),
@@ -156,7 +156,7 @@ def test_a_data_set_has_one_layout(run, fake, tmp_path: Path, layout: str, gpus:
         (("--count", 0), "count must be an integer of at least 1"),
         (("--batch-size", 0), "batch_size must be an integer from 1 to"),
         (("--profile", "h300"), "There is no hardware profile named 'h300'"),
-        (("--weight-dtype", "int8"), "weight_dtype must be one of"),
+        (("--weight-dtype", "int8"), "weight dtype must be one of"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(

@@ -78,7 +78,7 @@ def test_tables_without_dims_need_one(run) -> None:
         ({"num-devices": 100_000}, "has 24 tables: the other devices would stay empty. Give at most 24."),
         ({"memory-cap-gib": 0.01}, "and 4 devices (A100-SXM4-80GB) have 40.96 MiB for both: 4.44 GiB are missing."),
         ({"embedding-dim": 16}, "have embedding dims of their own"),
-        ({"weight-dtype": "fp64"}, "weight_dtype must be one of"),
+        ({"weight-dtype": "fp64"}, "weight dtype must be one of"),
     ],
 )
 def test_what_cannot_be_placed_is_a_sentence(run, file: Path, options: dict[str, object], says: str) -> None:

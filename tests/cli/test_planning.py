@@ -241,6 +241,7 @@ def test_a_reserve_lowers_what_tables_may_take(run: Any, file: Callable[..., Pat
             "--reserve must be a share of a device's memory of at least 0 and below 1, such as 0.15, not 1.0",
         ),
         ({"reserve": "nan"}, "--reserve must be a share of a device's memory"),
+        ({"reserve": "1e300"}, "--reserve must be a share of a device's memory"),
         ({"reserve": "-0.1"}, "--reserve must be a share of a device's memory"),
         ({"reserve": 0.2, "memory_cap_gib": 3}, "Give one of them."),
     ],

@@ -62,6 +62,24 @@ def test_the_sentence_of_each_hardware_names_what_is_measured() -> None:
     )
 
 
+def test_nothing_is_claimed_of_optimizers_and_weights_that_were_not_measured() -> None:
+    topology = hardware_profile("h100-dgx").topology(4)
+    said = evidence_sentence(topology, "analytical-v2", Workload(8, "fp32", "adam"))
+    assert "h100-dgx, fp32, adam: forward 14% of 10" in said
+    assert "backward not measured" in said
+    said = evidence_sentence(topology, "analytical-v2", Workload(8, "bf16", "sgd"))
+    assert "h100-dgx, bf16, sgd: forward not measured; backward not measured; links inside hosts 3%" in said
+    own = evidence_sentence(topology, "analytical-v2", Workload(8, "fp16", "sgd"))
+    assert own == evidence_sentence(topology, "analytical-v2")
+
+
+def test_equal_plans_are_told_in_few_words() -> None:
+    found = Robustness(1.001, {"sort": (0.999, 1.002)}, (1.0, 1.001), (1.0, 1.002), 3)
+    assert robustness_sentence(found, "old.json", 3) == (
+        "old.json costs as much as this plan, within 0.5%, whatever nobody measured."
+    )
+
+
 def test_other_costs_have_other_evidence() -> None:
     profile = hardware_profile("a100-dgx")
     assert evidence_sentence(profile.topology(4), "measured-v2-parallel-12") == "This cost is measured, not estimated."

@@ -198,6 +198,9 @@ def test_files_that_unpack_to_too_much_are_refused_before_they_are_read(
     monkeypatch.setattr(recorded_lookups, "MAX_LOOKUPS", 1000)
     np.savez_compressed(tmp_path / "bomb.npz", f=np.zeros(10**6, np.int64))
     assert (tmp_path / "bomb.npz").stat().st_size < 10_000
+    np.savez(tmp_path / "empty.npz", f=np.zeros((2**24 + 1, 0), np.int64))
+    with pytest.raises(DamagedFileError, match="too large: 16,777,217 samples of 'f'; the limit is 16,777,216"):
+        lookups_of_file(tmp_path / "empty.npz")
     monkeypatch.setattr(np, "load", None)
     with pytest.raises(DamagedFileError, match="it unpacks to 8,000,128 bytes; the limit is 8,000"):
         lookups_of_file(tmp_path / "bomb.npz")
