@@ -13,6 +13,8 @@ from shard_gym.text import counted, format_change, format_gib, format_ms
 
 CRITICAL = "bold yellow"
 
+WIDE = 100  # columns of a window where names and parts of tables have room beside hosts
+NAME_END = 8  # characters at the end of a name that are shown where they have not
 MAX_SPLITS = 8  # the most split tables that are printed: those that gain most
 MIN_GAIN_MS = 1e-9  # a move that gains less is rounding error
 
@@ -57,7 +59,8 @@ def _print_devices(console: Console, explanation: Explanation, count: int, named
         used, cap = explanation.memory_used[device], caps[device]
         memory = Text(f"{format_gib(used)}/{format_gib(cap)}", FAILED if used > cap else "")
         own = explanation.shards_on(device)
-        costliest = [_named(explanation, own[:named].tolist())] if named else []
+        narrow = bool(hosts) and console.width < WIDE
+        costliest = [_named(explanation, own[:named].tolist(), narrow)] if named else []
         table.add_row(str(device), *hosts[device : device + 1], *phases, memory, str(len(own)), *costliest)
     print_table(console, table)
     console.print(sentence("* the other devices wait for this one in this phase", "dim"))
@@ -66,11 +69,17 @@ def _print_devices(console: Console, explanation: Explanation, count: int, named
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the most loaded; {left} left out.", "dim"))
 
 
-def _named(explanation: Explanation, shards: list[int]) -> Text:
-    lines = (f"{format_ms(explanation.single_shard_ms[shard])} {_label(explanation, shard)}" for shard in shards)
+def _named(explanation: Explanation, shards: list[int], narrow: bool) -> Text:
+    label = _end_of_name if narrow else _label
+    lines = (f"{format_ms(explanation.single_shard_ms[shard])} {label(explanation, shard)}" for shard in shards)
     text = sentence("\n".join(lines))
     text.no_wrap = True
     return text
+
+
+def _end_of_name(explanation: Explanation, shard: int) -> str:
+    name = explanation.task.tables.names[int(explanation.shards[shard, 0])]
+    return name if len(name) <= NAME_END else f"…{name[1 - NAME_END :]}"
 
 
 def _label(explanation: Explanation, shard: int) -> str:

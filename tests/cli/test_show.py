@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,13 @@ def test_the_best_known_cost_stands_beside_the_cost(run, tmp_path: Path, monkeyp
     suite = load_suite("dlrm-40x8")
     best_known.write_best_known([suite], {TASK.name: EXPLANATION.devices}, MODEL, "")
     assert rows(run(*ARGS).out)["best"][2:] == [format_ms(EXPLANATION.total_ms), "ms", "this", "placement", "+0.0%"]
+
+
+def test_beside_hosts_tables_are_told_apart_in_80_columns(run) -> None:
+    suite = ("show", "--suite", "shard-generalize", "--task", 3, "--agent", "hugectr", "--moves", 0)
+    for columns, name in ((80, r"\d\.\d+ …ble_\d{3}"), (110, r"\d\.\d+ table_\d{3} rows 1/9")):
+        out = run.ok(*suite, columns=columns).out
+        assert len(set(re.findall(f"{name}$", out, re.MULTILINE))) > 1
 
 
 def test_with_many_devices_the_critical_ones_are_shown(run) -> None:
