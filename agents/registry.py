@@ -36,6 +36,7 @@ class AgentEntry:
         checkpoints: of an agent that ships trained, the import path of the table of its files by hardware profile.
         tuned: of an agent whose options are tuned on training tasks, the import path of a function of its name and a
             suite that returns those options.
+        about: what it is, in 45 characters at most, for lists.
     """
 
     maker: Callable[..., Any] | str
@@ -45,6 +46,7 @@ class AgentEntry:
     listed: bool = True
     checkpoints: str = ""
     tuned: str = ""
+    about: str = ""
 
     def load(self) -> Callable[..., Any]:
         """The maker."""
@@ -95,28 +97,72 @@ def _replanner(name: str, suite: str | None = None, **settings: Any) -> Agent:
 
 
 _TUNED = "shard_gym.agents.replanning.tuning:tuned_settings"
-_REPLANNERS = (
-    *("never", "every", "threshold", "ski-last-hour", "ski-last-day", "ski-three-days", "ski-next-half-day"),
-    *("page-hinkley", "adwin", "kswin", "seasonal", "ridge"),
-)
+_REPLANNERS = {
+    "never": "keeps its plan",
+    "every": "a plan every so many hours",
+    "threshold": "a plan when the last hour cost too much",
+    "ski-last-hour": "ski rental; plans for the last hour",
+    "ski-last-day": "ski rental; plans for the last day",
+    "ski-three-days": "ski rental; plans for the last three days",
+    "ski-next-half-day": "ski rental; plans for the next half day",
+    "page-hinkley": "a plan after a change, by Page-Hinkley's test",
+    "adwin": "a plan after a change, by ADWIN",
+    "kswin": "a plan after a change, by KSWIN",
+    "seasonal": "forecasts that tomorrow is as yesterday",
+    "ridge": "forecasts by a ridge regression",
+}
+
+_SCORES = ("bytes", "columns", "values read", "values read times log of rows")
 
 AGENTS: dict[str, AgentEntry] = {
-    "random": AgentEntry("shard_gym.agents.heuristics:RandomAgent", stochastic=True),
-    **{name: AgentEntry(partial(GreedyAgent, name, score)) for name, score in PAPER_SCORES.items()},
-    "lane-greedy": AgentEntry("shard_gym.agents.heuristics:LaneGreedyAgent"),
-    "cost-greedy": AgentEntry("shard_gym.agents.heuristics:CostGreedyAgent", asks="costs"),
-    "local-search": AgentEntry("shard_gym.agents.search:LocalSearchAgent", stochastic=True, asks="answers"),
+    "random": AgentEntry("shard_gym.agents.heuristics:RandomAgent", stochastic=True, about="random devices"),
+    **{
+        name: AgentEntry(partial(GreedyAgent, name, score), about=f"greedy, by {by}")
+        for (name, score), by in zip(PAPER_SCORES.items(), _SCORES, strict=True)
+    },
+    "lane-greedy": AgentEntry(
+        "shard_gym.agents.heuristics:LaneGreedyAgent", about="greedy, keeps wide tables together"
+    ),
+    "cost-greedy": AgentEntry(
+        "shard_gym.agents.heuristics:CostGreedyAgent", asks="costs", about="greedy, by the cost model"
+    ),
+    "local-search": AgentEntry(
+        "shard_gym.agents.search:LocalSearchAgent",
+        stochastic=True,
+        asks="answers",
+        about="the search of plan-search for whole tables",
+    ),
     "dreamshard": AgentEntry(
         "shard_gym.agents.dreamshard.pretrained:PretrainedDreamShard",
         stochastic=True,
         checkpoints="shard_gym.agents.dreamshard.pretrained:PRETRAINED",
+        about="DreamShard, trained for its hardware",
     ),
-    "exact": AgentEntry("shard_gym.agents.exact:ExactAgent", stochastic=True, asks="answers", listed=False),
-    "plan-search": AgentEntry("shard_gym.agents.plan_search:PlanSearchAgent", SHARDING, True, "answers"),
-    "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING),
-    "torchrec": AgentEntry("shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING),
-    "torchrec-tuned": AgentEntry("shard_gym.agents.torchrec_planner:TunedTorchRecAgent", SHARDING),
-    **{name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED) for name in _REPLANNERS},
+    "exact": AgentEntry(
+        "shard_gym.agents.exact:ExactAgent",
+        stochastic=True,
+        asks="answers",
+        listed=False,
+        about="the best placement of few tables, by CP-SAT",
+    ),
+    "plan-search": AgentEntry(
+        "shard_gym.agents.plan_search:PlanSearchAgent",
+        SHARDING,
+        stochastic=True,
+        asks="answers",
+        about="rebuilds and descends from greedy starts",
+    ),
+    "hugectr": AgentEntry("shard_gym.agents.hugectr:HugeCTRAgent", SHARDING, about="the planner of HugeCTR's sample"),
+    "torchrec": AgentEntry(
+        "shard_gym.agents.torchrec_planner:TorchRecAgent", SHARDING, about="TorchRec's planner as it ships"
+    ),
+    "torchrec-tuned": AgentEntry(
+        "shard_gym.agents.torchrec_planner:TunedTorchRecAgent", SHARDING, about="TorchRec's planner with tuned settings"
+    ),
+    **{
+        name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED, about=about)
+        for name, about in _REPLANNERS.items()
+    },
 }
 """By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
 

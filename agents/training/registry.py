@@ -40,6 +40,7 @@ class LearnerEntry(NamedTuple):
         problems: names of the problems that it learns.
         asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
         others: the agents of this name for other problems.
+        about: what it is, in 45 characters at most, for lists.
     """
 
     learner: str
@@ -48,6 +49,7 @@ class LearnerEntry(NamedTuple):
     problems: tuple[str, ...] = ("placement", "sharding")
     asks: str = "nothing"
     others: tuple[LearnerEntry, ...] = ()
+    about: str = ""
 
     def of_problem(self, problem: str) -> LearnerEntry:
         """The agent of this name for a problem; this one if there is none."""
@@ -64,6 +66,7 @@ _REPLANNING = LearnerEntry(
     "shard_gym.agents.replanning.ppo:load_policy",
     "sb3",
     ("replanning",),
+    about="PPO with a memory, of sb3-contrib",
 )
 _SB3 = LearnerEntry(
     "shard_gym.agents.sb3.learner:Sb3Learner", "shard_gym.agents.sb3.agent:load_policy", "sb3", asks="costs"
@@ -72,27 +75,41 @@ _SB3 = LearnerEntry(
 
 LEARNERS: dict[str, LearnerEntry] = {
     "dreamshard": LearnerEntry(
-        "shard_gym.agents.dreamshard.learner:DreamShardLearner", "shard_gym.agents.dreamshard.agent:load_dreamshard"
+        "shard_gym.agents.dreamshard.learner:DreamShardLearner",
+        "shard_gym.agents.dreamshard.agent:load_dreamshard",
+        about="DreamShard, a search under learned costs",
     ),
-    "rnn": LearnerEntry("shard_gym.agents.rnn.learner:RnnLearner", "shard_gym.agents.rnn.agent:load_rnn"),
+    "rnn": LearnerEntry(
+        "shard_gym.agents.rnn.learner:RnnLearner",
+        "shard_gym.agents.rnn.agent:load_rnn",
+        about="the RNN baseline of DreamShard's paper",
+    ),
     "attention": LearnerEntry(
-        "shard_gym.agents.attention.learner:AttentionLearner", "shard_gym.agents.attention.agent:load_attention"
+        "shard_gym.agents.attention.learner:AttentionLearner",
+        "shard_gym.agents.attention.agent:load_attention",
+        about="an attention policy, by POMO's REINFORCE",
     ),
     "autoshard": LearnerEntry(
         "shard_gym.agents.autoshard.learner:AutoShardLearner",
         "shard_gym.agents.autoshard.agent:load_autoshard",
         problems=("placement",),
+        about="AutoShard, an LSTM policy",
     ),
     "surco": LearnerEntry(
         "shard_gym.agents.surco.learner:SurCoLearner",
         "shard_gym.agents.surco.agent:load_surco",
         problems=("placement",),
+        about="SurCo, an assignment under learned prices",
     ),
     "neuroshard": LearnerEntry(
-        "shard_gym.agents.neuroshard.learner:NeuroShardLearner", "shard_gym.agents.neuroshard.agent:load_neuroshard"
+        "shard_gym.agents.neuroshard.learner:NeuroShardLearner",
+        "shard_gym.agents.neuroshard.agent:load_neuroshard",
+        about="NeuroShard, a search under learned costs",
     ),
-    **dict.fromkeys(("ppo", "maskable-ppo"), _SB3._replace(others=(_REPLANNING,))),
-    **dict.fromkeys(("a2c", "dqn"), _SB3),
+    "ppo": _SB3._replace(others=(_REPLANNING,), about="PPO of Stable-Baselines3"),
+    "maskable-ppo": _SB3._replace(others=(_REPLANNING,), about="PPO with masks, of sb3-contrib"),
+    "a2c": _SB3._replace(about="A2C of Stable-Baselines3"),
+    "dqn": _SB3._replace(about="DQN of Stable-Baselines3"),
     "recurrent-ppo": _REPLANNING,
 }
 """All learned agents, by name; add yours with `LEARNERS["name"] = LearnerEntry(...)`."""

@@ -19,8 +19,10 @@ from shard_gym.agents.options import (
     trained_options,
     training_options,
 )
+from shard_gym.agents.registry import REPLANNING, AgentEntry
 from shard_gym.agents.training import LEARNERS
-from shard_gym.cli.console import heading, new_table, output, print_table, sentence
+from shard_gym.agents.training.registry import LearnerEntry
+from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
 from shard_gym.cli.named_agents import ORACLE
 from shard_gym.errors import InvalidOptionError, MissingExtraError, unknown_name
 from shard_gym.problems import PROBLEMS
@@ -29,6 +31,9 @@ from shard_gym.sharding import SHARDING_TYPES
 READY = "{problem}, without training: --agent NAME --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
 TRAINED = "Once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"
 TRAINING = "Are trained first: shard-gym train --agent NAME --option KEY=VALUE"
+
+LEAGUE = {"nothing": "zero-query", "costs": "guided", "answers": "search"}
+"""The league of an agent by what it asks of the cost model (see `AgentEntry`)."""
 
 
 def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()) -> None:
@@ -64,29 +69,41 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
 
 
 def _print_all(console: Console) -> None:
-    """Every agent on a line of its own, by what it answers and whether it is trained first."""
-    groups = {
-        f"{problem.capitalize()}, without training": [
-            (each, about_agent(each)) for each, entry in AGENTS.items() if entry.problems[0] == problem
-        ]
-        for problem in PROBLEMS
-    }
-    groups["Trained first"] = [(each, _learned(each)) for each in LEARNERS]
-    width = max(len(name) for listed in groups.values() for name, _ in listed)
+    """Every agent on a line of its own: its name, its league, and what it is."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for name, entry in AGENTS.items():
+        listing = name, _league(entry), entry.about or about_agent(name)
+        groups.setdefault(f"{entry.problems[0].capitalize()}, without training", []).append(listing)
+    for name, learner in LEARNERS.items():
+        problems = " and ".join(learner.all_problems).replace(" and ", ", ", max(0, len(learner.all_problems) - 2))
+        groups.setdefault(f"{problems.capitalize()}, trained first", []).append(
+            (name, _league(learner), _learned(name))
+        )
+    width = max(len(name) for listed in groups.values() for name, *_ in listed)
     for title, listed in groups.items():
-        heading(console, f"{title}\n")
-        for name, about in listed:
-            line = Text.assemble((f"  {name:<{width}}", "cyan"), f"  {about}")
-            console.print(line, no_wrap=True, overflow="ellipsis")
+        heading(console, title)
+        for name, league, about in listed:
+            line = Text.assemble(
+                (f"  {name:<{width}}  ", "cyan"), f"{league:<{len(LEAGUE['nothing'])}}  " * bool(league)
+            )
+            console.print(line.append(about), no_wrap=True, overflow="ellipsis")
         console.print()
-    console.print(sentence("Options of an agent: shard-gym agents NAME", "dim"))
+    say(
+        "The second column is the league of the leaderboards: what an agent asks of the cost model while it answers. "
+        "Options of an agent: shard-gym agents NAME",
+        "dim",
+    )
+
+
+def _league(entry: AgentEntry | LearnerEntry) -> str:
+    """The league of an agent; none for replanning, which has no leagues."""
+    return "" if entry.problems == REPLANNING else LEAGUE[entry.asks]
 
 
 def _learned(name: str) -> str:
-    """What a learner learns, and what it is; of one whose packages are missing, which."""
-    problems = ", ".join(LEARNERS[name].all_problems)
+    """What a learner is; of one whose packages are missing, which."""
     try:
-        return f"{problems}: {about_learner(name)}"
+        return LEARNERS[name].about or about_learner(name)
     except MissingExtraError as error:
         return str(error)
 

@@ -30,19 +30,17 @@ TORCHREC = "torchrec"
 MAX_CHANGES = 8  # the most changed tables that are printed: those that move most bytes
 
 
-def torchrec_plan(own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan:
-    """The default plan of TorchRec's planner.
+def torchrec_plan(own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan | None:
+    """The default plan of TorchRec's planner; None, and a line that says why, if it finds none.
 
     Args:
         make: makes an agent from its name.
-
-    Raises:
-        NoPlacementFoundError: the planner finds none.
     """
     try:
         answer = planned(own, TORCHREC, make).answer
     except NoPlacementFoundError as error:
-        raise NoPlacementFoundError(f"{error} Leave out --compare {TORCHREC}.") from error
+        warn(f"There is nothing to compare with. {str(error).splitlines()[0]}")
+        return None
     assert isinstance(answer, ShardingPlan)
     return answer
 

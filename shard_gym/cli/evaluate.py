@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -99,7 +99,8 @@ def evaluate(
         raise type(error)(f"{error} {kept}".strip()) from error
     shown = [evaluations[label] for label in labels.values()]
     console = output()
-    print_evaluations(console, shown, evaluations[reference], best_known_costs(whole, model), problem)
+    rivals = [label for name, label in labels.items() if name in AGENTS and len(labels) > 1]
+    print_evaluations(console, shown, evaluations[reference], best_known_costs(whole, model), problem, rivals)
     if out is not None:
         written = [replace(evaluations[label], agent=name).to_json() for name, label in labels.items()]
         write_json(out, written[0] if len(written) == 1 else written)
@@ -132,7 +133,7 @@ def print_evaluations(
 ) -> None:
     """Print a table of all agents, the cheapest first, and their failures below it; no column without a value.
 
-    Those of `rivals`, which nobody asked for, are counted only.
+    Those of `rivals`, agents of ShardGym beside others, have a line each.
     """
     count = counted(len(reference.tasks), "task")
     heading(console, f"{reference.suite} {reference.split}, {count}, {reference.cost_model}\n")
@@ -174,13 +175,17 @@ def print_evaluations(
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation], rivals: Collection[str]) -> None:
-    for evaluation in evaluations:
+    own_first = sorted(evaluations, key=lambda each: each.agent in rivals)
+    for evaluation in own_first:
         failed = [result for result in evaluation.tasks if not result.valid]
         if not failed:
             continue
         count = f"{evaluation.agent} failed on {len(failed)} of {counted(len(evaluation.tasks), 'task')}"
         if evaluation.agent in rivals:
-            console.print(sentence(f"\n{count}, each charged with its penalty.", FAILED))
+            line = sentence(" ".join(f"{count}: {failed[0].failure}".split()), FAILED)
+            # A window shows what fits; a file has it whole.
+            cut: Literal["ellipsis", "ignore"] = "ellipsis" if console.is_terminal else "ignore"
+            console.print(line, no_wrap=True, overflow=cut, crop=console.is_terminal)
             continue
         console.print(sentence(f"\n{count}, each charged with its penalty:", FAILED))
         for result in failed[:MAX_FAILURES_SHOWN]:

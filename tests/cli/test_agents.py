@@ -5,13 +5,23 @@ import pytest
 from shard_gym.agents import AGENTS
 from shard_gym.agents.options import placing_options
 from shard_gym.agents.training import LEARNERS, registry
+from shard_gym.leaderboard.leagues import GUIDED, SEARCH, ZERO_QUERY
 
 
 def test_it_lists_every_agent_on_a_line(run) -> None:
+    """Its name, its league as in the leaderboards, and what it is, whole and in no other line."""
     out = run.ok("agents", columns=80).out
-    assert max(map(len, out.splitlines())) <= 80
-    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    lines = [line.split(maxsplit=1) for line in out.splitlines() if line.startswith("  ")]
+    listed = [name for name, _ in lines]
     assert sorted(listed) == sorted([*AGENTS, *LEARNERS])
+    assert "…" not in out
+    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("  "))
+    about = dict(lines)
+    assert about["plan-search"].startswith(f"{SEARCH}  ")
+    assert about["cost-greedy"].startswith(f"{GUIDED}  ")
+    assert about["torchrec"].startswith(f"{ZERO_QUERY}  ")
+    assert about["ridge"] == "forecasts by a ridge regression"
+    assert len(set(about.values())) == len(about)
     assert "Options of an agent: shard-gym agents NAME" in out
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry
+from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import Pool, load_pool, save_pool
@@ -204,6 +205,27 @@ def test_the_plan_of_torchrec_is_asked_for_by_its_name(
     compared = json.loads(place("--compare", "torchrec").out)["compared"]
     assert compared["with"] == "torchrec"
     assert [change["table"] for change in compared["changed_tables"]] == ["c"]
+
+
+def test_a_planner_that_fails_is_told_in_a_line_and_the_new_plan_is_written(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Planner(Agent):
+        name = "torchrec"
+
+        def place(self, task: Task) -> Any:
+            raise NotImplementedError
+
+        def plan(self, task: Task) -> ShardingPlan:
+            raise NoPlacementFoundError("TorchRec's planner found no plan that fits.\nA paragraph follows.")
+
+    monkeypatch.setitem(AGENTS, "torchrec", AgentEntry(Planner))
+    outcome = place("--compare", "torchrec")
+    assert "There is nothing to compare with. TorchRec's planner found no plan that fits.\n" in outcome.err
+    assert "paragraph" not in outcome.err
+    content = json.loads(outcome.out)
+    assert "compared" not in content
+    assert content["cost_ms"] > 0
 
 
 def test_a_plan_that_exceeds_the_memory_is_shown_with_its_excess(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +123,24 @@ def test_failures_are_counted_shown_and_charged_and_the_exit_code_is_0(
     assert record["failures"] == 25
     assert record["tasks"][1]["placement"] is None
     assert record["tasks"][1]["cost_ms"] == penalty_ms(SUITE[1], MODEL)
+
+
+@pytest.mark.usefixtures("_stubborn")
+def test_rivals_that_fail_are_told_in_a_line_each(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a reason of several lines; an agent of the user, and one alone, with the tasks."""
+
+    class Planner(StubbornAgent):
+        def place(self, task: Task) -> Any:
+            raise NoPlacementFoundError(f"No plan of {task.name}.\nA paragraph\nfollows.")
+
+    monkeypatch.setitem(AGENTS, "planner", AgentEntry(lambda: Planner("planner", size_score)))
+    tasks = ("--suite", "dlrm-20x4", "--tasks", 2)
+    out = run.ok("evaluate", "--agent", "planner", "--agent", "stubborn", "--agent", "dim-greedy", *tasks).out
+    assert [line for line in out.splitlines() if "failed on" in line or "paragraph" in line] == [
+        "planner failed on 2 of 2 tasks: No plan of dlrm-20x4/test/0. A paragraph follows.",
+        "stubborn failed on 1 of 2 tasks: I do not like dlrm-20x4/test/1 [red].",
+    ]
+    assert "  dlrm-20x4/test/1: No plan of" in run.ok("evaluate", "--agent", "planner", *tasks).out
 
 
 def test_the_first_tasks_of_a_split_are_evaluated(run, agent_rows, tmp_path: Path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
@@ -28,6 +29,7 @@ from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.envs.replanning.windows import WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.suites import load_suite, suite_names
+from shard_gym.tables import FEATURE_BOUNDS
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks."""
@@ -50,6 +52,12 @@ def documented_arrays(env_class: Any = EmbeddingPlacementEnv) -> dict[str, tuple
     rows = re.findall(r"^\| `(\w+)`( [*+-])? \| \(([^)]*)\) \| (\w+) \|", text, re.MULTILINE)
     assert rows
     return {key: (mark.strip(), shape, dtype) for key, mark, shape, dtype in rows}
+
+
+def documented_ranges(env_class: Any) -> dict[str, tuple[str, str]]:
+    """The least and the largest value of the arrays of a space, by key."""
+    rows = re.findall(r"^\| (\S+) to ([^|]+) \| (.+) \|$", section("Observation Space", env_class), re.MULTILINE)
+    return {key: (low, high) for low, high, keys in rows for key in re.findall(r"`(\w+)`", keys)}
 
 
 @EACH
@@ -166,6 +174,16 @@ def test_the_spaces_and_infos_are_those_documented(env_class: Any, arguments: di
     }
     assert arrays == {key: (part.shape, str(part.dtype)) for key, part in env.observation_space.items()}
     assert arrays == {key: (value.shape, str(value.dtype)) for key, value in obs.items()}
+    ranges = documented_ranges(env_class)
+    boxes = {key: part for key, part in env.observation_space.items() if isinstance(part, spaces.Box)}
+    for key, box in boxes.items():
+        if key in ("current_table", "table_features"):
+            low, high = (np.resize(each, box.shape) for each in FEATURE_BOUNDS)
+            assert (box.low == np.minimum(low, 0)).all()
+            assert (box.high == np.maximum(high, 0)).all()
+        else:
+            low, high = (eval(each, {}, sizes) for each in ranges[key])
+            assert ((box.low == low) & (box.high == high)).all()
     infos = documented_infos(env_class)
     if env_class is EmbeddingShardingEnv:
         infos = {**documented_infos(EmbeddingPlacementEnv), "action_mask": ("A,", "int8"), **infos}

@@ -74,6 +74,15 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
     | `assignment` * | (T,) | int16 | device of each table, -1 if it is not placed |
 
+    The bounds of the spaces; all but those of costs are the least and the largest value that can occur:
+
+    | Range | Keys |
+    |---|---|
+    | 0 to 1e9 | `current_table_costs`, `device_costs` |
+    | 0 to 1 | `current_table_shares`, `device_shares`, `device_width`, `device_memory`, `progress` |
+    | -1 to D - 1 | `assignment` |
+    | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+
     ## Starting State
 
     Nothing is placed. The task is drawn uniformly from the suite with the environment's random generator, or chosen

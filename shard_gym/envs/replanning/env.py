@@ -72,6 +72,15 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     | `time` | (5,) | float32 | sine of the hour of the day and of the week, cosine of both; share of the episode |
     | `action_mask` | (A,) | int8 | 1 for a legal action |
 
+    The bounds of the spaces; what has 10,000 as one has no other, and is cut off there:
+
+    | Range | Keys |
+    |---|---|
+    | 0 to 10_000 | `device_costs`, `replayed_costs`, `measured_costs`, `pause`, `device_memory` |
+    | -9 to 9 | `lookup_changes` |
+    | 0 to 14 | `since_plan` |
+    | -1 to 1 | `time` |
+
     `obs["replayed_costs"].reshape(A, W)[1:]` are the costs of the plans that can be made now, 0 where there is none.
     `lookup_changes` compares each window with the one that the plan was made for: W roots of weighted mean squares of
     the logarithms of the tables' ratios, then W logarithms of the ratio of all lookups.

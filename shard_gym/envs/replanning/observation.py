@@ -22,6 +22,7 @@ NUM_WINDOWS = len(WINDOWS)
 
 MAX_NUMBER = 1e4  # the largest number in an observation; larger ones are cut off
 KEPT_DAYS = KEPT * DAYS  # the most days of tasks whose rows are kept
+MAX_CHANGE = 9.0  # of the logarithm of lookups: ln((HIGHEST + MIN_LOOKUPS) / MIN_LOOKUPS) is 8.5
 MIN_LOOKUPS = 0.01  # what is added to lookups before a logarithm, in multiples of the pooling factor
 
 
@@ -57,7 +58,7 @@ class ObservationRows:
         costs = np.zeros((HOURS, self._devices, len(PHASES)))
         costs[:, where] = run.phases_ms / data.reference_ms
         memory = np.zeros(self._devices)
-        memory[where] = run.memory
+        memory[where] = np.minimum(run.memory, MAX_NUMBER)
         rows[:, columns["device_costs"]] = np.minimum(costs.reshape(HOURS, -1), MAX_NUMBER)
         rows[:, columns["device_memory"]] = memory
         rows[:, columns["device_used"]][:, where] = 1.0
@@ -137,9 +138,9 @@ def _space(devices: int, kinds: int) -> spaces.Dict:
             "device_used": spaces.MultiBinary(devices),
             "replayed_costs": numbers((1 + kinds) * NUM_WINDOWS),
             "measured_costs": numbers(INTERVALS_PER_DAY),
-            "lookup_changes": numbers(2 * NUM_WINDOWS, -MAX_NUMBER),
+            "lookup_changes": numbers(2 * NUM_WINDOWS, -MAX_CHANGE, MAX_CHANGE),
             "made_for": spaces.MultiBinary(kinds),
-            "since_plan": numbers(1),
+            "since_plan": numbers(1, 0.0, DAYS),
             "must_plan": spaces.MultiBinary(1),
             "pause": numbers(1),
             "time": numbers(5, -1.0, 1.0),
@@ -157,4 +158,7 @@ def _changes(lookups: NDArray[np.float64], before: NDArray[np.float64]) -> NDArr
     weight = (before + MIN_LOOKUPS) / (before + MIN_LOOKUPS).sum()
     ratios = np.log((lookups + MIN_LOOKUPS) / (before + MIN_LOOKUPS))
     sums = np.log((lookups.sum(axis=-1) + MIN_LOOKUPS) / (before.sum() + MIN_LOOKUPS))
-    return np.concatenate([np.sqrt((ratios**2) @ weight), sums], axis=1)
+    changes = np.concatenate([np.sqrt((ratios**2) @ weight), sums], axis=1)
+    return np.asarray(
+        np.clip(changes, -MAX_CHANGE, MAX_CHANGE)
+    )  # sums of tables that are almost all absent can be beyond

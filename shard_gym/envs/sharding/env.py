@@ -66,6 +66,16 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
     | `assignment` * | (T * U,) | int16 | actions of the shards of each table, as in `placement` (see Information) |
 
+    The bounds of the spaces; all but those of costs are the least and the largest value that can occur:
+
+    | Range | Keys |
+    |---|---|
+    | 0 to 1e9 | `current_table_costs`, `device_costs`, `variant_costs` |
+    | 0 to 1 | `current_table_shares`, `variant_shares`, `device_width`, `device_memory`, `progress` |
+    | 0 to U | `device_shares`, `parts_waiting` |
+    | -1 to A - 1 | `assignment` |
+    | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+
     ## Starting State
 
     As in `EmbeddingPlacementEnv`. Tables may be larger than a device, if the task says so (`Task.splittable`) and the
