@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,10 @@ TORCHREC = "torchrec"
 MAX_CHANGES = 8  # the most changed tables that are printed: those that move most bytes
 
 
-def torchrec_plan(own: OwnModel, make: Callable[[str], Agent]) -> ShardingPlan | None:
-    """The default plan of TorchRec's planner; None, and a line that says why, if it finds none.
-
-    Args:
-        make: makes an agent from its name.
-    """
+def torchrec_plan(own: OwnModel, agent: Agent) -> ShardingPlan | None:
+    """The plan of TorchRec's planner, the `agent`; None, and a line that says why, if it finds none."""
     try:
-        answer = planned(own, TORCHREC, make).answer
+        answer = planned(own, TORCHREC, lambda _: agent).answer
     except NoPlacementFoundError as error:
         warn(f"There is nothing to compare with. {str(error).splitlines()[0]}")
         return None

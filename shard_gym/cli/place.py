@@ -104,10 +104,11 @@ def place(
     profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)
-    given = None if compare in (None, TORCHREC) else plan_of_file(compare, loaded, own.topology)  # before the work
+    given = None if compare in (None, TORCHREC) else plan_of_file(compare, loaded, own.topology)
+    torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
-    if compare == TORCHREC:
-        given = torchrec_plan(own, lambda name: placing_agent(name, cost, model, seed))
+    if torchrec is not None:
+        given = torchrec_plan(own, torchrec)
     old = None if given is None else explained_plan(own, given)
     bound = None if plan.lowered else proven_bound(plan.agent, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)

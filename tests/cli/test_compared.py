@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.errors import NoPlacementFoundError, missing_torchrec
 from shard_gym.explain import explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import Pool, load_pool, save_pool
@@ -187,10 +187,8 @@ def test_plans_that_split_come_back_from_both_forms(
     assert "1 row_wise, 1 column_wise, 1 table_wise" in shown[0]
 
 
-def test_the_plan_of_torchrec_is_asked_for_by_its_name(
-    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the settings that it ships with, whatever the options of the other agent are."""
+def planner_that(monkeypatch: pytest.MonkeyPatch, plans: Callable[[Task], ShardingPlan]) -> None:
+    """Put it in place of TorchRec's planner."""
 
     class Planner(Agent):
         name = "torchrec"
@@ -199,9 +197,16 @@ def test_the_plan_of_torchrec_is_asked_for_by_its_name(
             raise NotImplementedError
 
         def plan(self, task: Task) -> ShardingPlan:
-            return plan_of_placement(OLD, task.tables)
+            return plans(task)
 
     monkeypatch.setitem(AGENTS, "torchrec", AgentEntry(Planner))
+
+
+def test_the_plan_of_torchrec_is_asked_for_by_its_name(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings that it ships with, whatever the options of the other agent are."""
+    planner_that(monkeypatch, lambda task: plan_of_placement(OLD, task.tables))
     compared = json.loads(place("--compare", "torchrec").out)["compared"]
     assert compared["with"] == "torchrec"
     assert [change["table"] for change in compared["changed_tables"]] == ["c"]
@@ -210,22 +215,28 @@ def test_the_plan_of_torchrec_is_asked_for_by_its_name(
 def test_a_planner_that_fails_is_told_in_a_line_and_the_new_plan_is_written(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Planner(Agent):
-        name = "torchrec"
+    def fails(task: Task) -> ShardingPlan:
+        raise NoPlacementFoundError("TorchRec's planner found no plan that fits.\nA paragraph follows.")
 
-        def place(self, task: Task) -> Any:
-            raise NotImplementedError
-
-        def plan(self, task: Task) -> ShardingPlan:
-            raise NoPlacementFoundError("TorchRec's planner found no plan that fits.\nA paragraph follows.")
-
-    monkeypatch.setitem(AGENTS, "torchrec", AgentEntry(Planner))
+    planner_that(monkeypatch, fails)
     outcome = place("--compare", "torchrec")
     assert "There is nothing to compare with. TorchRec's planner found no plan that fits.\n" in outcome.err
     assert "paragraph" not in outcome.err
     content = json.loads(outcome.out)
     assert "compared" not in content
     assert content["cost_ms"] > 0
+
+
+def test_a_comparison_that_cannot_be_made_is_refused_before_the_work(
+    run: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def maker() -> Agent:
+        raise missing_torchrec("The agent")
+
+    monkeypatch.setitem(AGENTS, "torchrec", AgentEntry(maker))
+    monkeypatch.setattr("shard_gym.cli.place.planned", None)
+    for given, says in (("torchrec", "needs the package 'torchrec'"), (tmp_path / "none.json", "none.json")):
+        run.refused(says, "place", "--tables", file, *MODEL, "--compare", given)
 
 
 def test_a_plan_that_exceeds_the_memory_is_shown_with_its_excess(
