@@ -94,7 +94,7 @@ def put_where_cheapest(items: Items, order: Iterable[int], most_devices: int | N
     shortest afterwards is taken.
     """
     model = items.model
-    held = np.zeros((items.num_devices, model.num_loads)) if items.fixed is None else items.fixed.copy()
+    held = np.zeros((items.num_devices, items.loads.shape[1])) if items.fixed is None else items.fixed.copy()
     own_phases = model.device_phases(held)
     many = items.num_devices >= MANY_DEVICES
     costs_with_one = model.costs_with_one if many else partial(AdditiveCostModel.costs_with_one, model)

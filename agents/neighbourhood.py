@@ -75,8 +75,8 @@ class Neighbourhood:
     def __init__(self, items: Items, placement: Placement) -> None:
         self.items = items
         self._model, self._cluster = items.model, items.cluster
-        self._loads = np.concatenate([items.loads, np.zeros((1, self._model.num_loads))])  # NO_TABLE reads the last row
-        self._maxima = items.loads[:, self._model.num_sum_loads :]
+        self._loads = np.concatenate([items.loads, np.zeros((1, items.loads.shape[1]))])  # NO_TABLE reads the last row
+        self._maxima = items.loads[:, self._model.maxima]
         self._ascending = self._maxima.argsort(axis=0).T
         self._memory = np.append(items.memory, 0)  # NO_TABLE reads the last number
         self.set_placement(placement)
@@ -123,9 +123,9 @@ class Neighbourhood:
             self._second[devices[others], column] = self._maxima[ascending[others], column]
         if self.items.fixed is None:
             return
-        fixed = self.items.fixed[:, self._model.num_sum_loads :]
+        fixed = self.items.fixed[:, self._model.maxima]
         np.maximum(self._second, fixed, out=self._second)
-        self._largest[self._device_loads[:, self._model.num_sum_loads :] <= fixed] = NOTHING_THAT_MOVES
+        self._largest[self._device_loads[:, self._model.maxima] <= fixed] = NOTHING_THAT_MOVES
 
     def moves(self, tables: IntArray) -> Moves:
         """Every move of one of `tables`, and every swap of one with a table elsewhere, that fits the memory."""
@@ -159,16 +159,16 @@ class Neighbourhood:
 
     def _without(self, device: IntArray, leaves: IntArray) -> FloatArray:
         """(..., K) loads of `device` after the table `leaves` went; it may be NO_TABLE."""
-        split = self._model.num_sum_loads
         loads = self._device_loads.take(device, axis=0)
-        sums, maxima = loads[..., :split], loads[..., split:]
-        sums -= self._loads.take(leaves, axis=0)[..., :split]
+        maxima = loads[..., self._model.maxima].copy()
+        loads -= self._loads.take(leaves, axis=0)
         if self._count.min() < 2:
             emptied = (self._count[device] == 1) & (leaves != NO_TABLE)
             # Exactly what is fixed there, or 0, where the subtraction leaves a rounding error.
-            sums[emptied] = 0.0 if self.items.fixed is None else self.items.fixed[device[emptied], :split]
+            loads[emptied] = 0.0 if self.items.fixed is None else self.items.fixed[device[emptied]]
         lost = self._largest.take(device, axis=0) == leaves[..., None]  # NO_TABLE where nothing was to lose: stays 0
         np.copyto(maxima, self._second.take(device, axis=0), where=lost)
+        loads[..., self._model.maxima] = maxima
         return loads
 
     def placement_after(self, moves: Moves, which: int) -> Placement:

@@ -39,7 +39,7 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     count = int(classes[options.legal[:, : classes.shape[1]]].max()) + 1
     forms = count * classes.shape[1] + len(options.spreads)
     at_most = min(
-        most_queries // (ROUNDS * (options.model.num_sum_loads + 2)),
+        most_queries // (ROUNDS * (len(options.model.sums(options.loads.shape[-1])) + 2)),
         MAX_NUMBERS // (options.task.num_tables * forms),
     )
     values = [n for n in range(2, devices + 2) if comb(n + count - 2, count - 1) <= at_most]
@@ -69,7 +69,8 @@ class _Prices:
 
     def __init__(self, options: SplitOptions, classes: IntArray, limits: IntArray, dearer: float = 1.0) -> None:
         self._options, self._limits = options, limits
-        task, model, sums = options.task, options.model, options.model.num_sum_loads
+        task, model = options.task, options.model
+        self._sums = sums = model.sums(options.loads.shape[-1])
         devices, groups, levels = task.num_devices, limits.shape[1], options.max_halvings + 1
         ways = {way.variant: number for number, way in enumerate(options.spreads)}  # the last host stands for all
         self._spread = np.array([NOT_SPREAD] * (levels * groups) + [*ways.values()])
@@ -79,7 +80,7 @@ class _Prices:
         self._level = np.where(is_part, variant, 0)
         group = np.where(is_part, np.arange(len(variant)) % groups, 0)
         parts = np.where(is_part, 1 << self._level, 1)
-        loads = np.concatenate([options.loads[:, variant, :sums], options.memory[:, variant, None]], axis=-1)
+        loads = np.concatenate([options.loads[:, variant][..., sums], options.memory[:, variant, None]], axis=-1)
         self._loads = loads * parts[:, None]  # (T, F, K + 1)
         self._alone = model.device_phases(options.loads).sum(axis=-1)[:, variant]  # (T, F)
 
@@ -100,7 +101,7 @@ class _Prices:
         self._legal &= options.memory[:, variant] <= largest[:, None]
         self._legal &= ~(is_part & (self._sizes[:, group] == 0))[:, None]
         legal = options.legal[:, :levels]
-        of_class = [options.loads[:, :levels][legal & (classes >= g)][:, sums:] for g in range(groups)]
+        of_class = [options.loads[:, :levels][legal & (classes >= g)][:, model.maxima] for g in range(groups)]
         self._maxima = np.stack([loads.max(axis=0) for loads in of_class])  # (G, maxima)
 
     def shapes(self, most: int) -> tuple[IntArray, list[tuple[SplitTables, IntArray]]]:
@@ -174,9 +175,8 @@ class _Prices:
     def _phases(self, sums: FloatArray) -> FloatArray:
         """(M, N, D, 4) ms if the devices of a group have the (M, N, G, K) loads."""
         model, every = self._options.model, np.arange(len(self._group))[:, None]
-        loads = np.concatenate(
-            [sums, np.broadcast_to(self._maxima, (*sums.shape[:-1], self._maxima.shape[-1]))], axis=-1
-        )
+        loads = np.empty((*sums.shape[:-1], self._options.loads.shape[-1]))
+        loads[..., self._sums], loads[..., model.maxima] = sums, self._maxima
         phases = model.device_phases(loads)[:, every, self._group]
         model.fill_communication(phases, loads[..., model.shared_loads][:, every, self._group], self._options.cluster)
         return phases

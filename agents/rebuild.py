@@ -140,7 +140,7 @@ class Rebuilder:
 
     def _left(self, stays: NDArray[np.bool_], spread: IntArray) -> tuple[FloatArray, IntArray]:
         """(D, N, K) loads of the devices with what stays, and the (D, N) bytes that they have free."""
-        split, options, sums = self._split, self._options, self._options.model.num_sum_loads
+        split, options, maxima = self._split, self._options, self._options.model.maxima
         fixed, left = split.fixed()
         held, free = np.repeat(fixed[:, None], len(stays), axis=1), np.repeat(left[:, None], len(stays), axis=1)
         for which in np.flatnonzero((spread != split.spread).any(axis=1)).tolist():
@@ -150,9 +150,9 @@ class Rebuilder:
             present, first = np.unique(split.device[order], return_index=True)
             stay, part = stays.T[order], (split.table[order], split.level[order])
             loads = options.loads[part][:, None] * stay[..., None]
-            summed = np.add.reduceat(loads[..., :sums], first, axis=0)
-            largest = np.maximum.reduceat(loads[..., sums:], first, axis=0)
-            held[present] = options.model.add(held[present], np.concatenate([summed, largest], axis=-1))
+            joined = np.add.reduceat(loads, first, axis=0)
+            joined[..., maxima] = np.maximum.reduceat(loads[..., maxima], first, axis=0)
+            held[present] = options.model.add(held[present], joined)
             free[present] -= np.add.reduceat(options.memory[part][:, None] * stay, first, axis=0)
         return held, free
 

@@ -65,7 +65,7 @@ class SplitOptions:
         else:
             self.loads = model.table_loads(task.tables, topology)[:, None]
         parts = self.loads[:, : self.max_halvings + 1]
-        self.part_ms = model.single_table_costs(parts.reshape(-1, model.num_loads), topology).reshape(parts.shape[:2])
+        self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)
         self.spreads: list[Spread] = []
         for variant, name in enumerate(variants.sharding_types):
@@ -83,7 +83,7 @@ class SplitOptions:
     def fixed(self, spread: IntArray) -> tuple[FloatArray, IntArray]:
         """(D, K) loads of the tables that (T,) `spread` puts on many devices, and (D,) bytes that they leave."""
         model, free = self.model, self.task.topology.memory_cap_bytes.copy()
-        fixed = np.zeros((self.task.num_devices, model.num_loads))
+        fixed = np.zeros((self.task.num_devices, self.loads.shape[-1]))
         for number in np.unique(spread[spread != NOT_SPREAD]).tolist():
             _, variant, devices, _ = self.spreads[number]
             tables = np.flatnonzero(spread == number)

@@ -12,6 +12,7 @@ plus a fixed cost, and the backward first sorts.
 - Lanes: thread groups of FBGEMM's kernels. A group spends cycles on every row that it reads, on every bag, on every
   gradient and on every row that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest
   table of the fused operator, so rows of narrow tables beside a wide one leave lanes idle.
+Rows in host memory, of a topology that has some: host_rows.py.
 All-to-all: each device sends its pooled outputs to all others (all_to_all.py). The gradients are sent back in the same
 time.
 
@@ -57,6 +58,7 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
+from shard_gym.cost_models.host_rows import UPDATE_TIMES, host_loads, plain_host_read_ms, with_host
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.errors import InvalidOptionError, short_repr
@@ -130,6 +132,9 @@ FITTED = Constants(
     LANE_SHARE,
     LAUNCH_MS,
 ) = range(10)
+
+LOADS = 10
+"""Without host memory; those of `host_rows.py` are behind them."""
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
@@ -229,8 +234,9 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     name = "analytical"
     version = 2
-    num_loads = 10
+    num_loads = LOADS
     num_sum_loads = 8
+    knows_host_memory = True
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED
@@ -247,11 +253,20 @@ class AnalyticalCostModel(AdditiveCostModel):
         return super().fingerprint + own
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 10) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
+        loads = self.hbm_loads(tables, topology)
+        return loads if topology.host is None else np.concatenate([loads, host_loads(tables, topology)], axis=1)
+
+    def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, 10) float64, the loads if all rows are in HBM."""
         return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        """(..., 4) ms from (..., 10) device loads, with all-to-alls of 0."""
+        """(..., 4) ms from (..., K) device loads, with all-to-alls of 0."""
+        return with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
+
+    def hbm_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
         columns = loads.T.copy()  # contiguous, because strides make every operation slower
         dram, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
         lanes *= columns[LANE_SHARE]
@@ -298,6 +313,10 @@ class AnalyticalCostModel(AdditiveCostModel):
         slowest = max(dram, l2, lanes)
         update = slowest + loss * (dram + l2 + lanes - slowest)
         backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
+        if len(loads) > LOADS:
+            read_ms = plain_host_read_ms(loads[LOADS:])
+            forward[device] += read_ms
+            backward[device] += read_ms * loads[LOADS + UPDATE_TIMES]
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
@@ -356,13 +375,14 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
-        size, split, cluster = topology.num_devices, self.num_sum_loads, topology.cluster()
-        even = np.concatenate([loads[:, :split].sum(axis=0) / size, loads[:, split:].min(axis=0)])
+        size, cluster = topology.num_devices, topology.cluster()
+        even = loads.sum(axis=0) / size
+        even[self.maxima] = loads[:, self.maxima].min(axis=0)
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
         lower = float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))
         # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
         which = np.unique([0, size - 1])
-        all_on_one = np.zeros((len(which), size, self.num_loads))
+        all_on_one = np.zeros((len(which), size, loads.shape[1]))
         all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
         return lower, float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum())

@@ -44,6 +44,7 @@ from shard_gym.cost_models.base import (
     FloatArray,
     largest_of_others,
 )
+from shard_gym.cost_models.host_rows import host_loads, with_host
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
@@ -99,11 +100,13 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
-        loads = np.zeros((len(shards), self.num_loads))
+        loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
         several = topology.num_devices > 1
         dense_state = shards.workload.state.per_weight if several and sharding_type == DATA_PARALLEL else 0
         updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
-        loads[:, OWN_LOADS] = AnalyticalCostModel.table_loads(self, updated, topology)
+        loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
+        if topology.host is not None:
+            loads[:, self.num_loads :] = host_loads(shards, topology, several and sharding_type == DATA_PARALLEL)
         exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
@@ -126,7 +129,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        return super().device_phases(loads[..., OWN_LOADS])
+        return with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""
@@ -187,18 +190,18 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         variant bounds it. The upper bound gives every device at once the largest of every table; the lower one splits
         the least evenly.
         """
-        legal, split, cluster = variants.legal[..., None], self.num_sum_loads, topology.cluster()
+        legal, maxima, cluster = variants.legal[..., None], self.maxima, topology.cluster()
         halves = np.array([kind == COLUMN_WISE for kind in variants.sharding_types])
         on_one = np.where(halves, variants.parts, 1)[..., None] * loads  # all halves may be on one device
-        on_one[..., split:] = loads[..., split:]
+        on_one[..., maxima] = loads[..., maxima]
         largest = np.where(legal, on_one, 0.0).max(axis=1)
         device = self.reduce(largest, np.zeros(len(largest), np.int64), 1)
         high = float(self.costs(np.repeat(device, topology.num_devices, axis=0), cluster)[1])
 
         total = loads * variants.parts[..., None]
-        least = np.where(legal, total[..., :split], np.inf).min(axis=1)
-        maxima = np.where(legal, loads[..., split:], np.inf).min(axis=(0, 1))
-        even = np.concatenate([least.sum(axis=0) / topology.num_devices, maxima])
+        least = np.where(legal, total, np.inf).min(axis=1)
+        even = least.sum(axis=0) / topology.num_devices
+        even[maxima] = np.where(legal, loads[..., maxima], np.inf).min(axis=(0, 1))
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
         compute = np.maximum(self.device_phases(even), phases)[COMPUTE].sum()
         # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.host_rows import NUM_HOST_LOADS, NUM_MAXIMA
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
@@ -108,18 +109,35 @@ class AdditiveCostModel(CostModel):
     """A cost model in additive-load form.
 
     Every table has K loads. The loads of a device are the sums (the first `num_sum_loads` columns) or the maxima (the
-    other columns) of the loads of its tables, and zero if it is empty. All costs follow from the device loads. So
-    placing a table updates one device in O(K), for any number of environments or candidate moves at once.
+    others up to `num_loads`) of the loads of its tables, and zero if it is empty. All costs follow from the device
+    loads. So placing a table updates one device in O(K), for any number of environments or candidate moves at once.
+    Of a topology with host memory there are more loads behind these, those of `host_rows.py`: `maxima` says which
+    columns are reduced by maximum in either case.
 
     Attributes:
-        num_loads: K.
-        num_sum_loads: number of columns that are summed; the other columns are reduced by maximum.
+        num_loads: K without host memory.
+        num_sum_loads: number of columns that are summed, of those without host memory.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
+        knows_host_memory: whether it estimates tables whose rows are in part in host memory.
     """
 
     num_loads: int
     num_sum_loads: int
     shared_loads: slice = slice(None)
+    knows_host_memory: bool = False
+
+    @property
+    def maxima(self) -> slice:
+        """The columns that are reduced by maximum; all others are summed."""
+        return slice(self.num_sum_loads, self.num_loads + NUM_MAXIMA)
+
+    def sums(self, num_loads: int) -> NDArray[np.int64]:
+        """The columns of so many loads that are summed."""
+        return np.delete(np.arange(num_loads), self.maxima)
+
+    def num_loads_with(self, host_memory: bool) -> int:
+        """K, of topologies with host memory or without."""
+        return self.num_loads + (NUM_HOST_LOADS if host_memory else 0)
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""
@@ -179,9 +197,9 @@ class AdditiveCostModel(CostModel):
 
     def add(self, device_loads: FloatArray, table_loads: FloatArray) -> FloatArray:
         """(..., K) loads of a device after a table with (..., K) loads is added to it."""
-        split = self.num_sum_loads
+        maxima = self.maxima
         total = device_loads + table_loads
-        np.maximum(device_loads[..., split:], table_loads[..., split:], out=total[..., split:])
+        np.maximum(device_loads[..., maxima], table_loads[..., maxima], out=total[..., maxima])
         return total
 
     def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:
@@ -243,10 +261,11 @@ class AdditiveCostModel(CostModel):
 
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
         """(D, K) device loads of a complete placement, from (T, K) table loads and a (T,) placement."""
-        split = self.num_sum_loads
-        loads = np.zeros((num_devices, self.num_loads))
-        np.add.at(loads[:, :split], placement, table_loads[:, :split])
-        np.maximum.at(loads[:, split:], placement, table_loads[:, split:])
+        loads, maxima = np.zeros((num_devices, table_loads.shape[1])), self.maxima
+        largest = loads[:, maxima].copy()
+        np.maximum.at(largest, placement, table_loads[:, maxima])
+        np.add.at(loads, placement, table_loads)
+        loads[:, maxima] = largest
         return loads
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
@@ -269,12 +288,12 @@ class AdditiveCostModel(CostModel):
         return self._alone(loads, topology)[1]
 
     def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        at_once = max(1, MAX_NUMBERS // (topology.num_devices * self.num_loads))
+        at_once = max(1, MAX_NUMBERS // (topology.num_devices * loads.shape[1]))
         parts = [self._first_alone(loads[first : first + at_once], topology) for first in range(0, len(loads), at_once)]
         return np.concatenate([phases for phases, _ in parts]), np.concatenate([costs for _, costs in parts])
 
     def _first_alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        empty, first = np.zeros((topology.num_devices, self.num_loads)), np.zeros(len(loads), np.int64)
+        empty, first = np.zeros((topology.num_devices, loads.shape[1])), np.zeros(len(loads), np.int64)
         return self.costs_with_one(topology.cluster(), empty, self.device_phases(empty), first, loads)
 
 

@@ -31,6 +31,7 @@ class CountedCostModel(AdditiveCostModel):
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
+        self.knows_host_memory = model.knows_host_memory
 
     @property
     @override

@@ -71,7 +71,7 @@ def estimates_of(model: AdditiveCostModel, data: CostDataset) -> Estimates:
         if not chosen.size:
             continue
         loads, size = model.table_loads(data.tables, topology), topology.num_devices
-        device_loads = np.empty((len(chosen), size, model.num_loads))
+        device_loads = np.empty((len(chosen), size, loads.shape[1]))
         for row, placement in enumerate(chosen):
             tables = slice(data.start[placement], data.start[placement + 1])
             device_loads[row] = model.reduce(loads[data.members[tables]], data.devices[tables], size)

@@ -114,10 +114,10 @@ class _Relaxation:
         self._may_decide = longest > least.sum(axis=0).max(axis=1) / self._devices  # (T, 2)
         self._fixed_ms = float(costs.fixed_ms.sum())
         self._latency_ms = float(self._cluster.latency_ms) if self._devices > 1 else 0.0
-        split = model.num_sum_loads
-        most = np.zeros((len(tables), split))
-        np.maximum.at(most, which, loads[:, :split] * parts[:, None])
-        worst = np.concatenate([most.sum(axis=0), loads[:, split:].max(axis=0)])
+        most = np.zeros((len(tables), loads.shape[1]))
+        np.maximum.at(most, which, loads * parts[:, None])
+        worst = most.sum(axis=0)
+        worst[model.maxima] = loads[:, model.maxima].max(axis=0)
         self._high = np.full(4, float(model.costs(np.tile(worst, (self._devices, 1)), self._cluster)[1]))
 
     def cases(self) -> Iterator[_Case]:

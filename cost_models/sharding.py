@@ -48,7 +48,7 @@ class ShardingCostModel(AdditiveCostModel):
         """(S, K) float64 loads of each shard of a checked plan, and the (S, 6) `shard_arrays` of the plan."""
         arrays = plan.shard_arrays()
         kinds = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables])[arrays[:, 0]]
-        loads = np.empty((len(arrays), self.num_loads))
+        loads = np.empty((len(arrays), self.num_loads_with(topology.host is not None)))
         for kind in np.unique(kinds):
             name, chosen = SHARDING_TYPES[kind], np.flatnonzero(kinds == kind)
             # The shards of a table that differ in their device alone have equal loads, which are computed once.

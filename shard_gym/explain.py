@@ -256,7 +256,7 @@ def _splits(
     tables, topology = task.tables, task.topology
     count, found = topology.num_devices, []
     split = plan.split_tables
-    whole = model.table_loads(tables.select(split), topology) if split else np.empty((0, model.num_loads))
+    whole = model.table_loads(tables.select(split), topology) if split else np.empty((0, loads.shape[1]))
     for table, its_loads in zip(split, whole, strict=True):
         others = shards[:, 0] != table
         used = np.zeros(count, np.int64)

@@ -69,7 +69,7 @@ class SplitTask:
 
     def loads(self, model: ShardingCostModel) -> FloatArray:
         """(K,) loads of the spread tables on each device; zeros without any."""
-        held = np.zeros((1, model.num_loads))
+        held = np.zeros((1, model.num_loads_with(self.origin.topology.host is not None)))
         for kind, tables in self.spread.items():
             shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
             loads = model.shard_loads(shards, kind, self.origin.topology)

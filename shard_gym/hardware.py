@@ -6,25 +6,37 @@ Marks of the sources: [measured] a published measurement, [spec] the data sheet,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import InvalidOptionError, unknown_name
-from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.checks import checked_count
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
+from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.training_memory import usable_bytes
 
 
 @dataclass(frozen=True)
+class HostSpec:
+    """The memory of a host, and how fast each of its devices reads and updates rows there; see `HostMemory`."""
+
+    memory_bytes: int
+    read_gb_per_s: float
+    update_gb_per_s: float
+    sources: Mapping[str, str] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class HardwareProfile:
-    """A type of machine: its devices, their links, and the number of devices per host."""
+    """A type of machine: its devices, their links, the number of devices per host, and the host if rows can be there."""
 
     name: str
     device: DeviceSpec
     links: LinkSpec
     devices_per_host: int = 8
+    host: HostSpec | None = None
 
     def topology(
         self,
@@ -33,28 +45,55 @@ class HardwareProfile:
         devices_per_host: int | None = None,
         memory_cap_bytes: int | NDArray[np.int64] | None = None,
         reserve: float | None = None,
+        host_memory_bytes: int = 0,
     ) -> Topology:
         """A topology of `num_devices` of these devices; see `Topology` for the other arguments and errors.
 
         Args:
+            host_memory_bytes: of each host, for rows that the HBM has no room for; all rows are in HBM by default. The
+                memory caps are then those of the HBM, one number, and each device may use an equal part of its host's
+                memory besides.
             reserve: share of each device's memory, 0 <= reserve < 1, that is left free for what is neither a table nor
                 its buffers (`shard_gym.training_memory`); none by default, while `shard-gym place` leaves 0.15 free.
 
         Raises:
-            InvalidOptionError: the reserve is no such share, or a memory cap is given, too.
+            InvalidOptionError: the reserve is no such share, or a memory cap is given, too; or there is host memory,
+                and the hardware has none for tables, or the caps of the devices differ.
         """
         if reserve is not None:
             if memory_cap_bytes is not None:
                 raise InvalidOptionError("Give memory_cap_bytes or reserve, not both: each says what tables may take.")
             memory_cap_bytes = usable_bytes(self.device.memory_bytes, reserve)
-        return Topology(
+        topology = Topology(
             device=self.device,
             links=self.links,
             num_devices=num_devices,
             devices_per_host=self.devices_per_host if devices_per_host is None else devices_per_host,
             memory_cap_bytes=np.asarray(self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes),
         )
+        return self._with_host(topology, checked_count("host_memory_bytes", host_memory_bytes, 0, MAX_HOST_BYTES))
 
+    def _with_host(self, topology: Topology, host_bytes: int) -> Topology:
+        """`topology`, whose caps are those of the HBM, and so many bytes of each host besides."""
+        if not host_bytes:
+            return topology
+        hbm = topology.memory_cap_bytes
+        if self.host is None:
+            raise InvalidOptionError(
+                f"The hardware {self.name!r} has no host memory for tables; known are "
+                f"{', '.join(name for name, profile in PROFILES.items() if profile.host)}."
+            )
+        if (hbm != hbm[0]).any():
+            raise InvalidOptionError(
+                f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
+            )
+        rates = HostMemory(int(hbm[0]), self.host.read_gb_per_s, self.host.update_gb_per_s, self.host.sources)
+        part = host_bytes // np.bincount(topology.hosts)[topology.hosts]
+        return replace(topology, memory_cap_bytes=hbm + part, host=rates)
+
+
+MAX_HOST_BYTES = 2**50
+"""The most bytes of a host's memory for tables."""
 
 Sourced = tuple[Any, str]
 """A number and its source."""
@@ -210,6 +249,38 @@ def fitted_links(kind: str, intra_host_gb_per_s: float, inter_host_gb_per_s: flo
     return LinkSpec(**numbers, sources=sources)
 
 
+_SPEED_SOURCE = "recsys-examples, dynamicemb benchmark_results.json: FBGEMM's UVM on an H100, distinct rows"
+_PCIE5_HOST = HostSpec(
+    memory_bytes=2 * 2**40,
+    read_gb_per_s=28.0,
+    update_gb_per_s=40.0,
+    sources={
+        "memory_bytes": "[spec] 2 TB, systems with 8 H100 or H200 of MLPerf",
+        "read_gb_per_s": f"[measured] {_SPEED_SOURCE}: 222 MB in 7.93 ms",
+        "update_gb_per_s": f"[measured] {_SPEED_SOURCE}: 222 MB each way in 5.63 ms; Adam's states at 42",
+    },
+)
+_PCIE4_HOST = HostSpec(
+    memory_bytes=2**40,
+    read_gb_per_s=16.0,
+    update_gb_per_s=20.0,
+    sources={
+        "memory_bytes": "[spec] 1 TB, the smaller DGX A100",
+        "read_gb_per_s": "[assumed] reads of large regions: nvbandwidth issue 42, 16.5 GB/s at 20 GiB, and HierarchicalKV "
+        "README, 15.9 in rows of 256 B",
+        "update_gb_per_s": "[assumed] nvbandwidth issue 53: reads at 11 while writes run at 25, together twice 18",
+    },
+)
+_PCIE3_HOST = HostSpec(
+    memory_bytes=512 * _GIB,
+    read_gb_per_s=9.0,
+    update_gb_per_s=9.0,
+    sources={
+        "memory_bytes": "[spec] 512 GB, DGX-1",
+        "read_gb_per_s": "[assumed] between the 11.2 GB/s of 4 and the 5.0 of 8 V100, ugache logs of reads of rows",
+        "update_gb_per_s": "[assumed] as reads",
+    },
+)
 _HOPPER_LINES = "450 GB/s by the data sheet, a 400 Gb/s card for each device"
 _KNEES = [field.name for field in fields(LinkSpec) if "knee" in field.name]
 
@@ -220,19 +291,22 @@ _PROFILES = (
         fitted_links(
             "pcie", 15.75, 1.25, "PCIe 3.0 x16, as NVLink bridges join pairs only, and a 10 Gb/s card (assumed)"
         ),
+        host=_PCIE3_HOST,
     ),
     HardwareProfile(
         "v100-nvlink",
         _V100,
         fitted_links("nvlink", 150.0, 12.5, "150 GB/s by the data sheet, a 100 Gb/s card for each device (assumed)"),
+        host=_PCIE3_HOST,
     ),
     HardwareProfile(
         "a100-dgx",
         _A100,
         fitted_links("nvlink", 300.0, 25.0, "300 GB/s by the data sheet, a 200 Gb/s card for each device"),
+        host=_PCIE4_HOST,
     ),
-    HardwareProfile("h100-dgx", _H100, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES)),
-    HardwareProfile("h200-dgx", _H200, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES)),
+    HardwareProfile("h100-dgx", _H100, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES), host=_PCIE5_HOST),
+    HardwareProfile("h200-dgx", _H200, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES), host=_PCIE5_HOST),
     HardwareProfile(
         "cpu",
         _CPU,

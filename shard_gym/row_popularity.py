@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +29,9 @@ from shard_gym.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
 EXACT_ROWS = 512
 _CELLS = 256
 _KEPT = 2**15  # tables whose statistics are kept, about 20 MB
+
+_COARSE_CELLS = 64  # of the quadrature in which laws are fitted
+_STEEPEST_ASSUMED = 16.0  # the largest exponent of a law that is fitted
 
 _STEEPEST = 600.0  # s log(1 + q), of drifting exponents too; a float holds exp(-745)
 
@@ -74,6 +78,140 @@ class RowPopularity:
 
     def __len__(self) -> int:
         return len(self.q)
+
+    def select(self, indices: NDArray[np.integer[Any]]) -> RowPopularity:
+        """Those of the tables at `indices`."""
+        return RowPopularity(self.q[indices], self.s[indices])
+
+    def of_blocks(self, blocks: int) -> RowPopularity:
+        """Those of a block of every `blocks`-th row: (n k + q)^-s ~ (k + q / n)^-s."""
+        return RowPopularity(self.q / blocks, self.s)
+
+    def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
+        """(T, n) the share of the lookups that one row gets, falling, and (T, n) how many rows get as much.
+
+        Args:
+            num_embeddings: (T,) float64, rows E.
+        """
+        node, multiplicity = _nodes(num_embeddings)
+        density = (node + self.q[:, None]) ** np.broadcast_to(-self.s[:, None], node.shape)
+        return density / (density * multiplicity).sum(axis=1, keepdims=True), multiplicity
+
+
+@dataclass(frozen=True, eq=False)
+class RowSteps:
+    """The distributions of the lookups over the rows of T tables as J steps: rows, and the lookups that they get.
+
+    It is the inverse cumulative distribution of RecShard (Sethi et al., ASPLOS 2022, section 3), as steps.
+
+    Attributes:
+        rows: (T, J) float64, rows of each step; those of a table are its `num_embeddings`.
+        shares: (T, J) float64, the lookups of all rows of a step, as shares of those of the table. A row of a step gets
+            at least as many as one of the next.
+
+    Raises:
+        InvalidTablesError: the arrays differ in shape, or hold NaN or a negative number, steps without rows have
+            lookups, rows get more lookups than those of the step before, or the shares of a table do not sum to 1.
+    """
+
+    rows: NDArray[np.float64]
+    shares: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "shares"):
+            array = as_floats(f"The {name} of steps of popularity", getattr(self, name), InvalidTablesError)
+            if array.ndim != 2 or not ((array >= 0) & (array <= 2**40)).all():
+                raise InvalidTablesError(
+                    f"The {name} of steps of popularity must be numbers of at least 0, J for each table, "
+                    f"not {short_repr(array.tolist())}."
+                )
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        if self.rows.shape != self.shares.shape:
+            raise InvalidTablesError(
+                f"The steps of popularity have rows of shape {self.rows.shape} but shares of {self.shares.shape}."
+            )
+        each = self._of_a_row()
+        wrong = (np.diff(each, axis=1) > 1e-9 * each[:, :-1] + 1e-18).any(axis=1)
+        wrong |= ((self.rows == 0) & (self.shares > 0)).any(axis=1) | (np.abs(self.shares.sum(axis=1) - 1.0) > 1e-6)
+        if wrong.any():
+            raise InvalidTablesError(
+                f"The steps of popularity of table {int(wrong.argmax())} are none: shares must sum to 1, be 0 where a "
+                "step has no rows, and a row must get no more lookups than one of the step before."
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _of_a_row(self) -> Floats:
+        """(T, J) share of the lookups that one row of a step gets; of a step without rows that of the one before."""
+        each = np.divide(self.shares, self.rows, out=np.full_like(self.rows, np.inf), where=self.rows > 0)
+        return np.minimum.accumulate(each, axis=1)
+
+    def select(self, indices: NDArray[np.integer[Any]]) -> RowSteps:
+        """Those of the tables at `indices`."""
+        return RowSteps(self.rows[indices], self.shares[indices])
+
+    def of_blocks(self, blocks: int) -> RowSteps:
+        """Those of a block with a `blocks`-th of the rows of each step."""
+        return RowSteps(self.rows / blocks, self.shares)
+
+    def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
+        """(T, J) the share of the lookups that one row gets, falling, and (T, J) how many rows get as much."""
+        each = self._of_a_row()
+        return np.where(np.isfinite(each), each, 0.0), self.rows
+
+
+Popularity = RowPopularity | RowSteps
+"""How the lookups are distributed over the rows of tables."""
+
+
+def assumed_popularity(
+    num_embeddings: NDArray[np.int64], lookups: Floats, distinct_rows: Floats, read_once: Floats
+) -> RowPopularity:
+    """Laws of T tables under which the rows that a batch reads, and those that it reads once, are those given.
+
+    For tables of which the statistics of one batch are known, but not the popularity. The shift is 0 or a
+    power of 2, the exponent is found for it, to the precision of a coarse quadrature. Distinct rows that no law has, because there
+    are more than those of uniform lookups, give the uniform law.
+
+    Args:
+        num_embeddings: (T,) rows.
+        lookups: (T,) of one batch.
+        distinct_rows: (T,) expected rows that a batch reads.
+        read_once: (T,) expected rows that it reads once.
+    """
+    given = zip(*(each.tolist() for each in (num_embeddings, lookups, distinct_rows, read_once)), strict=True)
+    found = [_assumed(*map(float, table)) for table in given]
+    return RowPopularity(*np.array(found).T)
+
+
+@lru_cache(maxsize=_KEPT)
+def _assumed(rows: float, lookups: float, distinct: float, once: float) -> tuple[float, float]:
+    """(q, s) of one table."""
+    if lookups <= 0:
+        return 0.0, 0.0
+    shifts = np.append(0.0, np.exp2(np.arange(0.0, math.log2(rows + 1.0))))[:, None]
+    # Midpoints of cells of equal width in log(k), from the edge below the first row to that above the last.
+    edges = 0.5 * (2.0 * rows + 1.0) ** np.linspace(0.0, 1.0, _COARSE_CELLS + 1)
+    node, multiplicity = np.sqrt(edges[1:] * edges[:-1]), np.diff(edges)
+    logs = np.log(node + shifts)
+
+    def rates(exponent: Floats) -> Floats:
+        density = np.exp(-exponent * (logs - logs[:, :1]))
+        return np.asarray(density * (lookups / (density * multiplicity).sum(axis=1, keepdims=True)))
+
+    low, high = np.zeros_like(shifts), np.minimum(_STEEPEST_ASSUMED, 0.5 * _STEEPEST / np.log1p(shifts + 1e-9))
+    for _ in range(20):
+        exponent = 0.5 * (low + high)
+        fewer = (-np.expm1(-rates(exponent)) * multiplicity).sum(axis=1, keepdims=True) < distinct
+        low, high = np.where(fewer, low, exponent), np.where(fewer, exponent, high)
+    rate = rates(low)
+    read = (-np.expm1(-rate) * multiplicity).sum(axis=1)
+    read_once = (rate * np.exp(-rate) * multiplicity).sum(axis=1)
+    error = np.abs(read - distinct) / distinct + np.abs(read_once - once) / distinct
+    best = int(error.argmin())
+    return float(shifts[best, 0]), float(low[best, 0])
 
 
 def _checked(name: str, values: ArrayLike) -> Floats:

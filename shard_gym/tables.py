@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from shard_gym.checks import as_array, as_floats, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
-from shard_gym.row_popularity import RowPopularity, reuse_statistics
+from shard_gym.row_popularity import Popularity, RowPopularity, assumed_popularity, reuse_statistics
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
 
@@ -84,6 +85,8 @@ class Tables:
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
         names: T names, used in messages and plans (default "table_0", "table_1", ...). Tables may share a name, as the
             column shards of a table do.
+        popularity: which share of the lookups each row gets, for rows in host memory; None if it is not known, and
+            then one that gives the distinct rows and histograms is assumed (`row_popularity`).
 
     Raises:
         InvalidTablesError: an array has a wrong shape, holds NaN or an impossible value, or the tables need more than
@@ -99,6 +102,7 @@ class Tables:
     workload: Workload
     num_features: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     names: tuple[str, ...] = ()
+    popularity: Popularity | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
@@ -113,6 +117,14 @@ class Tables:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
         for name in _LIMITS:
             self._convert(name)
+        if self.popularity is not None:
+            if not isinstance(self.popularity, Popularity):
+                raise InvalidTablesError(
+                    "popularity must be a RowPopularity or RowSteps, such as RowPopularity.zipf([1.0]), "
+                    f"not {short_repr(self.popularity)}."
+                )
+            if len(self.popularity) != count:
+                raise InvalidTablesError(f"There are {count} tables, but row popularities of {len(self.popularity)}.")
         self._check_consistency()
 
     def _convert(self, name: str) -> None:
@@ -205,7 +217,7 @@ class Tables:
             raise InvalidTablesError(f"There are {len(sizes)} tables, but row popularities of {len(popularity)}.")
         rows, lookups = sizes.num_embeddings.astype(np.float64), sizes.lookups_per_batch
         exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
-        return replace(sizes, **rounded_statistics(exact, rows, lookups)._asdict())
+        return replace(sizes, **rounded_statistics(exact, rows, lookups)._asdict(), popularity=popularity)
 
     @classmethod
     def from_zipf(
@@ -290,6 +302,17 @@ class Tables:
         """(T,) int64, bytes of a table on its device: weights and optimizer state."""
         return self.num_embeddings * self.workload.row_bytes(self.embedding_dim)
 
+    @cached_property
+    def row_popularity(self) -> Popularity:
+        """`popularity`, or if it is None, laws whose expected distinct rows, and rows read once, are those of a batch.
+
+        Of rows that a batch does not read, histograms say only how many there are, so the tail is then assumed.
+        """
+        if self.popularity is not None:
+            return self.popularity
+        once = self.distinct_rows * self.reuse_histogram[:, 0]
+        return assumed_popularity(self.num_embeddings, self.lookups_per_batch, self.distinct_rows, once)
+
     def features(self) -> NDArray[np.float32]:
         """(T, 21) float32, DreamShard's features in the order of `FEATURE_NAMES`.
 
@@ -332,7 +355,10 @@ class Tables:
         if outside.size:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
         return replace(
-            self, **{name: getattr(self, name)[chosen] for name in _LIMITS}, names=tuple(self.names[i] for i in chosen)
+            self,
+            **{name: getattr(self, name)[chosen] for name in _LIMITS},
+            names=tuple(self.names[i] for i in chosen),
+            popularity=None if self.popularity is None else self.popularity.select(chosen),
         )
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -126,6 +126,11 @@ class TaskSource(Protocol):
 
     def sample(self, rng: np.random.Generator) -> Task:
         """A task, chosen with `rng` alone."""
+
+
+def has_host_memory(source: TaskSource) -> bool:
+    """Whether tasks of `source` may have host memory: its `host_memory`, which a source need not have."""
+    return bool(getattr(source, "host_memory", False))
 
 
 class SuiteTask(Protocol):
@@ -281,6 +286,11 @@ class TaskSuite(Suite[Task]):
         """The largest T of a task, over all splits."""
         return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
 
+    @property
+    def host_memory(self) -> bool:
+        """Whether a task has host memory."""
+        return any(task.topology.host is not None for task in self.tasks)
+
 
 @dataclass(frozen=True, eq=False)
 class TaskSampler:
@@ -300,6 +310,9 @@ class TaskSampler:
     #: Memory cap of a device, in multiples of the fullest device when the tables are packed by memory (rounded up to
     #: whole MiB, at most the device's memory), so that memory matters at every size.
     memory_slack: float = 1.5
+    #: Smallest and largest HBM of a device, as a share of an even part of the tables; drawn evenly in its logarithm.
+    #: The devices then have as much host memory as the tables need; by default all rows are in HBM.
+    hbm_share: tuple[float, float] | None = None
     name: str = "sampled"  #: prefix of the tasks' names
 
     def __post_init__(self) -> None:
@@ -314,6 +327,13 @@ class TaskSampler:
         _check_dims(self.embedding_dims)
         if not is_positive(self.memory_slack) or self.memory_slack <= 1.0:
             raise InvalidTaskError(f"memory_slack must be a number above 1, not {short_repr(self.memory_slack)}.")
+        if self.hbm_share is not None:
+            shares = self.hbm_share if isinstance(self.hbm_share, (tuple, list)) else ()
+            if len(shares) != 2 or not all(map(is_positive, shares)) or not shares[0] <= shares[1]:
+                raise InvalidTaskError(
+                    "hbm_share of a TaskSampler must be (smallest, largest) shares above 0, such as (0.05, 0.5), "
+                    f"not {short_repr(self.hbm_share)}."
+                )
 
     def _check_range(self, field: str, most: int | None) -> None:
         given = getattr(self, field)
@@ -329,6 +349,11 @@ class TaskSampler:
                 f"{field} of a TaskSampler must be (smallest, largest) with 1 <= smallest <= largest"
                 f"{'' if most is None else f' <= {most}, the tables of the pool'}; got {(low, high)}."
             )
+
+    @property
+    def host_memory(self) -> bool:
+        """Whether its tasks have host memory."""
+        return self.hbm_share is not None
 
     @property
     def tables(self) -> Tables:
@@ -353,18 +378,31 @@ class TaskSampler:
         tables = self.tables.select(chosen)
         if len(self.embedding_dims):
             tables = tables.with_dims(rng.choice(np.asarray(self.embedding_dims, np.int64), size=count))
-        return capped_task(
-            f"{self.name}-{int(rng.integers(2**32)):08x}", tables, devices, self.profile, self.memory_slack
-        )
+        share = None if self.hbm_share is None else float(np.exp(rng.uniform(*np.log(self.hbm_share))))
+        name = f"{self.name}-{int(rng.integers(2**32)):08x}"
+        return capped_task(name, tables, devices, self.profile, self.memory_slack, share)
 
 
 def capped_task(
-    name: str, tables: Tables, num_devices: int, profile: HardwareProfile | str, memory_slack: float
+    name: str,
+    tables: Tables,
+    num_devices: int,
+    profile: HardwareProfile | str,
+    memory_slack: float,
+    hbm_share: float | None = None,
 ) -> Task:
-    """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`)."""
+    """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`).
+
+    With `hbm_share`, the HBM has that share of an even part of the tables, and the hosts have the rest of the caps.
+    """
     hardware = _hardware(profile)
     known = pack_by_memory(tables, num_devices)
     packed = int(memory_used(known, tables, num_devices).max())
+    if hbm_share is not None:
+        cap = -(-int(memory_slack * packed) // MIB) * MIB
+        hbm = -(-int(hbm_share * int(tables.memory_bytes.sum()) / num_devices) // MIB) * MIB
+        topology = hardware.topology(num_devices, memory_cap_bytes=hbm, host_memory_bytes=1)
+        return Task(name, tables, replace(topology, memory_cap_bytes=np.full(num_devices, max(cap, hbm))), known)
     if packed > hardware.device.memory_bytes:
         raise InvalidTaskError(
             f"No placement was found for task {name!r}: {len(tables)} tables with "

@@ -1,4 +1,4 @@
-"""Devices and their links: `DeviceSpec`, `LinkSpec`, `Topology`, and `Cluster`, its form for batched arithmetic."""
+"""Devices, their links and host memory, as a `Topology`, and as a `Cluster` for batched arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST, MOST = 1e-9, 2.0**63
 """Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
 
 
-def _require_valid(spec: DeviceSpec | LinkSpec) -> None:
+def _require_valid(spec: DeviceSpec | LinkSpec | HostMemory) -> None:
     """Raise if a number is not positive, or beyond the limits; those whose default is 0 may be 0."""
     kind = type(spec).__name__
     for field_ in fields(spec):
@@ -108,6 +108,35 @@ class LinkSpec:
         _require_valid(self)
 
 
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of the hosts that holds the rows of tables for which a device has no room in its HBM.
+
+    A device reads and updates such rows in place, over its link to the host (FBGEMM's UVM).
+
+    Attributes:
+        hbm_bytes: bytes that tables may use in the HBM of each device; what `Topology.memory_cap_bytes` has above it is
+            the device's part of its host's memory.
+        read_gb_per_s: bandwidth at which one device reads scattered rows from its host, 1e9 bytes per second.
+        update_gb_per_s: bandwidth at which it updates them, bytes of rows and states, each counted once: they are read
+            and written at once, as the link has two directions.
+
+    Raises:
+        InvalidTopologyError: a number is impossible.
+    """
+
+    hbm_bytes: int
+    read_gb_per_s: float
+    update_gb_per_s: float
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _require_valid(self)
+        if not is_integer(self.hbm_bytes):
+            raise InvalidTopologyError(f"hbm_bytes of HostMemory must be an integer, not {short_repr(self.hbm_bytes)}.")
+        object.__setattr__(self, "hbm_bytes", int(self.hbm_bytes))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """D equal devices; device d belongs to host d // devices_per_host.
@@ -116,7 +145,8 @@ class Topology:
         num_devices: D, at most `MAX_DEVICES`.
         devices_per_host: devices of one host, at most `MAX_DEVICES`; the last host may have fewer.
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
-            device's memory.
+            device's memory. With `host`, those in its HBM and in its part of the host's memory together.
+        host: the host memory for rows that the HBM has no room for; None if all rows are in HBM.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -127,6 +157,7 @@ class Topology:
     num_devices: int
     devices_per_host: int = 8
     memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    host: HostMemory | None = None
 
     def __post_init__(self) -> None:
         hint = " A profile has both: hardware_profile(name).topology(num_devices)."
@@ -139,6 +170,8 @@ class Topology:
                 )
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
+        if self.host is not None:
+            require_kinds(self, "a Topology", InvalidTopologyError, host=HostMemory)
 
     def __repr__(self) -> str:
         return f"Topology({self.num_devices} x {self.device.name!r}, {self._memory})"
@@ -149,6 +182,7 @@ class Topology:
             {
                 "hosts": str(self.num_hosts),
                 "memory for tables": self._memory,
+                **({} if self.host is None else {"of it in HBM": format_bytes(self.host.hbm_bytes)}),
                 "DRAM": f"{self.device.dram_gb_per_s:g} GB/s",
                 "all-to-all in a host": f"{self.links.intra_host_gb_per_s:g} GB/s",
                 "all-to-all across hosts": f"{self.links.inter_host_gb_per_s:g} GB/s",

@@ -122,7 +122,7 @@ def place_greedily(
 
     runs = num_sets * len(limits)
     every, number = np.arange(runs), np.repeat(np.arange(num_sets), len(limits))
-    held = np.zeros((runs, num_devices, model.num_loads))
+    held = np.zeros((runs, num_devices, options.loads.shape[-1]))
     busy = np.zeros((runs, num_devices))
     used = np.zeros((runs, num_devices), np.int64)
     caps = task.topology.memory_cap_bytes

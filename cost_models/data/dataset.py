@@ -21,7 +21,7 @@ from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
-TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names"))
+TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
 
 
 @dataclass(frozen=True, eq=False)

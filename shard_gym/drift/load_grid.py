@@ -35,7 +35,10 @@ def drifted_tables(
     pooling = tables.pooling_factor * lookups
     exponents = popularity.s * exponent
     found = reuse_statistics(num_embeddings, pooling * tables.workload.batch_size, popularity.q, exponents)
-    return replace(tables, num_embeddings=num_embeddings, pooling_factor=pooling, **found._asdict())
+    drifted = RowPopularity(popularity.q, exponents)
+    return replace(
+        tables, num_embeddings=num_embeddings, pooling_factor=pooling, **found._asdict(), popularity=drifted
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,6 +168,7 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
             **{column: record[column] for column in _COLUMNS},
         )
         popularity = None if law is None else RowPopularity(**law)
+        tables = replace(tables, popularity=popularity)
         pool = Pool(record["name"], tables, card, popularity, dims_known=dims is not None)
     except ValueError as error:
         raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error

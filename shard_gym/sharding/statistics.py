@@ -36,6 +36,7 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
             num_embeddings=-(-tables.num_embeddings // blocks),
             pooling_factor=tables.pooling_factor / blocks,
             distinct_rows=tables.distinct_rows / blocks,
+            popularity=None if tables.popularity is None else tables.popularity.of_blocks(blocks),
         )
     if sharding_type == DATA_PARALLEL:
         return _replicas(tables, -(-tables.workload.batch_size // topology.num_devices))

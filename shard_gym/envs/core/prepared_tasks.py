@@ -10,7 +10,7 @@ import numpy as np
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import IntArray, TableOrder, empty_problem, empty_tables, prepare
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import Task, TaskSource, TaskSuite, has_host_memory
 
 
 class PreparedTasks:
@@ -36,7 +36,8 @@ class PreparedTasks:
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
-        tables = empty_tables(places, max_tables, model.num_loads, 1 if rules is None else rules.num_variants)
+        self._num_loads = model.num_loads_with(has_host_memory(source))
+        tables = empty_tables(places, max_tables, self._num_loads, 1 if rules is None else rules.num_variants)
         self._all = empty_problem(places, max_devices, tables, rules)
         self.problem = empty_problem(num_envs, max_devices, tables, rules)
         self.suite_index = np.full(num_envs, -1, np.int64)
@@ -47,7 +48,7 @@ class PreparedTasks:
         # All are prepared before any replaces a task that an environment plays: preparing one may raise.
         padding = self.problem.max_tables, self.problem.max_devices
         new = {
-            row: prepare(task, self._model, *padding, self._order_of, self.problem.rules)
+            row: prepare(task, self._model, *padding, self._num_loads, self._order_of, self.problem.rules)
             for row, task in dict(zip(rows.tolist(), tasks, strict=True)).items()
             if row >= len(self._suite) or not self._prepared[row]
         }

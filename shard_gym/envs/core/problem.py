@@ -197,13 +197,14 @@ def prepare(
     model: AdditiveCostModel,
     max_tables: int,
     max_devices: int,
+    num_loads: int | None = None,
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
 ) -> Problem:
     """`task` as a problem with N = 1; the model is a `ShardingCostModel` if there are `rules`.
 
     The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
-    the model evaluates nothing.
+    the model evaluates nothing. Loads are padded with zeros to `num_loads` columns, by default to none.
 
     Raises:
         InvalidTaskError: the task has more tables, devices or hosts than the padding.
@@ -222,6 +223,11 @@ def prepare(
         loads = model.variant_loads(variants, topology)
         low, high = model.variant_bounds(variants, loads, topology)
         penalty = PENALTY_MARGIN * high
+    if num_loads is not None and loads.shape[-1] > num_loads:
+        raise InvalidTaskError(
+            f"Task {task.name!r} has host memory, but this environment was made for tasks without it. Give its source "
+            "of tasks an attribute host_memory = True, or make the environment with a suite that has host memory."
+        )
     stuck = np.flatnonzero(~variants.fit_empty_devices(topology).any(axis=1))
     if stuck.size:
         raise TableTooLargeError(
@@ -234,7 +240,7 @@ def prepare(
         )
     if order_of is None:
         order = placement_order(loads[:, 0], topology, model)
-        alone = model.single_table_phases(loads.reshape(-1, model.num_loads), topology)
+        alone = model.single_table_phases(loads.reshape(-1, loads.shape[-1]), topology)
         costs = alone.reshape(*loads.shape[:2], -1).astype(np.float32)
     else:
         order, costs = order_of(tables), np.zeros((*loads.shape[:2], len(PHASES)), np.float32)
@@ -250,7 +256,7 @@ def prepare(
     return Problem(
         tables=TableRows(
             order=_padded(order, max_tables),
-            loads=rows(loads),
+            loads=rows(_widened(loads, num_loads)),
             memory=rows(variants.memory),
             features=rows(features),
             costs=rows(costs * variants.legal[..., None]),
@@ -266,6 +272,11 @@ def prepare(
         lower_bound_ms=np.array([low]),
         rules=rules,
     )
+
+
+def _widened(loads: FloatArray, num_loads: int | None) -> FloatArray:
+    """(T, V, K) loads with columns of zeros behind them."""
+    return np.pad(loads, ((0, 0), (0, 0), (0, (num_loads or loads.shape[-1]) - loads.shape[-1])))
 
 
 Scalar = TypeVar("Scalar", bound=np.generic)

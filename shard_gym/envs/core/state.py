@@ -37,7 +37,7 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
     arrays: dict[str, NDArray[Any]] = {
         "step": np.zeros(count, np.int64),
         "assignment": np.zeros((count, problem.max_tables, *shards), np.int32),
-        "device_loads": by_device(count, max_devices, model.num_loads),
+        "device_loads": by_device(count, max_devices, problem.tables.loads.shape[-1]),
         "memory_used": by_device(count, max_devices, dtype=np.int64),
         "phases_ms": by_device(count, max_devices, len(PHASES)),
         "cost_ms": np.zeros(count),
@@ -137,7 +137,7 @@ def _place(
     tables = problem.tables
     state.assignment[envs, state.step[envs]] = actions[envs]
     state.step[envs] += 1
-    loads = tables.loads.reshape(-1, model.num_loads).take(current, axis=0)
+    loads = tables.loads.reshape(-1, tables.loads.shape[-1]).take(current, axis=0)
     add(state, chosen, loads, tables.memory.reshape(-1).take(current), model)
     update_costs(state, problem.cluster, model)
 
