@@ -78,18 +78,25 @@ class HardwareProfile:
         if not host_bytes:
             return topology
         hbm = topology.memory_cap_bytes
+        if (hbm != hbm[0]).any():
+            raise InvalidOptionError(
+                f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
+            )
+        part = host_bytes // np.bincount(topology.hosts)[topology.hosts]
+        return replace(topology, memory_cap_bytes=hbm + part, host=self.host_memory(int(hbm[0])))
+
+    def host_memory(self, hbm_bytes: int) -> HostMemory:
+        """The host memory of its devices, of which tables may use so many bytes of HBM each.
+
+        Raises:
+            InvalidOptionError: its hosts have no memory for tables.
+        """
         if self.host is None:
             raise InvalidOptionError(
                 f"The hardware {self.name!r} has no host memory for tables; known are "
                 f"{', '.join(name for name, profile in PROFILES.items() if profile.host)}."
             )
-        if (hbm != hbm[0]).any():
-            raise InvalidOptionError(
-                f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
-            )
-        rates = HostMemory(int(hbm[0]), self.host.read_gb_per_s, self.host.update_gb_per_s, self.host.sources)
-        part = host_bytes // np.bincount(topology.hosts)[topology.hosts]
-        return replace(topology, memory_cap_bytes=hbm + part, host=rates)
+        return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, self.host.sources)
 
 
 MAX_HOST_BYTES = 2**50
@@ -261,11 +268,11 @@ _PCIE5_HOST = HostSpec(
     },
 )
 _PCIE4_HOST = HostSpec(
-    memory_bytes=2**40,
+    memory_bytes=2 * 2**40,
     read_gb_per_s=16.0,
     update_gb_per_s=20.0,
     sources={
-        "memory_bytes": "[spec] 1 TB, the smaller DGX A100",
+        "memory_bytes": "[spec] 2 TB, DGX A100 with 640 GB",
         "read_gb_per_s": "[assumed] reads of large regions: nvbandwidth issue 42, 16.5 GB/s at 20 GiB, and HierarchicalKV "
         "README, 15.9 in rows of 256 B",
         "update_gb_per_s": "[assumed] nvbandwidth issue 53: reads at 11 while writes run at 25, together twice 18",

@@ -15,6 +15,7 @@ b is the integral from a - 1/2 to b + 1/2, up to a 24th of the slope). The resul
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,10 @@ from shard_gym.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
 
 EXACT_ROWS = 512
 _CELLS = 256
+EXACT_READS = 16  # recorded reads up to which rows are not put together with others
+TAIL_STEPS = 24  # of rows that were not read
+ENOUGH_READS = 4  # above, what a row will get is taken to be what it got
+
 _KEPT = 2**15  # tables whose statistics are kept, about 20 MB
 
 _COARSE_CELLS = 64  # of the quadrature in which laws are fitted
@@ -140,6 +145,24 @@ class RowSteps:
                 "step has no rows, and a row must get no more lookups than one of the step before."
             )
 
+    @staticmethod
+    def of_reads(reads: Sequence[NDArray[np.integer[Any]]], num_embeddings: Sequence[int]) -> RowSteps:
+        """The steps of T tables from recorded lookups.
+
+        Rows read equally often are one step, above `EXACT_READS` those within half an octave. The lookups that rows
+        without a read would get are about as many as were the only one of their row, and a row read c times gets about
+        (c + 1) N(c + 1) / N(c), where N(c) rows were read c times (Good, Biometrika 1953). How rows without a read
+        share theirs is assumed, not recorded: they fall as a power of their rank, from what a row read once gets.
+
+        Args:
+            reads: of each table, (n,) how often each row was read that was read at all.
+            num_embeddings: rows of each table.
+        """
+        tables = [_steps_of_reads(np.asarray(each), int(rows)) for each, rows in zip(reads, num_embeddings, strict=True)]
+        length = max(len(rows) for rows, _ in tables)
+        padded = [[np.pad(each, (0, length - len(each))) for each in table] for table in tables]
+        return RowSteps(*(np.stack(arrays) for arrays in zip(*padded, strict=True)))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -160,6 +183,44 @@ class RowSteps:
         """(T, J) the share of the lookups that one row gets, falling, and (T, J) how many rows get as much."""
         each = self._of_a_row()
         return np.where(np.isfinite(each), each, 0.0), self.rows
+
+
+def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tuple[Floats, Floats]:
+    """(J,) rows and (J,) shares of one table; see `RowSteps.of_reads`."""
+    if not len(reads):
+        return np.array([float(num_embeddings)]), np.ones(1)
+    counts = np.bincount(np.minimum(reads, EXACT_READS + 1), minlength=EXACT_READS + 2)[1:].astype(np.float64)
+    frequent = reads[reads > EXACT_READS]
+    bins = np.floor(2.0 * np.log2(np.maximum(frequent, 1))).astype(np.int64)
+    each, where = np.unique(-bins, return_inverse=True)
+    rows, read = np.bincount(where, minlength=len(each)), np.bincount(where, frequent, len(each))
+    number = np.arange(1.0, EXACT_READS + 1)
+    seen, next_seen = counts[:-1], counts[1:]
+    adjusted = np.where((next_seen > 0) & (seen > 0), (number + 1) * next_seen / np.maximum(seen, 1.0), number)
+    adjusted[ENOUGH_READS:] = number[ENOUGH_READS:]  # of rows read often the reads themselves are better
+    tail, tail_reads = _power_tail(len(reads), num_embeddings, adjusted[0], counts[0])
+    of_a_row = np.concatenate([read / np.maximum(rows, 1), adjusted[::-1], tail_reads])
+    count = np.concatenate([rows, seen[::-1], tail])
+    there = count > 0
+    of_a_row, count = np.minimum.accumulate(of_a_row[there]), count[there]
+    shares = of_a_row * count
+    return count, shares / shares.sum()
+
+
+def _power_tail(seen: int, num_embeddings: int, first: float, total: float) -> tuple[Floats, Floats]:
+    """Steps of rows that were not read: rows, and reads of a row, (k / seen)^-s times `first` with `total` together."""
+    edges = np.geomspace(seen, num_embeddings, TAIL_STEPS + 1)
+    rows = np.diff(edges)
+    if rows.sum() < 1:
+        return np.empty(0), np.empty(0)
+    middle = np.log(np.sqrt(edges[1:] * edges[:-1]) / seen)
+    low, high = 0.0, 50.0
+    for _ in range(50):
+        exponent = 0.5 * (low + high)
+        more = first * (rows * np.exp(-exponent * middle)).sum() > total
+        low, high = (exponent, high) if more else (low, exponent)
+    reads = np.exp(-low * middle)
+    return rows, reads * (total / (rows * reads).sum())
 
 
 Popularity = RowPopularity | RowSteps

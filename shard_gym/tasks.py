@@ -400,9 +400,10 @@ def capped_task(
     packed = int(memory_used(known, tables, num_devices).max())
     if hbm_share is not None:
         cap = -(-int(memory_slack * packed) // MIB) * MIB
-        hbm = -(-int(hbm_share * int(tables.memory_bytes.sum()) / num_devices) // MIB) * MIB
-        topology = hardware.topology(num_devices, memory_cap_bytes=hbm, host_memory_bytes=1)
-        return Task(name, tables, replace(topology, memory_cap_bytes=np.full(num_devices, max(cap, hbm))), known)
+        part = int(hbm_share * int(tables.memory_bytes.sum()) / num_devices)
+        hbm = min(-(-part // MIB) * MIB, hardware.device.memory_bytes)
+        topology = hardware.topology(num_devices, memory_cap_bytes=max(cap, hbm))
+        return Task(name, tables, replace(topology, host=hardware.host_memory(hbm)), known)
     if packed > hardware.device.memory_bytes:
         raise InvalidTaskError(
             f"No placement was found for task {name!r}: {len(tables)} tables with "

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.lookup_statistics import NUM_BINS, counted_statistics, read_counts
+from shard_gym.row_popularity import RowSteps
 
 Integers = NDArray[np.integer[Any]]
 
@@ -22,7 +23,8 @@ class LookupCounter:
 
     Over K batches of B samples, the pooling factor is all lookups / (K B), and distinct rows are the mean of those of
     a batch. The histograms are the rows, and the lookups, of each bin in all batches, as shares of their sum: rows are
-    counted in each batch anew, so the bins are numbers of reads in one batch.
+    counted in each batch anew, so the bins are numbers of reads in one batch. The popularity counts each row over all
+    batches, so more batches say more about rows that are rarely read (`RowSteps.of_reads`).
 
     Args:
         names: of the T tables.
@@ -33,6 +35,8 @@ class LookupCounter:
     def __init__(self, names: Sequence[str], num_embeddings: Sequence[int], features: Sequence[Sequence[str]]) -> None:
         self._tables = list(zip(names, num_embeddings, features, strict=True))
         self._counts = np.zeros((len(self._tables), 2, NUM_BINS))
+        self._rows = [np.empty(0, np.int64)] * len(self._tables)  # that were read, of each table
+        self._reads = [np.empty(0, np.int64)] * len(self._tables)  # over all batches, of each of them
         self._batches = 0
         self.batch_size = 0
 
@@ -50,8 +54,14 @@ class LookupCounter:
                 f"Batch {self._batches} of the lookups has {samples:,} samples, those before it {self.batch_size:,}; "
                 "record batches of one size, and leave out a smaller one at the end."
             )
-        counts = [read_counts(self._rows_of(*table, read)) for table in self._tables]
-        self._counts += np.stack(counts)
+        rows = [self._rows_of(*table, read) for table in self._tables]  # all are checked before any is counted
+        for table, each in enumerate(rows):
+            self._counts[table] += read_counts(each)
+            new, reads = np.unique(each, return_counts=True)
+            both, where = np.unique(np.concatenate([self._rows[table], new]), return_inverse=True)
+            total = np.zeros(len(both), np.int64)
+            np.add.at(total, where, np.concatenate([self._reads[table], reads]))
+            self._rows[table], self._reads[table] = both, total
         self._batches, self.batch_size = self._batches + 1, samples
 
     def _rows_of(
@@ -76,7 +86,7 @@ class LookupCounter:
         return np.concatenate([read[feature].astype(np.int64) for feature in features])
 
     def statistics(self) -> dict[str, Any]:
-        """The arrays `pooling_factor`, `distinct_rows`, `reuse_histogram` and `access_histogram` of `Tables`.
+        """The statistics of `Tables`: `pooling_factor`, `distinct_rows`, the two histograms and `popularity`.
 
         Raises:
             InvalidTablesError: no batch was counted.
@@ -84,4 +94,8 @@ class LookupCounter:
         if not self._batches:
             raise InvalidTablesError("There is no batch of lookups to count; record one at least.")
         pooling = self._counts[:, 1].sum(axis=1) / (self._batches * self.batch_size)
-        return {"pooling_factor": pooling, **counted_statistics(self._counts, self._batches)._asdict()}
+        return {
+            "pooling_factor": pooling,
+            **counted_statistics(self._counts, self._batches)._asdict(),
+            "popularity": RowSteps.of_reads(self._reads, [num_embeddings for _, num_embeddings, _ in self._tables]),
+        }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import TableTooLargeError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites.info import DATA, MEASURED, SHARDING, SIMULATED, SPLITS
@@ -38,7 +38,9 @@ class Recipe:
 
     `num_tables` and `num_devices` are the smallest and largest T and D. A suite made to be measured has the track
     "measured", fewer test tasks, may have a batch of its own (`Tables.at_batch_size`), and leaves out tables with more
-    rows than `max_rows`, so that a machine with little memory holds a task.
+    rows than `max_rows`, so that a machine with little memory holds a task. With `host_memory`, rows may be in that of
+    the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
+    devices have. A task is on `hardware` or one of `more_hardware`.
     """
 
     name: str
@@ -55,6 +57,9 @@ class Recipe:
     test_tasks: int = TASKS_PER_SPLIT
     batch_size: int | None = None
     max_rows: int = MAX_ROWS
+    host_memory: bool = False
+    hbm_share: tuple[float, float] | None = None
+    more_hardware: tuple[str, ...] = ()
 
 
 def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
@@ -75,21 +80,28 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
 def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
     own_half = halves(recipe.pool, len(pool))[split]
-    sampler = TaskSampler(
-        pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
-        num_tables,
-        recipe.num_devices,
-        recipe.hardware,
-        recipe.embedding_dims,
-        TIGHT_SLACK if recipe.track == SHARDING else MEMORY_SLACK,
-    )
+    tight = recipe.track == SHARDING and not recipe.host_memory
+    samplers = [
+        TaskSampler(
+            pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
+            num_tables,
+            recipe.num_devices,
+            hardware,
+            recipe.embedding_dims,
+            TIGHT_SLACK if tight else MEMORY_SLACK,
+            hbm_share=recipe.hbm_share,
+        )
+        for hardware in (recipe.hardware, *recipe.more_hardware)
+    ]
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
     count = recipe.test_tasks if split == "test" else TASKS_PER_SPLIT
-    if recipe.track == SHARDING:
-        tasks = [tight_task(sampler, rng, number % UNPLACEABLE == UNPLACEABLE - 1) for number in range(count)]
+    if tight:
+        tasks = [tight_task(samplers[0], rng, number % UNPLACEABLE == UNPLACEABLE - 1) for number in range(count)]
     else:
-        tasks = [sampler.sample(rng) for _ in range(count)]
+        splittable = recipe.track == SHARDING
+        drawn = [samplers[number % len(samplers)].sample(rng) for number in range(count)]
+        tasks = [replace(task, splittable=True) for task in drawn] if splittable else drawn
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
 
 
@@ -117,7 +129,9 @@ def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
     In a suite whose tables may be split they are as they are, and may use the whole memory of the devices.
     """
     if recipe.track == SHARDING:
-        topology = hardware_profile(recipe.hardware).topology(recipe.num_devices[0])
+        profile = hardware_profile(recipe.hardware)
+        host_bytes = profile.host.memory_bytes if recipe.host_memory and profile.host else 0
+        topology = profile.topology(recipe.num_devices[0], host_memory_bytes=host_bytes)
         return Task("whole", pool, topology, splittable=True), np.arange(len(pool))
     tables, positions = split_columns(pool, hardware_profile(recipe.hardware).device.memory_bytes)
     return capped_task("whole", tables, recipe.num_devices[0], recipe.hardware, MEMORY_SLACK), positions
@@ -148,7 +162,7 @@ def build(recipe: Recipe) -> dict[str, Any]:
         **for_measuring,
         "splits": {
             split: [
-                _entry(f"{recipe.name}/{split}/{number}", task, positions)
+                _entry(f"{recipe.name}/{split}/{number}", task, positions, recipe.hardware)
                 for number, (task, positions) in enumerate(members)
             ]
             for split, members in tasks.items()
@@ -156,15 +170,22 @@ def build(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _entry(name: str, task: Task, positions: NDArray[np.int64]) -> dict[str, Any]:
-    dims = sorted(set(task.tables.embedding_dim.tolist()))
+def _entry(name: str, task: Task, positions: NDArray[np.int64], hardware: str) -> dict[str, Any]:
+    dims, topology = sorted(set(task.tables.embedding_dim.tolist())), task.topology
+    more: dict[str, Any] = {}
+    if topology.host is not None:
+        more["hbm_bytes"] = topology.host.hbm_bytes
+    own = next(name for name, profile in PROFILES.items() if profile.device is topology.device)
+    if own != hardware:
+        more["hardware"] = own
     return {
         "name": name,
         "tables": positions.tolist(),
         "embedding_dim": dims[0] if len(dims) == 1 else task.tables.embedding_dim.tolist(),
         "num_devices": task.num_devices,
-        "memory_cap_bytes": int(task.topology.memory_cap_bytes[0]),
+        "memory_cap_bytes": int(topology.memory_cap_bytes[0]),
         "known_placement": None if task.known_placement is None else task.known_placement.tolist(),
+        **more,
     }
 
 
@@ -267,6 +288,45 @@ MERLIN_DEVICES = {
 SHARDED_MERLIN = (("small", 16), ("medium", 32), ("medium", 128), ("large", 128))
 """Models and numbers of A100s of the suites whose tables may be split; hosts of eight matter in all of them."""
 
+HBM_SHARE = (0.05, 0.5)
+
+
+def _tiered(recipe: Recipe, description: str, name: str, **more: Any) -> Recipe:
+    """`recipe` with rows in host memory."""
+    return replace(recipe, name=f"tier-{name}", description=description, host_memory=True, **more)
+
+
+TIERED: tuple[Recipe, ...] = (
+    _tiered(
+        _mixdim((10, 60), 4),
+        "mixdim-4 with host memory: 10-60 tables of dlrm-2021, 4 A100 whose HBM holds 5-50% of the bytes.",
+        "4",
+        hbm_share=HBM_SHARE,
+    ),
+    _tiered(
+        _mixdim((20, 120), 8),
+        "mixdim-8 with host memory: 20-120 tables of dlrm-2021, 8 A100 whose HBM holds 5-50% of the bytes.",
+        "8",
+        hbm_share=HBM_SHARE,
+    ),
+    _tiered(
+        GENERALIZE,
+        "generalize with host memory, tables may be split: 10-200 on 2-16 devices of four kinds, HBM for 5-50%.",
+        "generalize",
+        track=SHARDING,
+        hbm_share=HBM_SHARE,
+        more_hardware=("v100-nvlink", "h100-dgx", "rtx2080ti-pcie"),
+    ),
+    *(
+        _tiered(_merlin(model, devices), f"NVIDIA Merlin's {model!r}, {size}.", f"merlin-{model}-x{devices}", track=SHARDING)
+        for model, devices, size in (
+            ("large", 8, "774 GiB, on 8 A100 with 640 GiB of HBM, and 2 TiB of host memory"),
+            ("jumbo", 16, "3,110 GiB, on 16 A100 with 1,280 GiB of HBM, and 4 TiB on two hosts"),
+        )
+    ),
+)
+"""The suites whose devices have too little HBM for their tables."""
+
 MLPERF = Recipe("mlperf-x8", "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100.", (8, 8), pool="mlperf-dlrm-dcnv2")
 
 RECIPES: tuple[Recipe, ...] = (
@@ -291,6 +351,7 @@ RECIPES: tuple[Recipe, ...] = (
         replace(_merlin(model, devices, "tables may be split"), name=f"shard-merlin-{model}-x{devices}", track=SHARDING)
         for model, devices in SHARDED_MERLIN
     ),
+    *TIERED,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,7 @@ _SUITE_KEYS = {
 }
 _OPTIONAL_KEYS = {"track", "batch_size"}
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
+_OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware"}  # of tasks with host memory, and on other hardware than the suite's
 
 
 def names() -> list[str]:
@@ -86,7 +88,7 @@ def load(name: str, split: str) -> TaskSuite:
 def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     entries = [entry for split in record["splits"].values() for entry in split]
     for entry in entries:
-        if not isinstance(entry, dict) or set(entry) != _TASK_KEYS:
+        if not isinstance(entry, dict) or set(entry) - _OPTIONAL_TASK_KEYS != _TASK_KEYS:
             raise DamagedFileError(
                 f"A task of suite {record['name']!r} must have the keys {sorted(_TASK_KEYS)}; got {short_repr(entry)}."
             )
@@ -101,7 +103,10 @@ def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str, splittable: bool) -> Task:
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
-        topology = hardware.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
+        own = hardware_profile(entry["hardware"]) if "hardware" in entry else hardware
+        topology = own.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
+        if "hbm_bytes" in entry:
+            topology = replace(topology, host=own.host_memory(entry["hbm_bytes"]))
         known = entry["known_placement"]
         placement = None if splittable and known is None else np.asarray(known)
         return Task(entry["name"], tables, topology, placement, splittable)
