@@ -36,6 +36,7 @@ ASSUMED: Mapping[str, str] = {
     "codec": "the codec of FP16 and BF16 on the links",
     "latency": "latencies of collectives",
     "small_messages": "the slower start of messages",
+    "host_memory": "reads and updates of rows in host memory",
 }
 """The terms, with what they are the time of."""
 
@@ -52,7 +53,8 @@ _LEAST_SHARE = 1e-12  # of the time of the sort, which divides by a constant tha
 def assumed_scales(plans: Iterable[ShardingPlan], topology: Topology, dtype: str) -> dict[str, tuple[float, float]]:
     """By name of each assumed term that a plan may have, the least and the largest scale that its time may have.
 
-    They are 0 and 2, but for reduce-scatters across hosts: the model lets each device send all partial sums through its
+    They are 0 and 2, but for rows in host memory, which take half as long or twice as long, and for reduce-scatters
+    across hosts: the model lets each device send all partial sums through its
     network card, and NCCL's rings at least let the W cards of a host share them. Inside a host the reduce-scatter is no
     assumed term, because a measured one agrees (tests/cost_models/test_assumptions.py).
 
@@ -67,15 +69,16 @@ def assumed_scales(plans: Iterable[ShardingPlan], topology: Topology, dtype: str
         **dict.fromkeys(("dense_update", "all_reduce"), several and DATA_PARALLEL in types),
         "reduce_scatter": topology.num_hosts > 1 and ROW_WISE in types,
         "codec": several and dtype != "fp32",
+        "host_memory": topology.host is not None,
     }
-    least = {"reduce_scatter": 1.0 / topology.devices_per_host}
+    least = {"reduce_scatter": 1.0 / topology.devices_per_host, "host_memory": 0.5}
     return {name: (least.get(name, 0.0), 2.0) for name in ASSUMED if exists[name]}
 
 
 class VariedShardingModel(AnalyticalShardingModel):
     """The analytical cost model of sharded tables with assumed terms at `scales` times their values.
 
-    The links of a topology carry two of the terms, so costs are those on `varied_topology`. Collectives are scaled by
+    A topology carries three of the terms, so costs are those on `varied_topology`. Collectives are scaled by
     their bytes. Without scales, every cost has the bits of `AnalyticalShardingModel`.
 
     Args:
@@ -126,8 +129,12 @@ class VariedShardingModel(AnalyticalShardingModel):
         return loads
 
     def varied_topology(self, topology: Topology) -> Topology:
-        """The same devices, with the latencies of their links, and the extra time of small messages, at the scales."""
-        links = topology.links
+        """The same devices, with latencies, the extra time of small messages and host memory at the scales."""
+        links, host = topology.links, topology.host
+        if host is not None and "host_memory" in self.scales:
+            slower = max(self._scale("host_memory"), _LEAST_SHARE)
+            rates = host.read_gb_per_s / slower, host.update_gb_per_s / slower
+            topology = replace(topology, host=replace(host, read_gb_per_s=rates[0], update_gb_per_s=rates[1]))
         changed: dict[str, float] = {}
         for where in ("intra_host", "inter_host"):
             if "latency" in self.scales:

@@ -30,7 +30,7 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """A type of machine: its devices, their links, the number of devices per host, and the host if rows can be there."""
+    """A type of machine: its devices, their links, the devices of a host, and its memory if rows can be there."""
 
     name: str
     device: DeviceSpec
@@ -273,8 +273,8 @@ _PCIE4_HOST = HostSpec(
     update_gb_per_s=20.0,
     sources={
         "memory_bytes": "[spec] 2 TB, DGX A100 with 640 GB",
-        "read_gb_per_s": "[assumed] reads of large regions: nvbandwidth issue 42, 16.5 GB/s at 20 GiB, and HierarchicalKV "
-        "README, 15.9 in rows of 256 B",
+        "read_gb_per_s": "[assumed] reads of large regions: nvbandwidth issue 42, 16.5 GB/s at 20 GiB, and "
+        "HierarchicalKV README, 15.9 in rows of 256 B",
         "update_gb_per_s": "[assumed] nvbandwidth issue 53: reads at 11 while writes run at 25, together twice 18",
     },
 )

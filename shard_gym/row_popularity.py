@@ -158,7 +158,8 @@ class RowSteps:
             reads: of each table, (n,) how often each row was read that was read at all.
             num_embeddings: rows of each table.
         """
-        tables = [_steps_of_reads(np.asarray(each), int(rows)) for each, rows in zip(reads, num_embeddings, strict=True)]
+        pairs = zip(reads, num_embeddings, strict=True)
+        tables = [_steps_of_reads(np.asarray(each), int(rows)) for each, rows in pairs]
         length = max(len(rows) for rows, _ in tables)
         padded = [[np.pad(each, (0, length - len(each))) for each in table] for table in tables]
         return RowSteps(*(np.stack(arrays) for arrays in zip(*padded, strict=True)))
@@ -232,8 +233,8 @@ def assumed_popularity(
 ) -> RowPopularity:
     """Laws of T tables under which the rows that a batch reads, and those that it reads once, are those given.
 
-    For tables of which the statistics of one batch are known, but not the popularity. The shift is 0 or a
-    power of 2, the exponent is found for it, to the precision of a coarse quadrature. Distinct rows that no law has, because there
+    For tables of which the statistics of one batch are known, but not the popularity. The shift is 0 or a power of 2,
+    the exponent is found for it, to the precision of a coarse quadrature. Distinct rows that no law has, because there
     are more than those of uniform lookups, give the uniform law.
 
     Args:

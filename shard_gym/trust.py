@@ -18,7 +18,7 @@ import shard_gym.cost_models
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
 from shard_gym.cost_models.assumptions import VariedShardingModel, assumed_scales
-from shard_gym.errors import InvalidTablesError, unknown_name
+from shard_gym.errors import unknown_name
 from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import read_shipped
 from shard_gym.lookup_statistics import rounded_statistics
@@ -161,19 +161,17 @@ def robustness(
     plan_b: ShardingPlan,
     tables: Tables,
     topology: Topology,
-    popularity: RowPopularity | None = None,
     communication_dtype: str = "fp32",
 ) -> Robustness:
     """How the ratio of the costs of two plans changes with what nobody measured; memory caps do not matter.
 
+    Lookups are varied where the tables have a law of popularity; recorded ones are not.
+
     Args:
-        popularity: the law that the lookups of the tables follow, if their statistics were made from one; counted
-            statistics are not varied.
         communication_dtype: of pooled outputs and their gradients on the links.
 
     Raises:
         InvalidPlanError: a plan is none of these tables on these devices.
-        InvalidTablesError: the popularity is that of another number of tables.
     """
     roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
     plans = [check_plan(plan, tables, roomy) for plan in (plan_a, plan_b)]
@@ -187,11 +185,9 @@ def robustness(
         return first / second
 
     lookups, remade = None, 0
-    if popularity is not None:
-        if len(popularity) != len(tables):
-            raise InvalidTablesError(f"There are {len(tables)} tables, but row popularities of {len(popularity)}.")
+    if isinstance(tables.popularity, RowPopularity):
         chosen = _costliest(tables, roomy)
-        lower, higher = (ratio({}, read) for read in _other_lookups(tables, popularity, chosen))
+        lower, higher = (ratio({}, read) for read in other_lookups(tables, tables.popularity, chosen, EXPONENTS))
         lookups, remade = (lower, higher), len(chosen)
     scales = assumed_scales(plans, topology, communication_dtype)
     low, high = (ratio({name: pair[end] for name, pair in scales.items()}) for end in (0, 1))
@@ -206,13 +202,16 @@ def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:
     return np.argsort(-costs, kind="stable")[:MAX_REMADE]
 
 
-def _other_lookups(tables: Tables, popularity: RowPopularity, chosen: NDArray[np.int64]) -> Iterator[Tables]:
-    """The tables with the exponents of the `chosen` ones lower, and higher."""
+def other_lookups(
+    tables: Tables, popularity: RowPopularity, chosen: NDArray[np.int64], changes: tuple[float, ...]
+) -> Iterator[Tables]:
+    """The tables with each of `changes` added to the exponents of the `chosen` ones."""
     rows, lookups = tables.num_embeddings[chosen].astype(np.float64), tables.lookups_per_batch[chosen]
-    for change in EXPONENTS:
-        exponents = np.maximum(popularity.s[chosen] + change, 0.0)
+    for change in changes:
+        all_exponents = popularity.s.copy()
+        exponents = all_exponents[chosen] = np.maximum(popularity.s[chosen] + change, 0.0)
         exact = reuse_statistics(rows, lookups, popularity.q[chosen], exponents)
-        changed = {}
+        changed: dict[str, Any] = {"popularity": RowPopularity(popularity.q, all_exponents)}
         for name, values in rounded_statistics(exact, rows, lookups)._asdict().items():
             changed[name] = getattr(tables, name).copy()
             changed[name][chosen] = values

@@ -6,7 +6,7 @@ import pytest
 
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, reuse_statistics
+from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, RowSteps, reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -100,3 +100,37 @@ def test_an_impossible_popularity_is_refused(q: Any) -> None:
         RowPopularity(q, [1.0])  # type: ignore[arg-type]
     with pytest.raises(InvalidTablesError, match=r"Table 1 has the row popularity q = 1e\+06 and s = 110, with which"):
         RowPopularity(np.array([1e6, 1e6]), np.array([1.0, 110.0]))
+
+
+# Recorded lookups
+
+
+@pytest.mark.parametrize(("rows", "lookups", "q", "s"), [(200_000, 40_000, 50.0, 1.1), (50_000, 30_000, 0.0, 0.8)])
+def test_reads_of_recorded_batches_give_the_popularity_that_they_are_drawn_from(
+    rows: int, lookups: int, q: float, s: float
+) -> None:
+    """Of the lookups, each number of most popular rows gets about the share that it truly gets: of 16 batches."""
+    law = (np.arange(1, rows + 1) + q) ** -s
+    law /= law.sum()
+    reads = np.random.default_rng(0).poisson(law * lookups * 16)
+    found = RowSteps.of_reads([reads[reads > 0]], [rows])
+    assert found.rows.sum() == pytest.approx(rows)
+    above = np.append(0.0, np.cumsum(found.rows[0])), np.append(0.0, np.cumsum(found.shares[0]))
+    ranks = np.geomspace(10, rows, 30)
+    true = np.interp(ranks, np.arange(rows + 1), np.append(0.0, np.cumsum(law)))
+    assert np.interp(ranks, *above) == pytest.approx(true, abs=0.03)
+
+
+def test_where_every_row_is_read_often_the_popularity_is_that_of_the_reads() -> None:
+    reads = np.array([640, 320, 320, 20, 100])
+    found = RowSteps.of_reads([reads], [5])
+    each = np.repeat(found.shares[0] / np.maximum(found.rows[0], 1e-9), found.rows[0].astype(int))
+    assert each == pytest.approx(np.sort(reads)[::-1] / reads.sum())
+
+
+def test_of_a_table_without_reads_all_rows_are_equal_and_tables_have_their_own_steps() -> None:
+    found = RowSteps.of_reads([np.empty(0, np.int64), np.array([7, 1])], [9, 4])
+    assert (found.rows[0, 0], found.shares[0, 0]) == (9, 1)
+    assert found.rows[0, 1:].sum() == found.shares[0, 1:].sum() == 0
+    assert found.rows[1].sum() == pytest.approx(4)
+    assert found.select(np.array([1])).rows.tolist() == [found.rows[1].tolist()]

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import sentence
-from shard_gym.cli.pools import pool_source
 from shard_gym.cost_models.assumptions import ASSUMED
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import Explanation
-from shard_gym.pools import RowPopularity, load_pool
 from shard_gym.sharding import ShardingPlan, plan_of_placement
-from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, is_measured, robustness
 from shard_gym.workload import Workload
@@ -102,9 +98,8 @@ def print_robustness(console: Console, other: ShardingPlan, name: str, explanati
     if not is_analytical(explanation.cost_model):
         return
     task = explanation.task
-    popularity = popularity_of(source, task.tables)
     dtype = explanation.communication_dtype
-    found = robustness(other, explanation.plan, task.tables, task.topology, popularity, dtype)
+    found = robustness(other, explanation.plan, task.tables, task.topology, dtype)
     console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
 
 
@@ -130,13 +125,3 @@ def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
     if not found.is_certain:
         parts.append("So the model does not tell for certain which of the two is faster.")
     return " ".join(parts)
-
-
-def popularity_of(source: str, tables: Tables) -> RowPopularity | None:
-    """The law of the lookups in a pool, if the statistics of `tables` are still those of the pool."""
-    pool = load_pool(pool_source(source))
-    same = pool.tables.workload.batch_size == tables.workload.batch_size and all(
-        np.array_equal(getattr(pool.tables, name), getattr(tables, name))
-        for name in ("num_embeddings", "pooling_factor", "distinct_rows", "access_histogram")
-    )
-    return pool.popularity if same else None

@@ -36,9 +36,7 @@ def drifted_tables(
     exponents = popularity.s * exponent
     found = reuse_statistics(num_embeddings, pooling * tables.workload.batch_size, popularity.q, exponents)
     drifted = RowPopularity(popularity.q, exponents)
-    return replace(
-        tables, num_embeddings=num_embeddings, pooling_factor=pooling, **found._asdict(), popularity=drifted
-    )
+    return replace(tables, num_embeddings=num_embeddings, pooling_factor=pooling, **found._asdict(), popularity=drifted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,8 @@ class Pool:
 
     Attributes:
         tables: its T tables.
-        popularity: the popularity of the T tables' rows, or None if only the histograms are known.
+        popularity: the law of the popularity of the T tables' rows, that of `tables`, too; or None if only the
+            histograms are known.
         dims_known: False if the data has no embedding dims; those of `tables` are then a choice and are not stored.
 
     Raises:
@@ -72,6 +73,8 @@ class Pool:
             raise InvalidTablesError(
                 f"Pool {self.name!r} has {len(self.tables)} tables but row popularities of {len(self.popularity)}."
             )
+        if self.popularity is not None:
+            object.__setattr__(self, "tables", replace(self.tables, popularity=self.popularity))
 
     def __len__(self) -> int:
         return len(self.tables)
@@ -168,7 +171,6 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
             **{column: record[column] for column in _COLUMNS},
         )
         popularity = None if law is None else RowPopularity(**law)
-        tables = replace(tables, popularity=popularity)
         pool = Pool(record["name"], tables, card, popularity, dims_known=dims is not None)
     except ValueError as error:
         raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error

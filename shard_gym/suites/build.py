@@ -318,7 +318,9 @@ TIERED: tuple[Recipe, ...] = (
         more_hardware=("v100-nvlink", "h100-dgx", "rtx2080ti-pcie"),
     ),
     *(
-        _tiered(_merlin(model, devices), f"NVIDIA Merlin's {model!r}, {size}.", f"merlin-{model}-x{devices}", track=SHARDING)
+        _tiered(
+            _merlin(model, devices), f"NVIDIA Merlin's {model!r}, {size}.", f"merlin-{model}-x{devices}", track=SHARDING
+        )
         for model, devices, size in (
             ("large", 8, "774 GiB, on 8 A100 with 640 GiB of HBM, and 2 TiB of host memory"),
             ("jumbo", 16, "3,110 GiB, on 16 A100 with 1,280 GiB of HBM, and 4 TiB on two hosts"),

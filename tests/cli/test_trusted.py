@@ -12,10 +12,10 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cli import show
-from shard_gym.cli.trusted import evidence_sentence, popularity_of, robustness_sentence
+from shard_gym.cli.trusted import evidence_sentence, robustness_sentence
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.hardware import hardware_profile
-from shard_gym.pools import Pool, PoolCard, RowPopularity, load_pool, save_pool
+from shard_gym.pools import Pool, PoolCard, RowPopularity, save_pool
 from shard_gym.sharding import plan_of_placement
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -98,7 +98,7 @@ def test_place_prints_the_evidence_and_compares_with_a_simple_placement(run: Any
         [plan["placement"][name] for name in TABLES.names],
     )
     plans = [plan_of_placement(each, TABLES) for each in placements]
-    found = robustness(plans[0], plans[1], TABLES, topology, RowPopularity.zipf(EXPONENTS))
+    found = robustness(plans[0], plans[1], TABLES, topology)
     assert robustness_sentence(found, "The placement of lookup-greedy", 12) in out
     assert plan["held_out_errors"]["forward"]["measurements"] == 16
     assert plan["held_out_errors"]["backward"] is None
@@ -150,13 +150,3 @@ def test_the_sentence_of_a_ratio(changes: dict[str, Any], says: list[str]) -> No
     text = robustness_sentence(Robustness(**given), "A", 12)
     assert [part for part in says if part not in text] == []
     assert ("for certain" in text) == any("for certain" in part for part in says)
-
-
-def test_the_law_of_a_pool_is_that_of_tables_with_its_statistics_only(file: Path) -> None:
-    found = popularity_of(str(file), TABLES.with_training(optimizer="adam"))
-    assert found is not None
-    assert found.s.tolist() == EXPONENTS.tolist()
-    assert popularity_of(str(file), replace(TABLES, distinct_rows=TABLES.distinct_rows / 2)) is None
-    assert popularity_of(str(file), TABLES.at_batch_size(1024)) is None
-    save_pool(replace(load_pool(file), popularity=None), file)
-    assert popularity_of(str(file), TABLES) is None

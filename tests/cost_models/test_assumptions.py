@@ -13,13 +13,14 @@ import pytest
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical import SORT_BYTES
 from shard_gym.cost_models.assumptions import ASSUMED, VariedShardingModel, assumed_scales
-from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD_COMM
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, COMPUTE, FORWARD_COMM
 from shard_gym.cost_models.collectives import reduce_scatter_ms
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import fitted_links, hardware_profile
 from shard_gym.io.files import read_json
 from shard_gym.sharding import ShardingPlan, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 CARD = Path(__file__).parents[2] / "docs" / "cost-model.md"
@@ -31,13 +32,16 @@ TERMS = {
     "pcie_knee_bytes": "small_messages",
 }
 TOPOLOGY = hardware_profile("a100-dgx").topology(2)
+HOSTED = hardware_profile("a100-dgx").topology(2, memory_cap_bytes=4096, host_memory_bytes=2**30)
 TABLES = Tables.from_zipf([1000, 4000, 200], [64, 128, 16], [10, 5, 1], 0.8, Workload(4096, "fp32", "adam"))
 PLAN = ShardingPlan((table_wise(TABLES, 0, 1), row_wise(TABLES, 1, TOPOLOGY), data_parallel(TABLES, 2, TOPOLOGY)))
 
 
-def phases_ms(scales: dict[str, float], dtype: str = "fp32") -> np.ndarray[Any, np.dtype[np.float64]]:
+def phases_ms(
+    scales: dict[str, float], dtype: str = "fp32", topology: Topology = TOPOLOGY
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     model = VariedShardingModel(scales, dtype)
-    return model.estimate_plan(PLAN, TABLES, model.varied_topology(TOPOLOGY)).phases_ms
+    return model.estimate_plan(PLAN, TABLES, model.varied_topology(topology)).phases_ms
 
 
 @pytest.mark.parametrize("scales", [{}, dict.fromkeys(ASSUMED, 1.0)], ids=["none", "all at 1"])
@@ -54,7 +58,7 @@ def test_another_scale_is_another_model() -> None:
 
 @pytest.mark.parametrize("name", list(ASSUMED))
 def test_a_term_is_part_of_the_cost_and_grows_with_its_scale(name: str) -> None:
-    none, own, double = (phases_ms({name: scale}, "bf16").max(axis=0).sum() for scale in (0, 1, 2))
+    none, own, double = (phases_ms({name: scale}, "bf16", HOSTED).max(axis=0).sum() for scale in (0, 1, 2))
     assert none < own < double
 
 
@@ -98,8 +102,15 @@ def test_a_term_is_varied_if_a_plan_may_have_it() -> None:
     compute = {"gradient_lanes", "update_lanes", "sort"}
     assert set(assumed_scales([whole], hardware_profile("a100-dgx").topology(1), "fp16")) == compute
     assert set(assumed_scales([whole], one, "fp32")) == compute | {"latency", "small_messages"}
-    assert set(assumed_scales([whole, PLAN], one, "fp16")) == set(ASSUMED) - {"reduce_scatter"}
-    assert set(assumed_scales([whole, PLAN], two, "fp16")) == set(ASSUMED)
+    assert set(assumed_scales([whole, PLAN], one, "fp16")) == set(ASSUMED) - {"reduce_scatter", "host_memory"}
+    assert set(assumed_scales([whole, PLAN], two, "fp16")) == set(ASSUMED) - {"host_memory"}
+    assert assumed_scales([whole], HOSTED, "fp32")["host_memory"] == (0.5, 2.0)
+
+
+def test_rows_in_host_memory_are_scaled() -> None:
+    in_hbm, own, slower = phases_ms({}), phases_ms({}, topology=HOSTED), phases_ms({"host_memory": 2}, topology=HOSTED)
+    assert (own > in_hbm)[:, COMPUTE].all()
+    assert slower - in_hbm == pytest.approx(2 * (own - in_hbm))
 
 
 def test_reduce_scatters_across_hosts_send_at_least_what_rings_do() -> None:

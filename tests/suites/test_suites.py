@@ -24,6 +24,7 @@ DLRM = {
 SAMPLED = [*DLRM, *(name for name in NAMES if "mixdim-" in name or name == "generalize")]
 MEASURED = suite_names("measured")
 SPLIT = suite_names("sharding")
+TIERED = [name for name in suite_names() if name.startswith("tier-")]
 WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED] and list(suite_info(name).tasks) == ["test"]]
 
 
@@ -167,7 +168,7 @@ def test_no_table_of_a_pool_is_in_train_and_in_test_of_any_suite() -> None:
 # Memory
 
 
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", [name for name in SPLIT if name not in TIERED])
 def test_tables_of_a_tenth_of_the_tasks_that_split_fit_no_device_whole(name: str) -> None:
     """Of sampled suites; whole models have all the memory of the devices, and need splits of one table at most."""
     tasks = tasks_of(name)
@@ -180,6 +181,19 @@ def test_tables_of_a_tenth_of_the_tasks_that_split_fit_no_device_whole(name: str
             assert 0.4 < np.mean(filled) < 1.0
     else:
         assert all((task.topology.memory_cap_bytes == task.topology.device.memory_bytes).all() for task in tasks)
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_the_hbm_of_a_suite_with_host_memory_is_short_and_its_hosts_have_room(name: str) -> None:
+    drawn = "train" in suite_info(name).tasks
+    for task in tasks_of(name):
+        topology = task.topology
+        assert topology.host is not None
+        share = topology.host.hbm_bytes * topology.num_devices / task.tables.memory_bytes.sum()
+        assert (0.049 if drawn else 0.3) < share < (0.52 if drawn else 1.0)
+        assert topology.host.hbm_bytes <= topology.device.memory_bytes
+        assert topology.memory_cap_bytes.sum() > task.tables.memory_bytes.sum()
+        assert task.tables.popularity is not None
 
 
 @pytest.mark.parametrize("name", SAMPLED)
