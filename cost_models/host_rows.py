@@ -10,7 +10,7 @@ bytes that a batch reads from the host are
 
 which is 0 where all rows fit. For a fixed threshold l that is a sum over the tables, so the loads are h_i at the
 `THRESHOLDS`, and the device takes the largest of linear functions. Between thresholds the function is concave, so the
-largest at the thresholds is a lower bound of the exact one; docs/tiers.md says how close it is.
+largest at the thresholds is a lower bound of the exact one; docs/host-memory.md says how close it is.
 
 - Forward: those bytes of weights at the read bandwidth of `HostMemory`; backward: the bytes of weights and of states of
   each weight at its update bandwidth. Both add to the time of their phase, as FBGEMM's kernels wait for the rows.

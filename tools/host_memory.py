@@ -1,0 +1,260 @@
+"""Makes the numbers and the picture of docs/host-memory.md: `python tools/host_memory.py COMMAND`.
+
+costs       what rows in host memory cost, and what placements cost that do not know of them
+rankings    the ranking of the leaderboards' entries, under other assumptions
+headroom    how much search gains over greedy agents, without terms that nobody measured
+thresholds  how close the thresholds of the cost model are to the best split
+picture     which rows of the tables of a device are in HBM
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+from shard_gym.agents import make_agent
+from shard_gym.cost_models.analytical import BACKWARD_LANE_MS, FORWARD_LANE_MS, LANE_SHARE, AnalyticalCostModel
+from shard_gym.cost_models.assumptions import VariedShardingModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.host_rows import host_loads, host_read_ms
+from shard_gym.hbm_split import best_split
+from shard_gym.io.files import write_atomically
+from shard_gym.io.markdown import table, with_block
+from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
+from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.submit import current_commit
+from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.problems import problem_of
+from shard_gym.row_popularity import RowPopularity
+from shard_gym.suites import load_suite, suite_names
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+from shard_gym.topology import Topology
+from shard_gym.trust import other_lookups
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "host-memory.md"
+PICTURE = ROOT / "docs" / "images" / "host-memory.png"
+LEADERBOARDS = ROOT / "leaderboards"
+
+SUITES = tuple(name for name in suite_names() if name.startswith("tier-"))
+PLACED = ("tier-4", "tier-8")
+PICTURED = ("tier-4", 2, 3)  # suite, test task and device
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
+GREEDY = ("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy", "lane-greedy")  # ask no cost model
+
+
+def write(block: str, text: str, command: str) -> None:
+    made = f"Made on {datetime.now(timezone.utc):%d %B %Y} at commit {current_commit()[:7]} with `{command}`."
+    write_atomically(PAGE, with_block(PAGE, block, f"{text}\n\n{made}").encode())
+    print(text)
+
+
+def cost_ms(task: Task, agent: Any, scored: Task) -> float:
+    return float(AnalyticalCostModel().estimate(agent.place(task), scored.tables, scored.topology).total_ms)
+
+
+def with_hbm(task: Task, share: float) -> Task:
+    """The task with HBM for a share of the tables; for all of them, without host memory."""
+    assert task.topology.host is not None
+    hbm = int(share * int(task.tables.memory_bytes.sum()) / task.num_devices)
+    host = replace(task.topology.host, hbm_bytes=hbm) if share < 1 else None
+    return replace(task, topology=replace(task.topology, host=host))
+
+
+def costs(tasks: int = 20) -> None:
+    """Costs of tier-8 at several shares of HBM.
+
+    Args:
+        tasks: of the suite's test tasks
+    """
+    chosen, rows = list(load_suite("tier-8", "test"))[:tasks], []
+    for share in SHARES:
+        found: dict[str, list[float]] = {}
+        for task in chosen:
+            own, all_in_hbm = with_hbm(task, share), with_hbm(task, 1.0)
+            for name, asked in (("plan-search", own), ("blind", all_in_hbm), ("cost-greedy", own)):
+                agent = make_agent("plan-search" if name == "blind" else name)
+                found.setdefault(name, []).append(cost_ms(asked, agent, own))
+            found.setdefault("greedy", []).append(min(cost_ms(own, make_agent(name), own) for name in GREEDY))
+        means = {name: float(np.mean(values)) for name, values in found.items()}
+        best = means["plan-search"]
+        shown = [f"{100 * (means[name] / best - 1):.0f}%" for name in ("cost-greedy", "blind", "greedy")]
+        rows.append([f"{100 * share:g}%", f"{best:.2f}", *shown])
+    header = ["HBM", "`plan-search`, ms", "`cost-greedy`", "search blind to it", "best greedy that never asks"]
+    write("costs", table(header, rows), "python tools/host_memory.py costs")
+
+
+def worlds(task: Task) -> Iterator[tuple[str, Tables, Topology]]:
+    """The tables and topologies of a task under each assumption."""
+    tables, topology, popularity = task.tables, task.topology, task.tables.popularity
+    assert isinstance(popularity, RowPopularity)
+    yield "as it is", tables, topology
+    every = np.arange(len(tables))
+    flatter, steeper = other_lookups(tables, popularity, every, (-0.1, 0.1))
+    yield "exponents 0.1 lower", flatter, topology
+    yield "exponents 0.1 higher", steeper, topology
+    yield "half the rates", tables, VariedShardingModel({"host_memory": 2.0}).varied_topology(topology)
+
+
+def rankings() -> None:
+    """Entries of each suite by their mean cost, where every task has an answer, with the first seed's answers."""
+    rows = []
+    for suite in SUITES:
+        tasks = list(load_suite(suite, "test"))
+        problem = problem_of(tasks[0])
+        track = "sharding" if tasks[0].splittable else "simulated"
+        entries = {}
+        for folder in sorted((LEADERBOARDS / track / suite).iterdir()):
+            entry = verify_entry(EntryFolder(LEADERBOARDS, track, suite, folder.name))[0]
+            if entry is not None and not entry.failures and folder.name != "random":
+                entries[folder.name] = entry.answers[0]
+        names = list(entries)
+        found: dict[str, FloatArray] = {}
+        for number, task in enumerate(tasks):
+            for world, tables, topology in worlds(task):
+                model = problem.model("analytical")
+                changed = replace(task, tables=tables, topology=topology, known_placement=None)
+                given = [problem.cost_ms(entries[name][number], changed, model) for name in names]
+                found[world] = found.get(world, np.zeros(len(names))) + np.array(given)
+        own = found["as it is"]
+        order = np.argsort(own, kind="stable")
+        for world, sums in found.items():
+            pairs = [(a, b) for a in range(len(names)) for b in range(a) if own[a] != own[b]]
+            swapped = [(a, b) for a, b in pairs if (own[a] < own[b]) != (sums[a] < sums[b])]
+            apart = max((abs(own[a] / own[b] - 1) for a, b in swapped), default=0.0)
+            first = names[int(order[0])] == names[int(sums.argmin())]
+            shown = f"{len(swapped)} of {len(pairs)}"
+            how_far = f"{100 * apart:.1f}%" if swapped else "-"
+            rows.append([f"`{suite}`", world, "yes" if first else "no", shown, how_far])
+    header = ["suite", "assumption", "first stays first", "pairs in another order", "how far apart at most"]
+    write("rankings", table(header, rows, left=2), "python tools/host_memory.py rankings")
+
+
+class OwnLanes(AnalyticalCostModel):
+    """Every table has the lanes of its own width, whatever the widest table of its device is."""
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        loads = super().table_loads(tables, topology)
+        loads[:, [FORWARD_LANE_MS, BACKWARD_LANE_MS]] *= loads[:, [LANE_SHARE]]
+        loads[:, LANE_SHARE] = 1.0
+        return loads
+
+
+def headroom(tasks: int = 20) -> None:
+    """How much more greedy placements cost than those of a local search of 20,000, under changed models.
+
+    Args:
+        tasks: of each suite's test tasks
+    """
+    full = AnalyticalCostModel().constants
+    no_gradients = full._replace(cycles_per_gradient=0.0, cycles_per_update=0.0)
+    models: Sequence[tuple[str, Callable[[], AnalyticalCostModel]]] = (
+        ("full model", AnalyticalCostModel),
+        ("without gradient cycles", lambda: AnalyticalCostModel(no_gradients)),
+        ("without the widest table", OwnLanes),
+        ("without both", lambda: OwnLanes(no_gradients)),
+    )
+    rows = []
+    for suite in PLACED:
+        row = [f"`{suite}`"]
+        for _, make in models:
+            gaps = []
+            for task in list(load_suite(suite, "test"))[:tasks]:
+                model = make()
+
+                def cost(name: str, task: Task = task, model: AnalyticalCostModel = model, **options: Any) -> float:
+                    asks = {"cost_model": model} if name in ("cost-greedy", "local-search") else {}
+                    placement = make_agent(name, **asks, **options).place(task)
+                    return float(model.estimate(placement, task.tables, task.topology).total_ms)
+
+                best = cost("local-search", max_queries=20_000)
+                never = min(map(cost, GREEDY))
+                gaps.append((min(never, cost("cost-greedy")) / best - 1, never / best - 1))
+            asked, never = 100 * np.mean(gaps, axis=0)
+            row.append(f"{asked:.1f}% ({never:.1f}%)")
+        rows.append(row)
+    header = ["suite", *(name for name, _ in models)]
+    write("headroom", table(header, rows), "python tools/host_memory.py headroom")
+
+
+def thresholds() -> None:
+    """Host bytes of the cost model against those of the best split, on devices of random placements."""
+    rows, rng = [], np.random.default_rng(0)
+    for suite in PLACED:
+        below, host_ms = [], []
+        for task in load_suite(suite, "test"):
+            topology, devices = task.topology, rng.integers(0, task.num_devices, task.num_tables)
+            assert topology.host is not None
+            loads = AnalyticalCostModel().reduce(
+                AnalyticalCostModel().table_loads(task.tables, topology), devices, task.num_devices
+            )
+            found = host_read_ms(loads[:, -host_loads(task.tables, topology).shape[1] :])
+            split = best_split(task.tables, devices, np.zeros(task.num_tables, np.bool_), topology)
+            exact = np.bincount(devices, split.host_reads * task.tables.row_bytes, task.num_devices)
+            exact /= topology.host.read_gb_per_s * 1e6
+            below += (1 - found[exact > 1e-3] / exact[exact > 1e-3]).tolist()
+            host_ms += (exact - found).tolist()
+        numbers, ms = 100 * np.array(below), (f"{np.mean(host_ms):.4f}", f"{np.max(host_ms):.3f}")
+        rows.append([f"`{suite}`", f"{numbers.mean():.2f}%", f"{numbers.max():.1f}%", *ms])
+    header = ["suite", "too low, mean", "worst", "ms too low, mean", "worst"]
+    write("thresholds", table(header, rows), "python tools/host_memory.py thresholds")
+
+
+def picture() -> None:
+    """Rows of the tables of one device by how likely a batch reads them, and the threshold."""
+    suite, number, device = PICTURED
+    task = load_suite(suite, "test")[number]
+    placement = make_agent("plan-search").place(task)
+    chosen = np.flatnonzero(placement == device)
+    tables = task.tables.select(chosen)
+    split = best_split(tables, np.zeros(len(chosen), np.int64), np.zeros(len(chosen), np.bool_), task.topology)
+    share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
+    read = -np.expm1(-share * tables.lookups_per_batch[:, None])
+    figure = Figure(figsize=(10.0, 4.6), facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    level = []
+    for number, (probabilities, rows) in enumerate(zip(read, count, strict=True)):
+        color, real = COLORS[number % len(COLORS)], rows > 0
+        rank, probabilities = np.cumsum(rows[real]), probabilities[real]
+        kept = rank <= split.hbm_rows[number] + 0.5
+        if kept.any() and not kept.all():
+            level.append(float(probabilities[kept][-1]))
+        name = f"{tables.names[number]}: {tables.embedding_dim[number]} columns"
+        axes.plot(rank[kept], probabilities[kept], color=color, linewidth=3.0, solid_capstyle="butt", label=name)
+        axes.plot(rank[~kept], probabilities[~kept], color=color, linewidth=1.2, alpha=0.55)
+    threshold = float(np.median(level))
+    axes.axhline(threshold, color=INK, linewidth=1.0, linestyle="--")
+    axes.annotate(
+        f"threshold {threshold:.2g}", (1.0, threshold), (4, 5), textcoords="offset points", fontsize=SIZE, color=INK
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(top=1.6)
+    axes.set_xlim(left=1e3)
+    axes.set_xlabel("rows, the most popular first", color=INK, fontsize=SIZE)
+    axes.set_ylabel("probability that a batch reads the row", color=INK, fontsize=SIZE)
+    axes.set_title(
+        "Thick: rows in HBM. Thin: rows in the host's memory. One threshold serves all tables of a device.",
+        color=GREY,
+        fontsize=SIZE - 1,
+        loc="left",
+    )
+    axes.tick_params(colors=INK)
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.spines[:].set_visible(False)
+    axes.legend(loc="lower left", frameon=False, fontsize=SIZE - 2)
+    save_picture(figure, PICTURE)
+    print(PICTURE, threshold, int(split.hbm_rows.sum()), int(tables.num_embeddings.sum()))
+
+
+if __name__ == "__main__":
+    commands = {each.__name__: each for each in (costs, rankings, headroom, thresholds, picture)}
+    tyro.extras.subcommand_cli_from_dict(commands, description=__doc__)
