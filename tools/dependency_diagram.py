@@ -22,8 +22,18 @@ DESIGN = ROOT / "docs" / "design.md"
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     (
-        *("lookup_statistics", "row_popularity", "tables", "workload", "topology", "hardware", "placement", "sharding"),
-        *("pools", "training_memory"),
+        *(
+            "lookup_statistics",
+            "row_popularity",
+            "tables",
+            "workload",
+            "topology",
+            "hardware",
+            "placement",
+            "sharding",
+            "hbm_split",
+        ),
+        *("pools", "training_memory", "hbm_split"),
     ),
     ("cost_models", "trust"),
     ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "comparison", "interop"),
