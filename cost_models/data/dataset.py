@@ -284,7 +284,16 @@ TOPOLOGY_KEYS: dict[str, type] = {
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """`topology` as JSON values, without the sources of its numbers."""
+    """`topology` as JSON values, without the sources of its numbers.
+
+    Raises:
+        InvalidOptionError: it has host memory, which costs in data sets do not know.
+    """
+    if topology.host is not None:
+        raise InvalidOptionError(
+            "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. Record "
+            "costs of a topology without host memory."
+        )
     device, links = asdict(topology.device), asdict(topology.links)
     return {
         "device": {key: value for key, value in device.items() if key != "sources"},

@@ -28,6 +28,9 @@ NEARLY_FULL = 0.9
 """Share of what tables and buffers may take, above which a device is named in a warning."""
 
 
+MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
+
+
 def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec) -> int:
     """Bytes that tables and their buffers may take on each device, by --memory-cap-gib or --reserve."""
     if cap_gib is None:
@@ -97,6 +100,34 @@ def print_memory(console: Console, explanation: Explanation, room: int, reserve:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
     if away:
         console.print(sentence(f"\n{host_sentence(explanation)}"))
+        _print_away(console, explanation)
+
+
+def _print_away(console: Console, explanation: Explanation) -> None:
+    """Print the tables with rows in host memory: which share of their rows is in HBM, and of what a batch reads."""
+    count, names = len(explanation.task.tables), explanation.task.tables.names
+    of, rows, columns = explanation.shards[:, 0], explanation.shards[:, 3], explanation.shards[:, 5]
+    split, bytes_there = explanation.split, np.bincount(of, explanation.host_bytes, count)
+    away = np.flatnonzero(bytes_there > 0)
+    if not away.size:
+        return
+    in_hbm = np.bincount(of, split.hbm_rows * columns, count) / np.bincount(of, rows * columns, count)
+    read_there = np.bincount(of, split.host_reads * columns, count)
+    read = read_there + np.bincount(of, split.hbm_reads * columns, count)
+    heading(console, f"\nRows in HBM of tables with rows in host memory ({len(away)} of {count})\n")
+    table = new_table()
+    table.add_column("table", overflow="ellipsis", no_wrap=True)
+    for name in ("GiB in host", "rows in HBM", "reads in HBM"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = away[np.argsort(-bytes_there[away], kind="stable")][:MAX_AWAY]
+    for each in shown.tolist():
+        reads = 1.0 - read_there[each] / read[each] if read[each] else 1.0
+        shares = (format_percent(share) for share in (in_hbm[each], reads))
+        table.add_row(sentence(names[each]), format_gib(int(bytes_there[each])), *shares)
+    print_table(console, table)
+    console.print(sentence("reads in HBM: of the different rows that a batch reads", "dim"))
+    if len(away) > len(shown):
+        console.print(sentence(f"{len(away) - len(shown)} more.", "dim"))
 
 
 def host_sentence(explanation: Explanation) -> str:

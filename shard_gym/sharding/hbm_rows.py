@@ -52,12 +52,14 @@ def check_hbm_rows(
     """(S,) int64, `hbm_rows` itself, the rows of each shard of a valid plan in HBM, if devices can keep them there.
 
     Raises:
-        InvalidPlanError: it is no such list, a shard has fewer rows, or rows are in host memory, of which there is none.
+        InvalidPlanError: it is no such list, a shard has fewer rows, or there is no host memory for the other rows.
         MemoryExceededError: the rows of a device, and the states of each row, need more bytes than its HBM has.
     """
     rows, shards = as_array("hbm_rows", hbm_rows, InvalidPlanError), plan.shard_arrays()
     if rows.shape != (len(shards),) or not np.issubdtype(rows.dtype, np.integer):
-        raise InvalidPlanError(f"hbm_rows must be an integer for each of {len(shards)} shards, not {short_repr(hbm_rows)}.")
+        raise InvalidPlanError(
+            f"hbm_rows must be an integer for each of {len(shards)} shards, not {short_repr(hbm_rows)}."
+        )
     wrong = np.flatnonzero((rows < 0) | (rows > shards[:, 3]))
     if wrong.size:
         table, device, _, has, *_ = shards[wrong[0]].tolist()

@@ -38,8 +38,8 @@ def both_ways(value: dict[str, Any], tables: Tables, topology: Topology, message
         from_torchrec(plan_from_torchrec_json(value), tables, topology)
 
 
-@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching", "key_value", "quant_uvm", "no such"])
-def test_kernels_with_weights_elsewhere_are_refused_by_name(kernel: str, four_tables: Tables) -> None:
+@pytest.mark.parametrize("kernel", ["key_value", "quant_uvm", "no such"])
+def test_kernels_that_are_not_known_are_refused_by_name(kernel: str, four_tables: Tables) -> None:
     value, tables, topology = written(four_tables)
     value["plan"]["m"]["item"]["compute_kernel"] = kernel
     both_ways(value, tables, topology, f"Table 'item' has the compute kernel '{kernel}'")
