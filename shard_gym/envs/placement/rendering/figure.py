@@ -188,7 +188,7 @@ def _split_tables(
     if not splits:
         return
     away = view.task.topology.host is not None
-    heading = "rows in HBM (slate) and in host memory (sand) of the tables with most there; the device of each shard"
+    heading = "rows in HBM (slate) and in host memory (sand), of the tables with most bytes there; numbers are devices"
     canvas.text(left, top + 0.16, heading if away else "split tables: the device of each shard", 8, GREY)
     for index, (table, words) in enumerate(splits):
         y = top + 0.25 + SPLIT_ROW * index
