@@ -87,8 +87,8 @@ def warn_if_other_split(explanation: Explanation, name: str, hbm_rows: NDArray[n
     whole = int((has * columns).sum())
     given, best = (int((rows * columns).sum()) / whole for rows in (hbm_rows, explanation.split.hbm_rows))
     warn(
-        f"{name} keeps {format_percent(given)} of the rows' bytes in HBM. What follows is of the best split of the same "
-        f"plan, which keeps {format_percent(best)} there."
+        f"{name} keeps {format_percent(given)} of the rows' bytes in HBM. What follows is of the best split of the "
+        f"same plan, which keeps {format_percent(best)} there."
     )
 
 

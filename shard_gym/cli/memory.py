@@ -60,8 +60,8 @@ def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profil
         )
     if profile.host is None and host_memory_gib:
         raise InvalidOptionError(
-            f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast devices "
-            "read and update rows there. Leave the option out, or name other hardware."
+            f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
+            "devices read and update rows there. Leave the option out, or name other hardware."
         )
     return int(host_memory_gib * GIB)
 
@@ -154,7 +154,7 @@ def popularity_source(tables: Tables) -> str:
 
 
 def host_to_json(explanation: Explanation) -> dict[str, Any]:
-    """Host memory as a JSON value, for a plan: bytes, their cost, and where the rows' popularity is from; or nothing."""
+    """The rows in host memory as a JSON value: bytes, their cost, and where their popularity is from; or nothing."""
     host = explanation.task.topology.host
     if host is None or explanation.all_in_hbm_ms is None:
         return {}

@@ -120,7 +120,8 @@ def place(
     own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host)
     given, hbm_rows = None, None
     if compare is not None and compare != TORCHREC:
-        given, hbm_rows = (read(compare, loaded, own.topology) for read in (plan_of_file, hbm_rows_of_file))
+        given = plan_of_file(compare, loaded, own.topology)
+        hbm_rows = hbm_rows_of_file(compare, loaded, own.topology)
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
     own = plan.own

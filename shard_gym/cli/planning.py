@@ -176,7 +176,7 @@ def _too_large(own: OwnModel, room: int) -> str:
         return ""
     return (
         f"table {own.tables.names[largest]} needs {format_bytes(needed[largest])} with its buffers, and a device has "
-        f"{format_bytes(room)}{' of HBM' * (0 < own.host_bytes and room == own.room)} for it"
+        f"{format_bytes(room)}{' of HBM' * bool(own.host_bytes and room == own.room)} for it"
     )
 
 

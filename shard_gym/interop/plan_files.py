@@ -94,7 +94,9 @@ def _hbm_rows_of(
         if rows is None:
             return None
         if not isinstance(rows, dict):
-            raise InvalidPlanError(f"Its {HBM_ROWS!r} must be an object with rows of each table, not {short_repr(rows)}.")
+            raise InvalidPlanError(
+                f"Its {HBM_ROWS!r} must be an object with rows of each table, not {short_repr(rows)}."
+            )
         return check_hbm_rows(in_order(rows, tables), plan, tables, topology)
     if isinstance(value["plan"], dict):
         shares = hbm_shares_of_json(value, tables)

@@ -137,7 +137,7 @@ def json_of_torchrec(plan: TorchRecPlan) -> dict[str, Any]:
     content: dict[str, Any] = plan._serialize()
     for path, module in plan.plan.items():
         for name, entry in content["plan"][path].items():
-            factor = getattr(module[name].cache_params, "load_factor", None)  # type: ignore[index]
+            factor = getattr(module[name].cache_params, "load_factor", None)
             if factor is not None:
                 entry["cache_params"] = {"load_factor": factor}
     return content

@@ -79,9 +79,7 @@ def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPl
     return plan
 
 
-def hbm_rows_from_json(
-    value: Any, plan: ShardingPlan, tables: Tables, topology: Topology
-) -> NDArray[np.int64] | None:
+def hbm_rows_from_json(value: Any, plan: ShardingPlan, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
     """(S,) int64, the rows in HBM of each shard of `plan`, which `value` holds; None if it does not say.
 
     Raises:

@@ -26,22 +26,18 @@ def split_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Hbm
     kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables], np.int64)[arrays[:, 0]]
     dense = (kinds == SHARDING_TYPES.index(DATA_PARALLEL)) & (topology.num_devices > 1)
     shards = tables.select(arrays[:, 0]).with_dims(arrays[:, 5])
-    changed = {name: np.array(getattr(shards, name)) for name in ("num_embeddings", "pooling_factor", "distinct_rows")}
+    rows, pooling, distinct = shards.num_embeddings.copy(), shards.pooling_factor.copy(), shards.distinct_rows.copy()
     popularities: dict[int, tuple[NDArray[np.int64], Popularity]] = {}
     for kind in np.unique(kinds).tolist():
         chosen = np.flatnonzero(kinds == kind)
         own = tables.select(arrays[chosen, 0])
         if not dense[chosen[0]]:  # all rows of a replica are read and updated, whatever its samples are
             own = shard_tables(own, SHARDING_TYPES[kind], topology, arrays[chosen, 5])
-        for name, values in changed.items():
-            values[chosen] = getattr(own, name)
+        rows[chosen], pooling[chosen], distinct[chosen] = own.num_embeddings, own.pooling_factor, own.distinct_rows
         popularities[kind] = chosen, own.row_popularity
-    split = best_split(
-        replace(shards, **changed, popularity=_in_order(popularities.values(), len(shards))),
-        arrays[:, 1],
-        dense,
-        topology,
-    )
+    popularity = _in_order(popularities.values(), len(shards))
+    parts = replace(shards, num_embeddings=rows, pooling_factor=pooling, distinct_rows=distinct, popularity=popularity)
+    split = best_split(parts, arrays[:, 1], dense, topology)
     # The last of several blocks has fewer rows than the others.
     return split._replace(hbm_rows=np.minimum(split.hbm_rows, arrays[:, 3]))
 

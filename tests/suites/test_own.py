@@ -64,7 +64,7 @@ def test_host_memory_and_the_popularity_of_rows_are_kept(tmp_path: Path, steps: 
     plain = replace(tables, popularity=None)
     bare = replace(task, tables=plain, topology=replace(task.topology, host=None))
     save_suite(path, TaskSuite("mine", (bare,)))
-    record = json.loads(path.read_text())["splits"]["test"][0]
+    record = json.loads(path.read_text())["splits"]["custom"][0]
     assert "popularity" not in record["tables"]
     assert "host" not in record["topology"]
     assert load_suite(path)[0].topology.host is None
@@ -141,6 +141,12 @@ def _set(path: str, value: Any) -> Any:
         (_set("splits/custom/0/splittable", 1), "It has splittable 1, but it must be bool"),
         (_set("splits/custom/0/name", ""), "task '' is not valid: The name of a task is printable"),
         (_set("splits/custom/0/topology/devices_per_host", 10**30), "devices_per_host must be an integer"),
+        (_set("splits/custom/0/topology/host", {}), "task 'random' is not valid: Its host must be an object"),
+        (_set("splits/custom/0/topology/host", None), "task 'random' is not valid: Its host must be an object"),
+        (_set("splits/custom/0/tables/popularity", None), "task 'random' is not valid: Its popularity must be"),
+        (_set("splits/custom/0/tables/popularity", {"zipf": {}}), "Its popularity must be an object with one of law"),
+        (_set("splits/custom/0/tables/popularity", {"law": {"q": [0], "s": [1]}}), "but row popularities of 1"),
+        (_set("splits/custom/0/tables/workload/workload", 1), "Its workload must be an object with the keys"),
         (_set("splits/custom", [5]), "task without a name is not valid: It must be an object, not 5"),
     ],
 )

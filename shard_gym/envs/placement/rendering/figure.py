@@ -200,19 +200,15 @@ def _split_tables(
         for shard, rows in shards:
             wide = SPLIT_BAR * shard.num_rows * shard.num_columns / cells
             drawn, share = max(wide - SPLIT_GAP, wide / 2), rows / shard.num_rows
-            canvas.rect(x, y, drawn, 0.19, IN_HOST)
-            canvas.rect(x, y, drawn * share, 0.19, SLATE)
-            room = canvas.width_of(str(shard.device), 8) + 0.06
-            if wide > room:
-                dark = share > 0.5
-                if away:  # in the wider of both parts
-                    start, width = (x, drawn * share) if dark else (x + drawn * share, drawn * (1 - share))
-                else:
-                    start, width = x, wide - SPLIT_GAP
-                if width > room or not away:
-                    canvas.text(
-                        start + width / 2, y + 0.135, str(shard.device), 8, "#FFFFFF" if dark else INK, ha="center"
-                    )
+            if share > 0:
+                canvas.rect(x, y, drawn * share, 0.19, SLATE)
+            if share < 1:
+                canvas.rect(x + drawn * share, y, drawn * (1 - share), 0.19, IN_HOST)
+            # The number is in the wider of both parts.
+            start, width = (x, drawn * share) if share > 0.5 else (x + drawn * share, drawn * (1 - share))
+            if width + SPLIT_GAP > canvas.width_of(str(shard.device), 8) + 0.06:
+                color = "#FFFFFF" if share > 0.5 else INK
+                canvas.text(start + width / 2, y + 0.135, str(shard.device), 8, color, ha="center")
             x += wide
         canvas.text(left + SPLIT_BAR + 0.2, y + 0.14, words, 8.5)
 
@@ -379,9 +375,7 @@ class Chart:
         scale = (self._memory_right - left - (0.45 if self.narrow else 1.15)) / max(caps.max(), all_used.max())
         height = self.row * 0.40
         host, in_host = self.view.task.topology.host, self._rows(self.view.host_memory_used)
-        for index, (used, cap, away) in enumerate(
-            zip(all_used.tolist(), caps.tolist(), in_host.tolist(), strict=True)
-        ):
+        for index, (used, cap, away) in enumerate(zip(all_used.tolist(), caps.tolist(), in_host.tolist(), strict=True)):
             middle = self.top + (index + 0.5) * self.row
             self.canvas.rect(left, middle - height / 2, cap * scale, height, LINE)
             self.canvas.rect(left, middle - height / 2, (used - away) * scale, height, ALERT if used > cap else SLATE)
