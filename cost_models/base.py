@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from functools import wraps
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.host_rows import NUM_HOST_LOADS, NUM_MAXIMA
 from shard_gym.cost_models.linear import LinearCosts
+from shard_gym.errors import InvalidOptionError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -59,11 +61,20 @@ class CostModel(ABC):
         name: its name in `COST_MODELS` and in result files.
         version: raised whenever a change alters a cost.
         detail_names: names of the `details` of its estimates.
+        knows_host_memory: whether it computes costs of tables whose rows are in part in host memory. Of a model that
+            does not, `estimate`, `table_loads` and `shard_loads` raise InvalidOptionError where a topology has some.
     """
 
     name: str
     version: int
     detail_names: tuple[str, ...] = ()
+    knows_host_memory: bool = False
+
+    def __init_subclass__(cls) -> None:
+        """Let the methods that get a topology refuse host memory that the model does not know."""
+        for name in ("estimate", "table_loads", "shard_loads"):
+            if name in vars(cls):
+                setattr(cls, name, _checking_host_memory(vars(cls)[name]))
 
     @property
     def fingerprint(self) -> str:
@@ -81,6 +92,22 @@ class CostModel(ABC):
     @abstractmethod
     def penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """Ms charged for a task without a valid placement: finite, and above the cost of every valid placement."""
+
+
+def _checking_host_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` of a cost model, whose last argument is a topology."""
+
+    @wraps(method)
+    def checked(model: CostModel, *args: Any, **kwargs: Any) -> Any:
+        topology = kwargs["topology"] if "topology" in kwargs else args[-1]
+        if getattr(topology, "host", None) is not None and not model.knows_host_memory:
+            raise InvalidOptionError(
+                f"The cost model {model.name!r} does not know host memory, and the devices have some for rows of "
+                "tables. Name 'analytical', or give devices without host memory."
+            )
+        return method(model, *args, **kwargs)
+
+    return checked
 
 
 class PlainCosts(Protocol):
@@ -118,13 +145,11 @@ class AdditiveCostModel(CostModel):
         num_loads: K without host memory.
         num_sum_loads: number of columns that are summed, of those without host memory.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
-        knows_host_memory: whether it estimates tables whose rows are in part in host memory.
     """
 
     num_loads: int
     num_sum_loads: int
     shared_loads: slice = slice(None)
-    knows_host_memory: bool = False
 
     @property
     def maxima(self) -> slice:
@@ -141,6 +166,7 @@ class AdditiveCostModel(CostModel):
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""
+        super().__init_subclass__()
 
         def depth(name: str) -> int:
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))

@@ -119,6 +119,7 @@ class CountedEstimates(CostModel):
         self.queries = 0
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
+        self.knows_host_memory = model.knows_host_memory
 
     @property
     @override

@@ -3,7 +3,7 @@ and of moving a shard."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,8 +14,10 @@ from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
+from shard_gym.hbm_split import HbmSplit
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
+from shard_gym.sharding.hbm_rows import host_bytes, split_of_plan
 from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster, Topology
@@ -69,6 +71,7 @@ class Explanation:
     communication_dtype: str = "fp32"  #: of pooled outputs and their gradients on the links
     #: (D,) int64, what the memory caps are where the task has higher ones, because the answer exceeds them.
     own_caps: NDArray[np.int64] | None = None
+    all_in_hbm_ms: float | None = None  #: the cost if all rows were in HBM; None without host memory
 
     @property
     def memory_cap_bytes(self) -> NDArray[np.int64]:
@@ -80,6 +83,18 @@ class Explanation:
         """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts
         (`shard_gym.cost_models.traffic`)."""
         return total_sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
+
+    @cached_property
+    def split(self) -> HbmSplit:
+        """Which rows of each of the S shards are in HBM."""
+        return split_of_plan(self.plan, self.task.tables, self.task.topology)
+
+    @cached_property
+    def host_bytes(self) -> NDArray[np.int64]:
+        """(S,) int64, bytes of each shard in host memory; 0 without any."""
+        if self.task.topology.host is None:
+            return np.zeros(len(self.shards), np.int64)
+        return host_bytes(self.split.hbm_rows, self.plan, self.task.tables)
 
     @property
     def hosts(self) -> NDArray[np.int64]:
@@ -139,6 +154,7 @@ def explain(
         return _explain_plan(task, answer, make_sharding_cost_model(model), best_known_ms, lower_bound_ms)
     model, tables, topology = make_cost_model(model), task.tables, task.topology
     placement = check_placement(answer, tables, topology)
+    in_hbm = _all_in_hbm(task)
     plan, additive = plan_of_placement(placement, tables), additive_estimate(model)
     loads, estimate = additive.table_loads(tables, topology), model.estimate(placement, tables, topology)
     own_bound_ms = additive.cost_bounds(loads, topology)[0] if additive is model else None
@@ -155,7 +171,13 @@ def explain(
         moves=moves,
         lower_bound_ms=max(filter(None, (own_bound_ms, lower_bound_ms)), default=None),
         best_known_ms=best_known_ms,
+        all_in_hbm_ms=None if in_hbm is None else model.estimate(placement, tables, in_hbm).total_ms,
     )
+
+
+def _all_in_hbm(task: Task) -> Topology | None:
+    """The devices of a task with enough HBM for all rows; None if they have no host memory."""
+    return None if task.topology.host is None else replace(task.topology, host=None)
 
 
 def _explain_plan(
@@ -163,6 +185,7 @@ def _explain_plan(
 ) -> Explanation:
     tables, topology = task.tables, task.topology
     checked = check_plan(plan, tables, topology)
+    in_hbm = _all_in_hbm(task)
     loads, shards = model.each_shard(checked, tables, topology)
     devices = shards[:, 1]
     device_loads = model.reduce(loads, devices, topology.num_devices)
@@ -185,6 +208,7 @@ def _explain_plan(
         best_known_ms=best_known_ms,
         noun="plan",
         communication_dtype=getattr(model, "communication_dtype", "fp32"),
+        all_in_hbm_ms=None if in_hbm is None else model.estimate_plan(checked, tables, in_hbm).total_ms,
     )
 
 

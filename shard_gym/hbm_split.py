@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
-from shard_gym.workload import STATE_BYTES
+from shard_gym.workload import STATE_BYTES, Workload
 
 
 class HbmSplit(NamedTuple):
@@ -44,7 +44,7 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
     expected = (reads * count).sum(axis=1)
     if topology.host is None:
         return HbmSplit(rows_of.copy(), expected, np.zeros(len(shards)))
-    row_bytes = shards.embedding_dim * (workload.weight_bytes + STATE_BYTES * workload.state.per_weight)
+    row_bytes = shards.embedding_dim * split_bytes(workload)
     state = STATE_BYTES * workload.state.per_row * rows_of  # in HBM whatever the split is
     kept = np.zeros(reads.shape)
     for device in np.unique(devices):
@@ -59,4 +59,10 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
         kept[here] = of_device.reshape(len(here), -1)
     in_hbm = (reads * count * kept).sum(axis=1)
     whole = np.floor((count * kept).sum(axis=1) + 1e-6).astype(np.int64)
-    return HbmSplit(np.minimum(whole, rows_of), in_hbm, expected - in_hbm)
+    whole = np.where((kept == 1.0).all(axis=1), rows_of, np.minimum(whole, rows_of))
+    return HbmSplit(whole, in_hbm, expected - in_hbm)
+
+
+def split_bytes(workload: Workload) -> int:
+    """Bytes of a weight with its own states, which are where its row is; a state of each row is in HBM."""
+    return workload.weight_bytes + STATE_BYTES * workload.state.per_weight

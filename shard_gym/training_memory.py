@@ -7,8 +7,8 @@ in it, a shard holds
 - inputs: 8 bytes for each index that it reads (`_calculate_shard_io_sizes`): all L of whole tables and of column
   shards, L / n of each of n row blocks, L / D of a replica. Twice, because a pipeline distributes the next batch
   meanwhile (`calculate_pipeline_io_cost`, TRAIN_SPARSE_DIST). Offsets are added, which TorchRec's planner leaves out:
-  8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted: nothing is
-  cached here.
+  8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted: rows in host
+  memory are read in place.
 - outputs: 4 bytes for each column of the shard and each bag, as with `run_embedding_at_peak_memory`. Each row block has
   partial sums of all bags; a replica has its own samples. FBGEMM's outputs are FP32 whatever the weights are; TorchRec
   counts the bytes of a weight, and fewer than B bags of a feature whose pooling factor is below 1.
@@ -59,6 +59,7 @@ class TrainingMemory:
     devices: NDArray[np.int64]  #: (S,) int64, the device of each shard
     movable: NDArray[np.bool_]  #: (S,) bool, whether the shard can be on any device: whole tables and column shards
     num_devices: int  #: D
+    host_bytes: NDArray[np.int64]  #: (S,) int64, bytes of each shard's table that are in host memory
 
     @property
     def of_devices(self) -> NDArray[np.int64]:
@@ -79,8 +80,15 @@ class TrainingMemory:
 
     @property
     def total(self) -> NDArray[np.int64]:
-        """(D,) int64, bytes of tables and buffers."""
+        """(D,) int64, bytes of tables and buffers, in HBM and in host memory."""
         return np.asarray(self.of_devices.sum(axis=1))
+
+    @property
+    def host(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of tables in host memory."""
+        found = np.zeros(self.num_devices, np.int64)
+        np.add.at(found, self.devices, self.host_bytes)
+        return found
 
     def shard_to_move(self, device: int, limits: NDArray[np.int64]) -> tuple[int, int] | None:
         """The shard to move from `device`, and the other device with most left; None if no movable one fits there.
@@ -102,13 +110,20 @@ class TrainingMemory:
         return int(chosen), target
 
 
-def training_memory(answer: ArrayLike | ShardingPlan, tables: Tables, num_devices: int) -> TrainingMemory:
-    """What a training step holds under a valid placement, (T,) ints, or a valid sharding plan."""
+def training_memory(
+    answer: ArrayLike | ShardingPlan, tables: Tables, num_devices: int, host_bytes: NDArray[np.int64] | None = None
+) -> TrainingMemory:
+    """What a training step holds under a valid placement, (T,) ints, or a valid sharding plan.
+
+    Args:
+        host_bytes: (S,) int64, bytes of each shard in host memory (`shard_gym.sharding.hbm_rows`); none by default.
+    """
     plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(np.asarray(answer), tables)
     table, devices, _, rows, _, columns = plan.shard_arrays().T
     kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
     held = _held(tables.select(table).with_dims(columns), rows, kinds, np.bincount(table)[table])
-    return TrainingMemory(held, devices, np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), num_devices)
+    in_host = np.zeros(len(held), np.int64) if host_bytes is None else host_bytes
+    return TrainingMemory(held, devices, np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), num_devices, in_host)
 
 
 def whole_table_bytes(tables: Tables) -> NDArray[np.int64]:

@@ -142,6 +142,15 @@ def test_what_does_not_fit_is_split_or_refused_as_shown(
         assert " ".join(says.split()) in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_model_larger_than_hbm_is_placed_as_shown(shell: Callable[[str], str]) -> None:
+    exec(program(OWN_TABLES, '"large.json"'), {})
+    assert load_pool("large.json").tables.memory_bytes.sum() / 2**30 == pytest.approx(1382, abs=1)
+    (shown,) = [text for text in blocks(OWN_TABLES, "text") if text.startswith("Memory of a training step, GiB of 80")]
+    assert shown in shell(command("large_plan.json"))
+    entry = json.loads(Path("large_plan.json").read_text())["plan"][0]
+    assert len(entry["hbm_rows"]) == len(entry["shards"])
+
+
 def test_the_plan_that_a_user_has_is_compared_as_shown(shell: Callable[[str], str]) -> None:
     pytest.importorskip("matplotlib")
     (content,) = blocks(OWN_TABLES, "json")

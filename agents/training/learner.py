@@ -50,6 +50,7 @@ class TrueCost(CostModel):
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self.name, self.version = learner.cost_model.name, learner.cost_model.version
+        self.knows_host_memory = learner.cost_model.knows_host_memory
 
     @property
     def fingerprint(self) -> str:

@@ -208,14 +208,15 @@ class CostRecorder(PlacementRecorder):
         self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before."""
+        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before, and for host
+        memory. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it."""
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
                 f"and these tables have {tables.workload}. Record them in another data set."
             )
-        self._members.append(self._rows_of(tables))
         self._record(topology, placement, estimate)
+        self._members.append(self._rows_of(tables))
 
     def extend(self, data: CostDataset) -> None:
         """Record all placements of another data set."""
@@ -284,7 +285,16 @@ TOPOLOGY_KEYS: dict[str, type] = {
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """`topology` as JSON values, without the sources of its numbers."""
+    """`topology` as JSON values, without the sources of its numbers.
+
+    Raises:
+        InvalidOptionError: it has host memory, which costs in data sets do not know.
+    """
+    if topology.host is not None:
+        raise InvalidOptionError(
+            "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. Record "
+            "costs of a topology without host memory."
+        )
     device, links = asdict(topology.device), asdict(topology.links)
     return {
         "device": {key: value for key, value in device.items() if key != "sources"},

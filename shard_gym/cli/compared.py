@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import Agent
 from shard_gym.cli.console import NONE, heading, new_table, print_table, sentence, warn
+from shard_gym.cli.memory import rooms
+from shard_gym.cli.misfit import missing_bytes
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.comparison import Comparison, Totals
 from shard_gym.cost_models import PHASES
@@ -20,7 +23,7 @@ from shard_gym.explain import Explanation, explain
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
 from shard_gym.sharding.text import brief_sharding
-from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms
+from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms, format_percent
 from shard_gym.training_memory import training_memory
 
 TORCHREC = "torchrec"
@@ -46,9 +49,13 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
     Raises:
         InvalidOptionError: it splits tables, and the cost model does not cost parts of tables.
     """
-    caps, placement = own.topology.memory_cap_bytes, plan.placement
+    topology, placement = own.topology, plan.placement
+    if topology.host is not None:
+        buffers = int(training_memory(plan, own.tables, own.num_devices).buffers.max())
+        topology = own.beside(min(buffers, own.room - 1))
+    caps = topology.memory_cap_bytes
     enough = np.maximum(caps, plan_memory_used(plan, own.tables, own.num_devices))
-    task = own.task(enough, splittable=placement is None)
+    task = own.task(replace(topology, memory_cap_bytes=enough), splittable=placement is None)
     answer = plan if placement is None else placement
     try:
         model = problem_of(task).model(own.model)
@@ -60,10 +67,36 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
     return replace(explain(task, answer, model), own_caps=caps)
 
 
+def needs_host_memory(own: OwnModel, plan: ShardingPlan, hbm_rows: NDArray[np.int64] | None) -> bool:
+    """Whether a plan has rows in host memory, of which `own` has some: as its file says, or as the tables need it.
+
+    Args:
+        hbm_rows: (S,) int64, rows of each shard in HBM, as its file says; None if it does not.
+    """
+    if not own.host_bytes or not own.model.knows_host_memory:
+        return False
+    away = hbm_rows is not None and bool((hbm_rows < plan.shard_arrays()[:, 3]).any())
+    return away or missing_bytes(own.tables, own.in_hbm.topology) > 0
+
+
+def warn_if_other_split(explanation: Explanation, name: str, hbm_rows: NDArray[np.int64] | None) -> None:
+    """Warn if the file `name` keeps another part of the rows in HBM than the split that is costed."""
+    if hbm_rows is None or np.array_equal(hbm_rows, explanation.split.hbm_rows):
+        return
+    columns, has = explanation.shards[:, 5], explanation.shards[:, 3]
+    whole = int((has * columns).sum())
+    given, best = (int((rows * columns).sum()) / whole for rows in (hbm_rows, explanation.split.hbm_rows))
+    warn(
+        f"{name} keeps {format_percent(given)} of the rows' bytes in HBM. What follows is of the best split of the "
+        f"same plan, which keeps {format_percent(best)} there."
+    )
+
+
 def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
     """Warn if tables and buffers of the plan `name` exceed `room` bytes on a device; returns whether they do."""
     memory = training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
-    over = memory.total - room
+    has = rooms(explanation, room)
+    over = memory.total - has
     device = int(over.argmax())
     if over[device] <= 0:
         return False
@@ -72,7 +105,7 @@ def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
     warn(
         f"{name} exceeds the memory: device {device} would hold {format_bytes(memory.tables[device])} of tables and "
         f"{format_bytes(memory.buffers[device])} of buffers, {format_bytes(over[device])} more than the "
-        f"{format_bytes(room)} for both.{more}"
+        f"{format_bytes(has[device])} for both.{more}"
     )
     return True
 

@@ -4,15 +4,21 @@ nearly full."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
+from shard_gym.hardware import MAX_HOST_BYTES, HardwareProfile
+from shard_gym.hbm_split import split_bytes
+from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding.plan import TABLE_WISE
-from shard_gym.text import counted, format_bytes, format_gib, format_percent
+from shard_gym.tables import Tables
+from shard_gym.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.topology import DeviceSpec
 from shard_gym.training_memory import RESERVE, TrainingMemory, training_memory, usable_bytes
 
@@ -20,6 +26,9 @@ GIB = 2**30
 
 NEARLY_FULL = 0.9
 """Share of what tables and buffers may take, above which a device is named in a warning."""
+
+
+MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
 def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec) -> int:
@@ -40,39 +49,139 @@ def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec)
     return int(cap_gib * GIB)
 
 
+def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profile: HardwareProfile) -> int:
+    """Bytes that tables may take of each host's memory: by --host-memory, or what the reserve leaves; 0 for none."""
+    if host_memory_gib is None:
+        share = RESERVE if reserve is None else reserve
+        return 0 if profile.host is None else usable_bytes(profile.host.memory_bytes, share, "--reserve")
+    if not 0 <= host_memory_gib * GIB <= MAX_HOST_BYTES:
+        raise InvalidOptionError(
+            f"--host-memory must be a number of GiB from 0 to {MAX_HOST_BYTES // GIB:,}, not {host_memory_gib!r}."
+        )
+    if profile.host is None and host_memory_gib:
+        raise InvalidOptionError(
+            f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
+            "devices read and update rows there. Leave the option out, or name other hardware."
+        )
+    return int(host_memory_gib * GIB)
+
+
+def rooms(explanation: Explanation, room: int) -> NDArray[np.int64]:
+    """(D,) int64, bytes that tables and buffers may take: `room` of HBM, and a device's part of its host's memory."""
+    host = explanation.task.topology.host
+    part = 0 if host is None else explanation.memory_cap_bytes - host.hbm_bytes
+    return np.broadcast_to(room + part, explanation.memory_cap_bytes.shape)
+
+
 def print_memory(console: Console, explanation: Explanation, room: int, reserve: int = 0, devices: int = 16) -> None:
     """Print what a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
 
-    Free memory is negative where there is too little.
+    Free memory is negative where there is too little. With host memory, what tables hold there has columns of its own.
     """
     memory = _memory(explanation)
     shown = np.sort(np.argsort(-memory.total, kind="stable")[:devices])
-    heading(console, f"\nMemory of a training step, GiB of {format_gib(room + reserve)}\n")
+    away = explanation.task.topology.host is not None
+    of_host = rooms(explanation, 0)
+    heading(console, f"\nMemory of a training step, GiB of {format_gib(room + reserve)}{' of HBM' * away}\n")
     table = new_table()
-    for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free"):
+    for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free", *["in host memory"] * away):
         table.add_column(name, justify="right", no_wrap=True)
     for device in shown.tolist():
-        own, buffers = int(memory.tables[device]), int(memory.buffers[device])
+        in_host = int(memory.host[device])
+        own, buffers = int(memory.tables[device]) - in_host, int(memory.buffers[device])
         numbers = (own, buffers, *[reserve] * bool(reserve), room - own - buffers)
-        table.add_row(f"device {device}", *map(format_gib, numbers))
+        there = [f"{format_gib(in_host)}/{format_gib(of_host[device])}"] * away
+        table.add_row(f"device {device}", *map(format_gib, numbers), *there)
     print_table(console, table)
     kept = "; reserve: dense parameters, activations, allocator" * bool(reserve)
     console.print(sentence(f"buffers: inputs, outputs, gradients of replicas{kept}", "dim"))
     left = memory.num_devices - len(shown)
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
+    if away:
+        console.print(sentence(f"\n{host_sentence(explanation)}"))
+        _print_away(console, explanation)
+
+
+def _print_away(console: Console, explanation: Explanation) -> None:
+    """Print the tables with rows in host memory: which share of their rows is in HBM, and of what a batch reads."""
+    count, names = len(explanation.task.tables), explanation.task.tables.names
+    of, rows, columns = explanation.shards[:, 0], explanation.shards[:, 3], explanation.shards[:, 5]
+    split, bytes_there = explanation.split, np.bincount(of, explanation.host_bytes, count)
+    away = np.flatnonzero(bytes_there > 0)
+    if not away.size:
+        return
+    in_hbm = np.bincount(of, split.hbm_rows * columns, count) / np.bincount(of, rows * columns, count)
+    read_there = np.bincount(of, split.host_reads * columns, count)
+    read = read_there + np.bincount(of, split.hbm_reads * columns, count)
+    heading(console, f"\nRows in HBM of tables with rows in host memory ({len(away)} of {count})\n")
+    table = new_table()
+    table.add_column("table", overflow="ellipsis", no_wrap=True)
+    for name in ("GiB in host", "rows in HBM", "reads in HBM"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = away[np.argsort(-bytes_there[away], kind="stable")][:MAX_AWAY]
+    for each in shown.tolist():
+        reads = 1.0 - read_there[each] / read[each] if read[each] else 1.0
+        shares = (format_percent(share) for share in (in_hbm[each], reads))
+        table.add_row(sentence(names[each]), format_gib(int(bytes_there[each])), *shares)
+    print_table(console, table)
+    console.print(sentence("reads in HBM: of the different rows that a batch reads", "dim"))
+    if len(away) > len(shown):
+        console.print(sentence(f"{len(away) - len(shown)} more.", "dim"))
+
+
+def host_sentence(explanation: Explanation) -> str:
+    """Which share of the rows' bytes lies in host memory, what that costs, and what is known of the rows."""
+    tables, in_host = explanation.task.tables, int(explanation.host_bytes.sum())
+    if not in_host:
+        return "All rows are in HBM; nothing of the host memory is needed."
+    assert explanation.all_in_hbm_ms is not None
+    share = in_host / int((explanation.shards[:, 3] * explanation.shards[:, 5]).sum() * split_bytes(tables.workload))
+    more = explanation.total_ms - explanation.all_in_hbm_ms
+    return (
+        f"{format_percent(share)} of the rows' bytes, {format_bytes(in_host)}, lie in host memory, which costs "
+        f"{format_ms(more)} of {format_ms(explanation.total_ms)} ms; {popularity_source(tables)}."
+    )
+
+
+def popularity_source(tables: Tables) -> str:
+    """How it is known which rows are read most, a clause."""
+    if tables.popularity is None:
+        return "a law of the rows' popularity is assumed: from histograms alone the tail is assumed"
+    if isinstance(tables.popularity, RowSteps):
+        return "rows are ranked by recorded lookups"
+    return "rows are ranked by the law of the tables' lookups"
+
+
+def host_to_json(explanation: Explanation) -> dict[str, Any]:
+    """The rows in host memory as a JSON value: bytes, their cost, and where their popularity is from; or nothing."""
+    host = explanation.task.topology.host
+    if host is None or explanation.all_in_hbm_ms is None:
+        return {}
+    tables = explanation.task.tables
+    source = {RowSteps: "steps", RowPopularity: "law", type(None): "assumed law"}[type(tables.popularity)]
+    found = {
+        "hbm_bytes": host.hbm_bytes,
+        "bytes_in_host": int(explanation.host_bytes.sum()),
+        "cost_ms": explanation.total_ms - explanation.all_in_hbm_ms,
+        "popularity": source,
+    }
+    return {"host_memory": found}
 
 
 def warn_if_full(explanation: Explanation, room: int) -> None:
-    """Warn of the fullest device if it is nearly full, and name the table to move, or the part of one."""
-    memory = _memory(explanation)
-    full = int((memory.total > NEARLY_FULL * room).sum())
+    """Warn of the fullest device if it is nearly full, and name the table to move, or the part of one.
+
+    With host memory, that is HBM and host memory together: the HBM is filled on purpose.
+    """
+    memory, has = _memory(explanation), rooms(explanation, room)
+    full = int((memory.total > NEARLY_FULL * has).sum())
     if not full:
         return
-    device = int(memory.total.argmax())
-    used = int(memory.total[device])
+    device = int((memory.total / has).argmax())
+    used, room = int(memory.total[device]), int(has[device])
     others = f" So {'is' if full == 2 else 'are'} {counted(full - 1, 'other device')}." * (full > 1)
-    found = memory.shard_to_move(device, np.minimum(int(NEARLY_FULL * room), explanation.memory_cap_bytes))
+    found = memory.shard_to_move(device, np.minimum((NEARLY_FULL * has).astype(int), explanation.memory_cap_bytes))
     if found is None:
         hint = "No table on it fits another device; more devices would relieve it."
     else:
@@ -88,4 +197,6 @@ def warn_if_full(explanation: Explanation, room: int) -> None:
 
 
 def _memory(explanation: Explanation) -> TrainingMemory:
-    return training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
+    return training_memory(
+        explanation.plan, explanation.task.tables, explanation.task.num_devices, explanation.host_bytes
+    )

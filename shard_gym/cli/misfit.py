@@ -48,7 +48,7 @@ def misfit(name: str, tables: Tables, topology: Topology) -> str:
     sentences = [
         f"The tables of {name} need {format_bytes(needed)} ({format_bytes(own)} for weights and optimizer states, "
         f"{format_bytes(needed - own)} for buffers of a training step), and {devices} "
-        f"{'has' if topology.num_devices == 1 else 'have'} {format_bytes(have)} for both"
+        f"{'has' if topology.num_devices == 1 else 'have'} {format_bytes(have)} for both{_of_it(topology)}"
         + (f": {format_bytes(missing)} are missing." if missing else ", but no plan was found that fits.")
     ]
     enough = devices_that_hold(tables, topology)
@@ -62,6 +62,14 @@ def misfit(name: str, tables: Tables, topology: Topology) -> str:
             "smaller batches."
         )
     return " ".join([*sentences, *_savings(tables, missing)])
+
+
+def _of_it(topology: Topology) -> str:
+    """How much of the memory is in the hosts, a clause; empty if none is."""
+    if topology.host is None:
+        return ""
+    in_hbm = topology.num_devices * topology.host.hbm_bytes
+    return f", {format_bytes(in_hbm)} in HBM and {format_bytes(_available(topology) - in_hbm)} in host memory"
 
 
 def _savings(tables: Tables, missing: int) -> list[str]:
@@ -79,13 +87,22 @@ def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
 
     The plans that are tried have large tables in row blocks or in column shards, and the others packed by bytes.
     """
-    room = int(topology.memory_cap_bytes.max())
+    room = _room_of_many(topology)
     count = max(topology.num_devices + 1, -(-_needed(tables) // room))
     while count <= MAX_DEVICES:
         if any(_fits(tables, count, room, large) for large in LARGE):
             return count
         count = max(count + 1, int(count * STEP))
     return None
+
+
+def _room_of_many(topology: Topology) -> int:
+    """Bytes that a device may take where hosts have all of their devices, which share the memory of a host."""
+    room = int(topology.memory_cap_bytes.max())
+    if topology.host is None:
+        return room
+    hbm = topology.host.hbm_bytes
+    return hbm + (room - hbm) * int(np.bincount(topology.hosts).min()) // topology.devices_per_host
 
 
 def _fits(tables: Tables, num_devices: int, room: int, large: float) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from shard_gym.cli.compared import explained_plan, warn_if_over
-from shard_gym.cli.memory import room_bytes
+from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
+from shard_gym.cli.memory import host_room_bytes, room_bytes
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.place import load_tables
 from shard_gym.cli.planning import OwnModel
@@ -16,7 +16,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.plan_files import plan_of_file
+from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
 
 EITHER = (
     "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "
@@ -36,6 +36,8 @@ class OwnPlanOptions:
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is
             given.
+        host_memory: GiB of each host for rows that the HBM has no room for, 0 for none; what the reserve leaves of it
+            if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
@@ -47,6 +49,7 @@ class OwnPlanOptions:
     num_devices: OptionalInt = None
     memory_cap_gib: OptionalFloat = None
     reserve: OptionalFloat = None
+    host_memory: OptionalFloat = None
     embedding_dim: OptionalInt = None
     weight_dtype: OptionalStr = None
     optimizer: OptionalStr = None
@@ -86,8 +89,13 @@ def own_plan(options: OwnPlanOptions, model: CostModel) -> OwnPlan:
     tables = tables.with_training(weight_dtype=options.weight_dtype, optimizer=options.optimizer)
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
-    own = OwnModel(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model)
-    explanation = explained_plan(own, plan_of_file(given.plan, tables, own.topology))
+    host = host_room_bytes(options.host_memory, options.reserve, profile)
+    own = OwnModel(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model, host)
+    plan, hbm_rows = plan_of_file(given.plan, tables, own.topology), hbm_rows_of_file(given.plan, tables, own.topology)
+    if not needs_host_memory(own, plan, hbm_rows):
+        own = own.in_hbm
+    explanation = explained_plan(own, plan)
+    warn_if_other_split(explanation, str(given.plan), hbm_rows)
     over = warn_if_over(explanation, str(given.plan), room)
     reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room
     return OwnPlan(given.plan.name, explanation, room, reserve, over)

@@ -13,12 +13,20 @@ from shard_gym.cli.compared import (
     explained_plan,
     print_comparison,
     torchrec_plan,
+    warn_if_other_split,
     warn_if_over,
 )
-from shard_gym.cli.console import errors, output
+from shard_gym.cli.console import errors, output, warn
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.lookups import Lookups, with_lookups
-from shard_gym.cli.memory import print_memory, room_bytes, warn_if_full
+from shard_gym.cli.memory import (
+    host_room_bytes,
+    host_sentence,
+    host_to_json,
+    print_memory,
+    room_bytes,
+    warn_if_full,
+)
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
@@ -38,13 +46,14 @@ from shard_gym.comparison import Comparison
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.plan_files import plan_of_file
+from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
 from shard_gym.problems import problem_of
 from shard_gym.sharding import plan_to_json
+from shard_gym.sharding.files import HBM_ROWS
 from shard_gym.tables import Tables
 
 
@@ -57,6 +66,7 @@ def place(
     agent: OptionalStr = None,
     memory_cap_gib: OptionalFloat = None,
     reserve: OptionalFloat = None,
+    host_memory: OptionalFloat = None,
     embedding_dim: OptionalInt = None,
     weight_dtype: OptionalStr = None,
     optimizer: OptionalStr = None,
@@ -69,7 +79,8 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, plan-search splits tables where whole ones do not fit.
+    Without --agent, plan-search splits tables where whole ones do not fit. Rows for which the HBM has no room lie in
+    host memory, those that are read least.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
@@ -82,6 +93,8 @@ def place(
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
             neither it nor a cap is given.
+        host_memory: GiB of each host for rows that the HBM has no room for, 0 for none; what the reserve leaves of it
+            if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
@@ -103,10 +116,15 @@ def place(
     loaded, cost = with_lookups(tables, loaded, lookups, cost)
     profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
     room = room_bytes(memory_cap_gib, reserve, profile.device)
-    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model)
-    given = None if compare in (None, TORCHREC) else plan_of_file(compare, loaded, own.topology)
+    host = host_room_bytes(host_memory, reserve, profile)
+    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host)
+    given, hbm_rows = None, None
+    if compare is not None and compare != TORCHREC:
+        given = plan_of_file(compare, loaded, own.topology)
+        hbm_rows = hbm_rows_of_file(compare, loaded, own.topology)
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
+    own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
     old = None if given is None else explained_plan(own, given)
@@ -116,10 +134,13 @@ def place(
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)
+        warn_if_other_split(comparison.before, comparison.before_name, hbm_rows)
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
-        content = torchrec_json(explanation.plan, loaded, own.topology, module)
+        content = torchrec_json(explanation.plan, loaded, plan.task.topology, module)
     warn_if_full(explanation, room)
+    if out is None and own.host_bytes:
+        warn(host_sentence(explanation), "dim")
     console = output()
     if out is None:
         console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
@@ -161,11 +182,14 @@ def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
     record |= evidence_to_json(explanation)
     tables, devices, traffic = explanation.task.tables, explanation.devices, traffic_to_json(explanation)
+    host = host_to_json(explanation)
     if explanation.noun == "plan":
-        return record | {"plan": plan_to_json(explanation.plan, tables)} | traffic
+        return record | {"plan": plan_to_json(explanation.plan, tables, explanation.task.topology)} | host | traffic
     per_device = to_plan(devices, explanation.task.num_devices)
     placed = {
         "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},
         "devices": [[tables.names[table] for table in held] for held in per_device],
     }
-    return record | placed | traffic
+    if host:
+        placed[HBM_ROWS] = dict(zip(tables.names, explanation.split.hbm_rows.tolist(), strict=True))
+    return record | placed | host | traffic

@@ -48,18 +48,34 @@ class OwnModel:
     tables: Tables
     hardware: HardwareProfile
     num_devices: int
-    room: int  #: bytes that tables and buffers together may take on each device
+    room: int  #: bytes that tables and buffers together may take of the HBM of each device
     model: CostModel  #: what plans are costed by
+    host_bytes: int = 0  #: that tables may take of each host's memory
 
     @cached_property
     def topology(self) -> Topology:
-        """The devices, with the room for tables and buffers as their caps."""
+        """The devices, with the room for tables and buffers as their HBM, and their parts of the hosts' memory."""
         count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
-        return self.hardware.topology(count, memory_cap_bytes=self.room)
+        return self.hardware.topology(count, memory_cap_bytes=self.room, host_memory_bytes=self.host_bytes)
 
-    def task(self, cap: int | NDArray[np.int64], splittable: bool) -> Task:
-        """The task whose tables may take `cap` bytes of a device, or (D,) bytes of each."""
-        topology = self.hardware.topology(self.num_devices, memory_cap_bytes=cap)
+    @property
+    def in_hbm(self) -> OwnModel:
+        """The same without host memory."""
+        return replace(self, host_bytes=0)
+
+    def beside(self, buffers: int) -> Topology:
+        """The devices with host memory, if buffers take so many bytes of the HBM of each; tables get the rest."""
+        host = self.topology.host
+        assert host is not None
+        caps = self.topology.memory_cap_bytes - buffers
+        return replace(self.topology, memory_cap_bytes=caps, host=replace(host, hbm_bytes=self.room - buffers))
+
+    def with_caps(self, caps: int | NDArray[np.int64]) -> Topology:
+        """The devices of which tables may take `caps` bytes each, or (D,) bytes of each."""
+        return replace(self.topology, memory_cap_bytes=np.asarray(caps))
+
+    def task(self, topology: Topology, splittable: bool) -> Task:
+        """The task on these devices."""
         task = Task(self.name, self.tables, topology, splittable=splittable)
         return task if splittable else as_measured(TaskSuite("place", (task,)), self.model)[0]
 
@@ -73,10 +89,13 @@ class Planned:
     task: Task  #: its caps are the room for tables and buffers
     answer: Answer
     lowered: bool  #: whether the agent was told lower caps; what it proved then holds for these alone
+    own: OwnModel  #: the tables and devices, with host memory if they need it
 
 
 def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
     """The answer of the agent `name`; of None that of whole tables where they fit, otherwise of split ones.
+
+    Host memory is used only if no plan was found whose rows are all in HBM.
 
     Args:
         make: makes an agent from its name.
@@ -85,6 +104,25 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
         InvalidOptionError: the named agent does not suit the tables.
         NoPlacementFoundError: the tables fit no plan, or none was found; the message has numbers.
     """
+    knows = own.model.knows_host_memory
+    try:
+        return _planned(own.in_hbm, name, make)
+    except (NoPlacementFoundError, _TooLargeWholeError) as error:
+        if not own.host_bytes:
+            raise
+        if not knows:
+            raise type(error)(
+                f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "
+                "leave out --cost-model to use it."
+            ) from error
+    return _planned(own, name, make)
+
+
+class _TooLargeWholeError(InvalidOptionError):
+    """A table fits no device whole, and the agent splits none."""
+
+
+def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
     agent = None if name is None else make(name)
     splits = agent is None or getattr(agent, "splits", False)
     if own.num_devices > len(own.tables) and not splits:
@@ -95,17 +133,19 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
         )
     if missing_bytes(own.tables, own.topology):
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
-    too_large = _too_large(own)
+    within = _within_host_memory if own.host_bytes else _within_room
+    too_large = _too_large(own, own.room)
     if agent is not None and name is not None:
+        too_large = _too_large(own, int(own.topology.memory_cap_bytes.max()))
         if too_large and not splits:
-            raise InvalidOptionError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
+            raise _TooLargeWholeError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
         if splits:
             _require_costs_of_parts(own.model, f"agent {name!r} splits tables")
-        return _within_room(own, name, agent)
+        return within(own, name, agent)
     why_split = too_large or _too_few(own)
     if not why_split:
         try:
-            placed = _within_room(own, WHOLE, make(WHOLE))
+            placed = within(own, WHOLE, make(WHOLE))
             if isinstance(own.model, ShardingCostModel):
                 warn(f"Whole tables, by {WHOLE}; --agent {SPLITTING} splits some where that costs less.", "dim")
             return placed
@@ -114,7 +154,7 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
     _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")
     warn(f"Tables are split, by {SPLITTING}: {why_split}.", "dim")
     try:
-        return _within_room(own, SPLITTING, make(SPLITTING))
+        return within(own, SPLITTING, make(SPLITTING))
     except NoPlacementFoundError as error:
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
 
@@ -128,15 +168,15 @@ def _require_costs_of_parts(model: CostModel, why: str) -> None:
         ) from error
 
 
-def _too_large(own: OwnModel) -> str:
-    """Which table fits no device whole, a clause; empty if all do."""
+def _too_large(own: OwnModel, room: int) -> str:
+    """Which table does not fit into `room` bytes of a device whole, a clause; empty if all do."""
     needed = whole_table_bytes(own.tables)
     largest = int(needed.argmax())
-    if needed[largest] <= own.room:
+    if needed[largest] <= room:
         return ""
     return (
         f"table {own.tables.names[largest]} needs {format_bytes(needed[largest])} with its buffers, and a device has "
-        f"{format_bytes(own.room)} for it"
+        f"{format_bytes(room)}{' of HBM' * bool(own.host_bytes and room == own.room)} for it"
     )
 
 
@@ -146,13 +186,44 @@ def _too_few(own: OwnModel) -> str:
     return "" if own.num_devices <= count else f"{counted(count, 'table')} whole would leave devices empty"
 
 
+def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
+    """The answer of an agent with host memory; it plans again where buffers take more HBM than it was told of."""
+    splits = getattr(agent, "splits", False)
+    of_buffers = int((whole_table_bytes(own.tables) - own.tables.memory_bytes).sum())
+    told = -(-of_buffers // own.num_devices)  # the least that those of the fullest device take
+    for _ in range(ATTEMPTS):
+        if told >= own.room:
+            raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
+        task = own.task(own.beside(told), splits)
+        problem = problem_of(task)
+        problem.require_agent(agent)
+        try:
+            answer = problem.checked(problem.asker(agent)(task), task)
+        except TableTooLargeError as error:
+            raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+        buffers = int(training_memory(answer, task.tables, task.num_devices).buffers.max())
+        if buffers <= told:
+            break
+        told = buffers
+    try:
+        final = own.task(own.beside(min(buffers, own.room - 1)), splits)
+        answered_by = getattr(agent, "answered_by", name)
+        return Planned(answered_by, agent, final, problem.checked(answer, final), buffers < told, own)
+    except MemoryExceededError as error:
+        raise NoPlacementFoundError(
+            f"{name} found no plan that leaves room for the buffers of a training step, {format_bytes(buffers)} of the "
+            f"{format_bytes(own.room)} of HBM of a device. Another agent may find one; or give more devices, memory, "
+            "or smaller batches."
+        ) from error
+
+
 def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
     """The answer of an agent, which plans again with lower caps where tables leave too little for their buffers."""
     splits = getattr(agent, "splits", False)
     cap, failure = own.room, ""
     for attempt in range(ATTEMPTS):
         try:
-            task = own.task(cap, splits)
+            task = own.task(own.with_caps(cap), splits)
             problem = problem_of(task)
             problem.require_agent(agent)
             answer = problem.checked(problem.asker(agent)(task), task)
@@ -168,7 +239,7 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
         if over <= 0:
             whole_room = replace(task.topology, memory_cap_bytes=own.topology.memory_cap_bytes)
             answered_by = getattr(agent, "answered_by", name)  # agents may leave a task to another
-            return Planned(answered_by, agent, replace(task, topology=whole_room), answer, attempt > 0)
+            return Planned(answered_by, agent, replace(task, topology=whole_room), answer, attempt > 0, own)
         failure = failure or (
             f"{name} found no plan that leaves room for the buffers of a training step: device {device} would hold "
             f"{format_bytes(memory.tables[device])} of tables and {format_bytes(memory.buffers[device])} of buffers, "

@@ -120,7 +120,9 @@ def _show_answer(asked: Asked) -> None:
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
     print_explanation(console, explanation, asked.devices, asked.names, asked.moves)
-    room = max(task.topology.device.memory_bytes, int(task.topology.memory_cap_bytes.max()))
+    host = task.topology.host
+    caps = int(task.topology.memory_cap_bytes.max()) if host is None else host.hbm_bytes
+    room = max(task.topology.device.memory_bytes, caps)
     print_memory(console, explanation, room, devices=asked.devices)
     print_traffic(console, explanation, asked.devices)
     warn_if_full(explanation, room)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, ShardGymError, short_repr
-from shard_gym.interop.torchrec_json import from_torchrec_json
+from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
-from shard_gym.sharding.files import SCHEMA, in_order, read_plan
+from shard_gym.sharding.files import HBM_ROWS, SCHEMA, hbm_rows_from_json, in_order, read_plan
+from shard_gym.sharding.hbm_rows import check_hbm_rows
 from shard_gym.tables import Tables
 from shard_gym.text import counted
 from shard_gym.topology import Topology
@@ -30,6 +32,8 @@ KNOWN = (
 def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
     """The plan of `tables` in the file at `path`, valid but for memory: it may exceed the caps of `topology`.
 
+    Rows in host memory, which `hbm_rows_of_file` returns, need a topology that has some.
+
     The file is JSON, and one of these; nothing is unpickled.
 
     - 'placement': an object with the device of each table by its name (`shard-gym place --out`).
@@ -40,17 +44,33 @@ def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> Shardi
         DamagedFileError: the file cannot be read, is no JSON, or is not what its checksum says.
         InvalidPlanError: it has no plan, or none of these tables on so many devices; the message names the file.
     """
+    return _read(path, tables, topology)[0]
+
+
+def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
+    """(S,) int64, the rows in HBM of each shard of the plan in the file at `path`; None if it does not say.
+
+    Raises:
+        DamagedFileError, InvalidPlanError: see `plan_of_file`; or it keeps rows in host memory, of which there is none.
+    """
+    return _read(path, tables, topology)[1]
+
+
+def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[ShardingPlan, NDArray[np.int64] | None]:
     value = read_json(Path(path))
     if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
         of_tables = isinstance(value, dict) and value.get("schema") == POOL
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
-    roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP))
+    host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)
+    roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP), host=host)
     if value.get("schema") == SCHEMA:
-        return read_plan(path, tables, roomy)
+        plan = read_plan(path, tables, roomy)
+        return plan, hbm_rows_from_json(value["plan"], plan, tables, roomy)
     try:
-        return _plan_of(value, tables, roomy)
+        plan = _plan_of(value, tables, roomy)
+        return plan, _hbm_rows_of(value, plan, tables, roomy)
     except ShardGymError as error:
         raise InvalidPlanError(
             f"{path} is no plan of these tables on {counted(topology.num_devices, 'device')}. {error}"
@@ -64,6 +84,25 @@ def _plan_of(value: Mapping[str, Any], tables: Tables, topology: Topology) -> Sh
     if isinstance(plan, dict):
         return from_torchrec_json({"plan": plan}, tables, topology)
     return plan_from_json(in_order(_by_name(plan), tables), tables, topology)
+
+
+def _hbm_rows_of(
+    value: Mapping[str, Any], plan: ShardingPlan, tables: Tables, topology: Topology
+) -> NDArray[np.int64] | None:
+    if "placement" in value:
+        rows = value.get(HBM_ROWS)
+        if rows is None:
+            return None
+        if not isinstance(rows, dict):
+            raise InvalidPlanError(
+                f"Its {HBM_ROWS!r} must be an object with rows of each table, not {short_repr(rows)}."
+            )
+        return check_hbm_rows(in_order(rows, tables), plan, tables, topology)
+    if isinstance(value["plan"], dict):
+        shares = hbm_shares_of_json(value, tables)
+        shards = plan.shard_arrays()
+        return None if (shares == 1).all() else (shares[shards[:, 0]] * shards[:, 3]).astype(np.int64)
+    return hbm_rows_from_json(in_order(_by_name(value["plan"]), tables), plan, tables, topology)
 
 
 def _plan_of_devices(devices: Any, tables: Tables, topology: Topology) -> ShardingPlan:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, short_repr
-from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, torchrec_json
+from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, hbm_shares_of_json, torchrec_json
 from shard_gym.interop.torchrec_modules import collections_of, torchrec_module
 from shard_gym.interop.torchrec_workload import workload_of
 from shard_gym.pools.lookup_counter import Batch, LookupCounter
@@ -109,11 +112,35 @@ def from_torchrec(plan: TorchRecPlan, tables: Tables, topology: Topology) -> Sha
     Raises:
         InvalidPlanError, MemoryExceededError: see `from_torchrec_json`.
     """
+    return from_torchrec_json(json_of_torchrec(plan), tables, topology)
+
+
+def hbm_shares_of_torchrec(plan: TorchRecPlan, tables: Tables) -> NDArray[np.float64]:
+    """(T,) float64, the share of the rows of each table that a plan of TorchRec keeps in HBM.
+
+    Raises:
+        InvalidPlanError: see `hbm_shares_of_json`, which says what the compute kernels mean.
+    """
+    return hbm_shares_of_json(json_of_torchrec(plan), tables)
+
+
+def json_of_torchrec(plan: TorchRecPlan) -> dict[str, Any]:
+    """The JSON of a plan of TorchRec (`_serialize`), and in it the load factors of its caches, which that leaves out.
+
+    Raises:
+        InvalidPlanError: it is no plan of TorchRec.
+    """
     if not isinstance(getattr(plan, "plan", None), dict):
         raise InvalidPlanError(
             f"from_torchrec takes a ShardingPlan of TorchRec, not {short_repr(plan)}; from_torchrec_json takes JSON."
         )
-    return from_torchrec_json(plan._serialize(), tables, topology)
+    content: dict[str, Any] = plan._serialize()
+    for path, module in plan.plan.items():
+        for name, entry in content["plan"][path].items():
+            factor = getattr(module[name].cache_params, "load_factor", None)
+            if factor is not None:
+                entry["cache_params"] = {"load_factor": factor}
+    return content
 
 
 def modules_of(model: nn.Module) -> dict[str, str]:
@@ -154,11 +181,13 @@ def _parameter_sharding(types: Any, name: str, entry: dict[str, Any]) -> Any:
             ShardMetadata(shard["shard_offsets"], shard["shard_sizes"], shard["placement"])
             for shard in entry.get("shards", [])
         ]
+        params = entry.get("cache_params")
         return types.ParameterSharding(
             sharding_type=entry["sharding_type"],
             compute_kernel=entry["compute_kernel"],
             ranks=entry["ranks"],
             sharding_spec=EnumerableShardingSpec(shards) if shards else None,
+            cache_params=types.CacheParams(**params) if params else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidPlanError(f"The shards of table {name!r} in a plan in JSON are not valid: {error}") from error

@@ -10,16 +10,25 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shard_gym.checks import is_integer
-from shard_gym.errors import InvalidPlanError, short_repr
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.checks import is_integer, is_positive
+from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
+from shard_gym.hbm_split import split_bytes
 from shard_gym.sharding import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, check_plan, data_parallel
 from shard_gym.sharding.files import in_order
+from shard_gym.sharding.hbm_rows import split_of_plan
 from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
+from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
-KERNELS = ("fused", "dense")
-"""Compute kernels with the weights in the memory of the device."""
+IN_HBM, IN_HOST, CACHED = ("fused", "dense"), "fused_uvm", "fused_uvm_caching"
+"""Compute kernels: all rows in HBM; all in host memory; all in host memory, and a cache in HBM for some of them."""
+
+DEFAULT_LOAD_FACTOR = 0.2
+"""Of a cache whose plan says none (FBGEMM v1.8.0, `SplitTableBatchedEmbeddingBagsCodegen`, cache_load_factor)."""
 
 _KEYS = {"sharding_type", "compute_kernel", "ranks"}
 _PLACEMENT = re.compile(r"rank:([0-9]{1,9})/.+")
@@ -30,6 +39,10 @@ def torchrec_json(
 ) -> dict[str, Any]:
     """The plan as TorchRec's JSON; needs no TorchRec.
 
+    With host memory, a table with some rows in HBM is `fused_uvm_caching`, and its `cache_params` have the share of its
+    rows in HBM as `load_factor`, over all of its shards; one with none is `fused_uvm`. TorchRec's own JSON has no
+    `cache_params`.
+
     Args:
         tables: their names are those of the model.
         modules: path of the collection of every table in the module that will be wrapped, by the table's name; or one
@@ -37,7 +50,8 @@ def torchrec_json(
         device_type: "cuda" or "cpu".
 
     Raises:
-        InvalidPlanError, MemoryExceededError: the plan is not valid (`check_plan`), or a table has no module.
+        InvalidPlanError, MemoryExceededError: the plan is not valid (`check_plan`), or a table has no module; or it has
+            rows of replicas in host memory, or more tables than it holds, as a table with a cache is there whole.
     """
     if device_type not in ("cuda", "cpu"):
         raise InvalidPlanError(f"device_type must be 'cuda' or 'cpu', not {short_repr(device_type)}.")
@@ -49,7 +63,10 @@ def torchrec_json(
         for rank in range(topology.num_devices)
     ]
     content: dict[str, dict[str, Any]] = {}
-    for name, sharding in zip(tables.names, check_plan(plan, tables, topology).tables, strict=True):
+    shares = _hbm_shares(check_plan(plan, tables, topology), tables, topology)
+    if device_type == "cpu" and min(shares) < 1:
+        raise InvalidPlanError("A plan with rows in host memory is for GPUs; device_type must be 'cuda'.")
+    for name, sharding, share in zip(tables.names, plan.tables, shares, strict=True):
         path = modules if isinstance(modules, str) else modules.get(name)
         if path is None:
             raise InvalidPlanError(
@@ -58,9 +75,11 @@ def torchrec_json(
         replicated = sharding.sharding_type == DATA_PARALLEL
         entry: dict[str, Any] = {
             "sharding_type": sharding.sharding_type,
-            "compute_kernel": "dense" if replicated else "fused",
+            "compute_kernel": "dense" if replicated else "fused" if share == 1 else CACHED if share else IN_HOST,
             "ranks": sharding.devices,
         }
+        if 0 < share < 1:
+            entry["cache_params"] = {"load_factor": share}
         if not replicated:
             entry["shards"] = [
                 {
@@ -76,22 +95,97 @@ def torchrec_json(
     return {"plan": content}
 
 
+def _hbm_shares(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[float]:
+    """The share of the rows of each table in HBM, of a plan that TorchRec can train."""
+    if topology.host is None:
+        return [1.0] * len(tables)
+    shards, in_hbm = plan.shard_arrays(), split_of_plan(plan, tables, topology).hbm_rows
+    table, device, _, rows, _, columns = shards.T
+    cells = np.bincount(table, rows * columns, len(tables))
+    shares = np.bincount(table, in_hbm * columns, len(tables)) / cells
+    shares[np.bincount(table, in_hbm < rows, len(tables)) == 0] = 1.0  # whatever the division rounds
+    away = shares[table] < 1
+    for each in np.flatnonzero(shares < 1).tolist():
+        if plan.tables[each].sharding_type == DATA_PARALLEL:
+            raise InvalidPlanError(
+                f"Table {tables.names[each]!r} is data_parallel with rows in host memory; TorchRec keeps replicas in "
+                "HBM. Plan without replicas of it."
+            )
+    held = np.bincount(topology.hosts[device[away]], (rows * columns)[away], topology.num_hosts)
+    held = held * split_bytes(tables.workload)
+    has = np.bincount(topology.hosts, topology.memory_cap_bytes - topology.host.hbm_bytes, topology.num_hosts)
+    if (held > has).any():
+        host = int((held - has).argmax())
+        raise MemoryExceededError(
+            f"TorchRec keeps all rows of a table with a cache in host memory, here {format_bytes(int(held[host]))} on "
+            f"host {host}, which has {format_bytes(int(has[host]))} for tables. Give more hosts, or more host memory."
+        )
+    return [float(share) for share in shares]
+
+
+def hbm_shares_of_json(value: Any, tables: Tables) -> NDArray[np.float64]:
+    """(T,) float64, the share of the rows of each table that a plan in TorchRec's JSON keeps in HBM.
+
+    It is 1 for `fused` and `dense`, 0 for `fused_uvm`, and for `fused_uvm_caching` the load factor of its cache, or
+    `DEFAULT_LOAD_FACTOR`. FBGEMM has one cache for all tables of a device that have one, whose size is the mean of
+    their load factors, by rows; so the shares hold for them together.
+
+    Raises:
+        InvalidPlanError: see `from_torchrec_json`.
+    """
+    return np.array([_hbm_share(*pair) for pair in zip(tables.names, _by_table(value, tables), strict=True)])
+
+
+def _hbm_share(name: str, entry: Mapping[str, Any]) -> float:
+    kernel, params = entry["compute_kernel"], entry.get("cache_params")
+    if kernel != CACHED:
+        if kernel not in (*IN_HBM, IN_HOST):
+            raise InvalidPlanError(
+                f"Table {name!r} has the compute kernel {short_repr(kernel)}; ShardGym knows "
+                f"{', '.join((*IN_HBM, IN_HOST, CACHED))}."
+            )
+        return 0.0 if kernel == IN_HOST else 1.0
+    if params is not None and not isinstance(params, dict):
+        raise InvalidPlanError(f"cache_params of table {name!r} must be an object, not {short_repr(params)}.")
+    factor = (params or {}).get("load_factor")
+    if factor is None:
+        return DEFAULT_LOAD_FACTOR
+    if not is_positive(factor) or factor > 1:
+        raise InvalidPlanError(
+            f"The load_factor of table {name!r} must be a number above 0, and 1 at most, not {short_repr(factor)}."
+        )
+    return float(factor)
+
+
 def from_torchrec_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
     """The checked plan of `tables` on `topology` in TorchRec's JSON (`torchrec_json`, or TorchRec's own).
 
     Raises:
         InvalidPlanError, MemoryExceededError: `value` is no such JSON, a table is missing or is none of `tables`, its
-            sharding type is none of `SHARDING_TYPES`, its kernel keeps its weights elsewhere than on the device, or the
-            plan is not valid (`check_plan`).
+            sharding type is none of `SHARDING_TYPES`, its kernel is not known, or keeps rows in host memory where there
+            is none (`hbm_shares_of_json` says how many), or the plan is not valid (`check_plan`).
     """
+    entries = _by_table(value, tables)
+    if topology.host is None:
+        for name, share in zip(tables.names, hbm_shares_of_json(value, tables), strict=True):
+            if share < 1:
+                raise InvalidPlanError(
+                    f"Table {name!r} has rows in host memory, and the devices have none for tables. Give a topology "
+                    "with host memory, or a plan whose compute kernels are fused or dense."
+                )
+    shardings = [_sharding(entry, tables, table, topology) for table, entry in enumerate(entries)]
+    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
+
+
+def _by_table(value: Any, tables: Tables) -> list[dict[str, Any]]:
+    """The entry of each table in TorchRec's JSON."""
     of_table: dict[str, dict[str, Any]] = {}
     for path, module in checked_json(value).items():
         for name, entry in module.items():
             if name in of_table:
                 raise InvalidPlanError(f"The plan has a table {name!r} twice, one in {path!r}; give each its own name.")
             of_table[name] = entry
-    shardings = [_sharding(entry, tables, table, topology) for table, entry in enumerate(in_order(of_table, tables))]
-    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
+    return in_order(of_table, tables)
 
 
 def checked_json(value: Any) -> dict[str, dict[str, dict[str, Any]]]:
@@ -141,17 +235,13 @@ def _rank(placement: Any) -> int | None:
 
 
 def _sharding(entry: Mapping[str, Any], tables: Tables, table: int, topology: Topology) -> TableSharding:
-    name, kind, kernel, ranks = tables.names[table], entry["sharding_type"], entry["compute_kernel"], entry["ranks"]
+    name, kind, ranks = tables.names[table], entry["sharding_type"], entry["ranks"]
     if kind not in SHARDING_TYPES:
         raise InvalidPlanError(
             f"Table {name!r} is {short_repr(kind)}, which ShardGym does not know; known are "
             f"{', '.join(SHARDING_TYPES)}."
         )
-    if kernel not in KERNELS:
-        raise InvalidPlanError(
-            f"Table {name!r} has the compute kernel {short_repr(kernel)}; ShardGym knows those with the weights in the "
-            f"memory of the device: {', '.join(KERNELS)}."
-        )
+    _hbm_share(name, entry)
     if kind == DATA_PARALLEL:
         if sorted(ranks) != list(range(topology.num_devices)):
             raise InvalidPlanError(

@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shard_gym.checks import is_integer
 from shard_gym.errors import DamagedFileError, InvalidPlanError, short_repr
 from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.sharding.check import check_plan
+from shard_gym.sharding.hbm_rows import check_hbm_rows, split_of_plan
 from shard_gym.sharding.plan import Shard, ShardingPlan, TableSharding
 from shard_gym.tables import Tables
+from shard_gym.text import counted
 from shard_gym.topology import Topology
 
 Entry = TypeVar("Entry")
@@ -21,22 +26,31 @@ Entry = TypeVar("Entry")
 SCHEMA = "shard-gym plan 1"
 _FILE_KEYS: dict[str, type] = {"schema": str, "sha256": str, "plan": list}
 _KEYS = {"table", "sharding_type", "shards"}
+HBM_ROWS = "hbm_rows"
+"""The key of the rows of each shard in HBM, which only plans for devices with host memory have."""
 
 
-def plan_to_json(plan: ShardingPlan, tables: Tables) -> list[dict[str, Any]]:
+def plan_to_json(plan: ShardingPlan, tables: Tables, topology: Topology | None = None) -> list[dict[str, Any]]:
     """The plan as a list of T objects: the table's name, its sharding type, and its shards, five integers each.
 
-    The integers of a shard are those of `Shard`: device, first row, rows, first column, columns.
+    The integers of a shard are those of `Shard`: device, first row, rows, first column, columns. For a topology with
+    host memory, an object has `hbm_rows`, too: how many rows of each shard are in HBM (`split_of_plan`), those that are
+    read most.
 
     Raises:
         InvalidPlanError: it is no plan of so many tables.
     """
     if not isinstance(plan, ShardingPlan) or len(plan) != len(tables):
         raise InvalidPlanError(f"A plan of {len(tables)} tables is needed, not {short_repr(plan)}.")
-    return [
+    content = [
         {"table": name, "sharding_type": kind, "shards": shards}
         for name, (kind, shards) in zip(tables.names, shardings_to_json(plan), strict=True)
     ]
+    if topology is not None and topology.host is not None:
+        rows = iter(split_of_plan(plan, tables, topology).hbm_rows.tolist())
+        for entry in content:
+            entry[HBM_ROWS] = [next(rows) for _ in entry["shards"]]
+    return content
 
 
 def shardings_to_json(plan: ShardingPlan) -> list[Any]:
@@ -54,13 +68,34 @@ def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> Shard
 
 
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
-    """The checked plan in a JSON value.
+    """The checked plan in a JSON value. Rows in HBM are checked, too; `hbm_rows_from_json` returns them.
 
     Raises:
         InvalidPlanError: `value` does not have the form of `plan_to_json`, or names other tables; also the errors of
-            `check_plan`.
+            `check_plan` and `check_hbm_rows`.
     """
-    return _plan(value, _object, tables, topology)
+    plan = _plan(value, _object, tables, topology)
+    hbm_rows_from_json(value, plan, tables, topology)
+    return plan
+
+
+def hbm_rows_from_json(value: Any, plan: ShardingPlan, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
+    """(S,) int64, the rows in HBM of each shard of `plan`, which `value` holds; None if it does not say.
+
+    Raises:
+        InvalidPlanError, MemoryExceededError: `check_hbm_rows` rejects them, or some tables have them and others not.
+    """
+    found = [entry[HBM_ROWS] for entry in value if HBM_ROWS in entry]
+    if not found:
+        return None
+    for entry, sharding in zip(value, plan.tables, strict=True):
+        rows = entry.get(HBM_ROWS)
+        if not isinstance(rows, list) or len(rows) != len(sharding.shards) or not all(map(is_integer, rows)):
+            raise InvalidPlanError(
+                f"Table {entry['table']!r} of a plan needs {HBM_ROWS}, an integer for each of its "
+                f"{counted(len(sharding.shards), 'shard')}, as other tables have them; not {short_repr(rows)}."
+            )
+    return check_hbm_rows([number for rows in found for number in rows], plan, tables, topology)
 
 
 def in_order(found: Mapping[str, Entry], tables: Tables) -> list[Entry]:
@@ -101,10 +136,10 @@ def _pair(entry: Any, table: int, name: str) -> TableSharding:
 
 
 def _object(entry: Any, table: int, name: str) -> TableSharding:
-    if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(entry["sharding_type"], str):
+    if not isinstance(entry, dict) or set(entry) - {HBM_ROWS} != _KEYS or not isinstance(entry["sharding_type"], str):
         raise InvalidPlanError(
-            f"Table {table} ({name}) of a plan in JSON is an object with the keys {', '.join(sorted(_KEYS))}, "
-            f"not {short_repr(entry)}."
+            f"Table {table} ({name}) of a plan in JSON is an object with the keys {', '.join(sorted(_KEYS))}, and "
+            f"{HBM_ROWS} with host memory, not {short_repr(entry)}."
         )
     if entry["table"] != name:
         raise InvalidPlanError(
@@ -127,14 +162,17 @@ def _is_shard(numbers: Any) -> bool:
     return isinstance(numbers, list) and len(numbers) == 5 and all(is_integer(n) and 0 <= n < 2**62 for n in numbers)
 
 
-def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables) -> None:
+def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables, topology: Topology | None = None) -> None:
     """Write the plan of `tables` to `path`, atomically and with a SHA-256 of its content.
+
+    Args:
+        topology: the devices; with host memory, the file says the rows of each shard in HBM (`plan_to_json`).
 
     Raises:
         InvalidPlanError: it is no plan of so many tables.
         UnwritablePathError: `path` cannot be written.
     """
-    content = plan_to_json(plan, tables)
+    content = plan_to_json(plan, tables, topology)
     write_json(Path(path), {"schema": SCHEMA, "sha256": _checksum(content), "plan": content}, indent=None)
 
 
@@ -144,7 +182,7 @@ def read_plan(path: str | Path, tables: Tables, topology: Topology) -> ShardingP
     Raises:
         DamagedFileError: the file is missing, is no plan, or was changed after it was written.
         InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
-        MemoryExceededError: see `check_plan`.
+        MemoryExceededError: see `check_plan` and `check_hbm_rows`.
     """
     record = require_fields(require_schema(read_json(Path(path)), SCHEMA, str(path)), _FILE_KEYS, str(path))
     if record["sha256"] != _checksum(record["plan"]):

@@ -13,9 +13,10 @@ import numpy as np
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
 from shard_gym.io.files import read_bytes, sha256_of, write_atomically
 from shard_gym.io.parsing import parse_json, require_fields, require_schema
+from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.workload import Workload
 
 SCHEMA = "shard-gym suite 1"
@@ -29,9 +30,14 @@ _TASK_KEYS: dict[str, type | tuple[type, ...]] = {
 _OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool}
 _PARTS: dict[str, Any] = {
     **{"tables": Tables, "topology": Topology, "workload": Workload},
-    **{"device": DeviceSpec, "links": LinkSpec},
+    **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory},
 }
 """The objects in a task, by their keys; each has the fields of its class."""
+
+_MAY_LACK = {"tables": "popularity", "topology": "host"}
+"""Fields that are left out where they are None, and that files of earlier versions do not have."""
+
+_POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
 
 
 def save_suite(path: str | Path, *suites: TaskSuite) -> None:
@@ -95,11 +101,17 @@ def read_suite(path: Path, split: str) -> TaskSuite:
 
 
 def _task_to_json(task: Task) -> dict[str, Any]:
+    tables = {field.name: getattr(task.tables, field.name) for field in fields(Tables)}
     topology = {field.name: getattr(task.topology, field.name) for field in fields(Topology)}
+    popularity, host = tables.pop("popularity"), topology.pop("host")
+    if popularity is not None:
+        kind = next(name for name, each in _POPULARITIES.items() if isinstance(popularity, each))
+        tables["popularity"] = {kind: asdict(popularity)}
+    if host is not None:
+        topology["host"] = asdict(host)
     return {
         "name": task.name,
-        "tables": {field.name: getattr(task.tables, field.name) for field in fields(Tables)}
-        | {"workload": asdict(task.tables.workload)},
+        "tables": tables | {"workload": asdict(task.tables.workload)},
         "topology": topology | {"device": asdict(task.topology.device), "links": asdict(task.topology.links)},
         "known_placement": task.known_placement,
         **({"splittable": True} if task.splittable else {}),
@@ -112,6 +124,10 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
         tables, topology = _part(record, "tables"), _part(record, "topology")
         for within, key in ((tables, "workload"), (topology, "device"), (topology, "links")):
             _part(within, key)
+        if "popularity" in tables:
+            tables["popularity"] = _popularity(tables["popularity"])
+        if "host" in topology:
+            topology["host"] = HostMemory(**_part(topology, "host"))
         known = record["known_placement"]
         return Task(
             record["name"],
@@ -130,6 +146,15 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
 def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The object under `key`, if it has the fields of its class and no others."""
     part, known = record[key], {field.name for field in fields(_PARTS[key])}
-    if not isinstance(part, dict) or set(part) != known:
+    if not isinstance(part, dict) or not known - {_MAY_LACK.get(key)} <= set(part) <= known:
         raise DamagedFileError(f"Its {key} must be an object with the keys {', '.join(sorted(known))}.")
-    return part
+    return dict(part)
+
+
+def _popularity(record: Any) -> Popularity:
+    """The popularity of rows: {"law": {"q": [...], "s": [...]}}, or {"steps": {"rows": [...], "shares": [...]}}."""
+    kind = next(iter(record)) if isinstance(record, dict) and len(record) == 1 else None
+    if kind not in _POPULARITIES or not isinstance(record[kind], dict):
+        raise DamagedFileError(f"Its popularity must be an object with one of {', '.join(_POPULARITIES)}.")
+    found: Popularity = _POPULARITIES[kind](**record[kind])
+    return found

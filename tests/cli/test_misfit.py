@@ -109,7 +109,7 @@ def test_so_many_devices_do_hold_them(run: Any, tmp_path: Path, seed: int) -> No
     tables = tables_of(*rng.uniform(0.1, 20, 6), batch=1024, optimizer="rowwise_adagrad")
     path = tmp_path / "mine.json"
     save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
-    command = ["place", "--tables", path, "--hardware", "a100-dgx", "--memory-cap-gib", 9 / 1024]
+    command = ["place", "--tables", path, "--hardware", "a100-dgx", "--memory-cap-gib", 9 / 1024, "--host-memory", 0]
     err = run.refused("MiB are missing.", *command, "--num-devices", 2).err
     found = re.search(r"(\d+) devices of this kind", " ".join(err.split()))
     assert found

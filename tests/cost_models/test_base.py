@@ -1,12 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import COST_MODELS, AdditiveCostModel, AnalyticalCostModel, CountedCostModel, make_cost_model
+from shard_gym.cost_models import (
+    COST_MODELS,
+    AdditiveCostModel,
+    AnalyticalCostModel,
+    CostEstimate,
+    CostModel,
+    CountedCostModel,
+    counted,
+    make_cost_model,
+)
 from shard_gym.cost_models.analytical import FITTED, OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,
@@ -22,6 +32,7 @@ from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MemoryEx
 from shard_gym.hardware import hardware_profile
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
+from shard_gym.topology import HostMemory
 
 MODEL = AnalyticalCostModel()
 TOPOLOGY = hardware_profile("a100-dgx").topology(3)
@@ -202,3 +213,49 @@ def test_a_step_counts_the_same_on_plain_numbers_and_on_arrays(random_task: Any)
         counts.append(counted)
     assert counts[0] == counts[1]
     assert counts[0][:4] == [1, 2, 3, 4]
+
+
+class BlindSharding(AnalyticalShardingModel):
+    """A model of a user that does not know host memory."""
+
+    name = "blind"
+    knows_host_memory = False
+
+    def table_loads(self, tables: Any, topology: Any) -> Any:
+        return super().table_loads(tables, topology)
+
+    def shard_loads(self, shards: Any, sharding_type: str, topology: Any) -> Any:
+        return super().shard_loads(shards, sharding_type, topology)
+
+
+class BlindEstimate(CostModel):
+    """One that is not additive."""
+
+    name, version = "blind", 1
+
+    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
+        return MODEL.estimate(placement, tables, topology)
+
+    def penalty_ms(self, tables: Any, topology: Any) -> float:
+        return MODEL.penalty_ms(tables, topology)
+
+
+def test_a_model_that_does_not_know_host_memory_refuses_it(four_tables: Tables) -> None:
+    """Whatever asks for loads or costs; without host memory nothing changes."""
+    placement, tiered = np.zeros(4, np.int64), replace(TOPOLOGY, host=HostMemory(2**20, 16.0, 20.0))
+    sharding, other, tables = BlindSharding(), BlindEstimate(), four_tables
+    asked: list[tuple[CostModel, Callable[[Any], Any]]] = [
+        (sharding, lambda topology: sharding.estimate(placement, tables, topology)),
+        (sharding, lambda topology: sharding.table_loads(tables, topology=topology)),
+        (sharding, lambda topology: sharding.shard_loads(tables, "row_wise", topology)),
+        (other, lambda topology: other.estimate(placement, tables, topology)),
+        (counted(other), lambda topology: counted(other).estimate(placement, tables, topology)),
+        (counted(sharding), lambda topology: counted(sharding).table_loads(tables, topology)),
+    ]
+    for model, ask in asked:
+        ask(TOPOLOGY)
+        assert not model.knows_host_memory
+        with pytest.raises(InvalidOptionError, match="The cost model 'blind' does not know host memory"):
+            ask(tiered)
+    assert counted(MODEL).knows_host_memory
+    MODEL.estimate(placement, tables, tiered)

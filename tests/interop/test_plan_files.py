@@ -91,7 +91,7 @@ HOSTILE: list[tuple[Callable[[Tables], Any], str]] = [
     ),
     (lambda tables: {"plan": {}}, "The plan has no table 'table_0'"),
     (lambda tables: {"plan": {"m": 3}}, "an object for each module"),
-    (lambda tables: torchrec(tables, compute_kernel="fused_uvm_caching"), "'fused_uvm_caching'; ShardGym knows those"),
+    (lambda tables: torchrec(tables, compute_kernel="fused_uvm_caching"), "rows in host memory, and the devices"),
     (lambda tables: torchrec(tables, sharding_type="grid_shard"), "'grid_shard', which ShardGym does not know"),
     (lambda tables: torchrec(tables, sharding_type=["x"]), "which ShardGym does not know"),
     (lambda tables: torchrec(tables, compute_kernel={}), "has the compute kernel {}"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 
-from shard_gym.errors import InvalidPlanError
+from shard_gym.errors import InvalidPlanError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.torchrec import from_torchrec, plan_from_torchrec_json
-from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
-from shard_gym.sharding import plan_of_placement
+from shard_gym.interop.torchrec import from_torchrec, hbm_shares_of_torchrec, plan_from_torchrec_json
+from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json, torchrec_json
+from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, plan_of_placement, row_wise, table_wise
+from shard_gym.sharding.hbm_rows import split_of_plan
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -38,8 +41,8 @@ def both_ways(value: dict[str, Any], tables: Tables, topology: Topology, message
         from_torchrec(plan_from_torchrec_json(value), tables, topology)
 
 
-@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching", "key_value", "quant_uvm", "no such"])
-def test_kernels_with_weights_elsewhere_are_refused_by_name(kernel: str, four_tables: Tables) -> None:
+@pytest.mark.parametrize("kernel", ["key_value", "quant_uvm", "no such"])
+def test_kernels_that_are_not_known_are_refused_by_name(kernel: str, four_tables: Tables) -> None:
     value, tables, topology = written(four_tables)
     value["plan"]["m"]["item"]["compute_kernel"] = kernel
     both_ways(value, tables, topology, f"Table 'item' has the compute kernel '{kernel}'")
@@ -66,3 +69,102 @@ def test_ranks_beyond_the_devices_are_refused(four_tables: Tables) -> None:
     entry["ranks"] = [99]
     entry["shards"][0]["placement"] = "rank:99/cuda:3"
     both_ways(value, tables, topology, "99")
+
+
+# Rows in host memory
+
+
+def sizes(rows: Sequence[int]) -> Tables:
+    """Tables of 64 columns, each a quarter as popular as the one before; FP32 and SGD, so a row has 256 bytes."""
+    from shard_gym.workload import Workload
+
+    pooling = 4.0 ** -np.arange(len(rows))
+    return Tables.from_zipf(rows, 64, pooling, 1.0, Workload(1024, "fp32", "sgd"))
+
+
+def with_host(hbm_rows: int, host_rows: int = 10**6, devices: int = 2) -> Topology:
+    """Devices whose HBM has room for so many rows of `sizes`, and whose parts of the host for so many more."""
+    profile = hardware_profile("a100-dgx")
+    topology = profile.topology(devices, memory_cap_bytes=256 * (hbm_rows + host_rows))
+    return replace(topology, host=profile.host_memory(256 * hbm_rows))
+
+
+def test_kernels_and_load_factors_say_which_rows_are_in_hbm_and_come_back() -> None:
+    """The first table is read most and stays in HBM; the second has some rows there, the last none."""
+    tables, topology = sizes([100, 4_000, 500_000]), with_host(1_100, devices=2)
+    plan = ShardingPlan(
+        (data_parallel(tables, 0, topology), row_wise(tables, 1, topology), column_wise(tables, 2, [0, 1]))
+    )
+    value = torchrec_json(plan, tables, topology, "m")
+    entries = value["plan"]["m"]
+    assert [entry["compute_kernel"] for entry in entries.values()] == [
+        "dense",
+        "fused_uvm_caching",
+        "fused_uvm_caching",
+    ]
+    split, shards = split_of_plan(plan, tables, topology).hbm_rows, plan.shard_arrays()
+    expected = [1.0, *(split[shards[:, 0] == table].sum() / shards[shards[:, 0] == table, 3].sum() for table in (1, 2))]
+    assert 0 < expected[2] < expected[1] < 1
+    assert "cache_params" not in entries["table_0"]
+    shares = hbm_shares_of_json(value, tables)
+    assert shares.tolist() == pytest.approx(expected, rel=1e-12)
+    assert from_torchrec_json(value, tables, topology) == plan
+    if find_spec("torchrec") is not None:
+        there = plan_from_torchrec_json(value)
+        assert from_torchrec(there, tables, topology) == plan
+        assert hbm_shares_of_torchrec(there, tables).tolist() == shares.tolist()
+        assert there.plan["m"]["table_2"].cache_params.load_factor == shares[2]
+        assert there.plan["m"]["table_0"].cache_params is None
+
+
+def test_tables_without_rows_in_hbm_are_fused_uvm_and_those_with_all_are_fused() -> None:
+    tables, topology = sizes([1_000, 3_000]), with_host(1_000)
+    for placement, kernels in (([0, 1], ["fused", "fused_uvm_caching"]), ([0, 0], ["fused_uvm_caching"] * 2)):
+        value = torchrec_json(plan_of_placement(placement, tables), tables, topology, "m")
+        assert [entry["compute_kernel"] for entry in value["plan"]["m"].values()] == kernels
+    nothing = replace(topology, host=hardware_profile("a100-dgx").host_memory(1))
+    value = torchrec_json(plan_of_placement([0, 1], tables), tables, nothing, "m")
+    assert [entry["compute_kernel"] for entry in value["plan"]["m"].values()] == ["fused_uvm"] * 2
+    assert hbm_shares_of_json(value, tables).tolist() == [0.0, 0.0]
+    assert from_torchrec_json(value, tables, nothing) == plan_of_placement([0, 1], tables)
+
+
+def test_what_torchrec_cannot_train_is_not_written() -> None:
+    tables = sizes([1_000, 3_000])
+    replicas = ShardingPlan((data_parallel(tables, 0, with_host(500)), table_wise(tables, 1, 1)))
+    with pytest.raises(InvalidPlanError, match="'table_0' is data_parallel with rows in host memory"):
+        torchrec_json(replicas, tables, with_host(500), "m")
+    whole = plan_of_placement([0, 1], tables)
+    with pytest.raises(MemoryExceededError, match=r"in host memory, here .* on host 0, which has"):
+        torchrec_json(whole, tables, with_host(2_000, 1_100), "m")  # 2,200 rows on the host, where 3,000 are needed
+    with pytest.raises(InvalidPlanError, match="device_type must be 'cuda'"):
+        torchrec_json(whole, tables, with_host(500), "m", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        (5, "cache_params of table 'item' must be an object, not 5"),
+        *(
+            ({"load_factor": factor}, "load_factor of table 'item' must be a number above 0, and 1 at most")
+            for factor in (0, -1, 1.5, "0.5", True, float("nan"))
+        ),
+    ],
+)
+def test_impossible_load_factors_are_refused(params: Any, says: str, four_tables: Tables) -> None:
+    value, tables, topology = written(four_tables)
+    value["plan"]["m"]["item"] |= {"compute_kernel": "fused_uvm_caching", "cache_params": params}
+    with pytest.raises(InvalidPlanError, match=says):
+        hbm_shares_of_json(value, tables)
+    with pytest.raises(InvalidPlanError, match=says):
+        from_torchrec_json(value, tables, topology)
+
+
+@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching"])
+def test_kernels_in_host_memory_need_some(kernel: str, four_tables: Tables) -> None:
+    value, tables, topology = written(four_tables)
+    value["plan"]["m"]["item"]["compute_kernel"] = kernel
+    both_ways(value, tables, topology, "Table 'item' has rows in host memory, and the devices have none for tables")
+    some = hardware_profile("a100-dgx").topology(2, host_memory_bytes=2**40)
+    assert from_torchrec_json(value, tables, some) == plan_of_placement([1, 0, 0, 1], tables)
+    assert hbm_shares_of_json(value, tables)[1] == {"fused_uvm": 0.0, "fused_uvm_caching": 0.2}[kernel]

@@ -13,6 +13,7 @@ from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.row_popularity import RowSteps
 from shard_gym.suites.best_known import best_known
 
 
@@ -40,6 +41,33 @@ def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
     assert load_suite(str(path), "train")[0].num_tables == 9
     with pytest.raises(InvalidOptionError, match=r"has the splits \['test', 'train'\], not 'dev'"):
         load_suite(path, "dev")
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_host_memory_and_the_popularity_of_rows_are_kept(tmp_path: Path, steps: bool) -> None:
+    """Costs are equal bit for bit; a file without them is as it was, and is read."""
+    task = load_suite("tier-4")[0]
+    tables = task.tables
+    if steps:
+        rows = np.stack([tables.num_embeddings // 4, tables.num_embeddings - tables.num_embeddings // 4], axis=1)
+        tables = replace(tables, popularity=RowSteps(rows, np.tile([0.75, 0.25], (len(tables), 1))))
+    task, path = replace(task, tables=tables), tmp_path / "mine.json"
+    save_suite(path, TaskSuite("mine", (task,)))
+    loaded = load_suite(path)[0]
+    assert loaded.topology.host == task.topology.host
+    assert task.topology.host is not None
+    assert loaded.topology.host.sources == task.topology.host.sources
+    assert isinstance(loaded.tables.popularity, type(tables.popularity))
+    model = AnalyticalCostModel()
+    loads = [model.table_loads(each.tables, each.topology).tolist() for each in (loaded, task)]
+    assert loads[0] == loads[1]
+    plain = replace(tables, popularity=None)
+    bare = replace(task, tables=plain, topology=replace(task.topology, host=None))
+    save_suite(path, TaskSuite("mine", (bare,)))
+    record = json.loads(path.read_text())["splits"]["custom"][0]
+    assert "popularity" not in record["tables"]
+    assert "host" not in record["topology"]
+    assert load_suite(path)[0].topology.host is None
 
 
 def test_an_environment_takes_the_file(random_task: Any, tmp_path: Path) -> None:
@@ -113,6 +141,12 @@ def _set(path: str, value: Any) -> Any:
         (_set("splits/custom/0/splittable", 1), "It has splittable 1, but it must be bool"),
         (_set("splits/custom/0/name", ""), "task '' is not valid: The name of a task is printable"),
         (_set("splits/custom/0/topology/devices_per_host", 10**30), "devices_per_host must be an integer"),
+        (_set("splits/custom/0/topology/host", {}), "task 'random' is not valid: Its host must be an object"),
+        (_set("splits/custom/0/topology/host", None), "task 'random' is not valid: Its host must be an object"),
+        (_set("splits/custom/0/tables/popularity", None), "task 'random' is not valid: Its popularity must be"),
+        (_set("splits/custom/0/tables/popularity", {"zipf": {}}), "Its popularity must be an object with one of law"),
+        (_set("splits/custom/0/tables/popularity", {"law": {"q": [0], "s": [1]}}), "but row popularities of 1"),
+        (_set("splits/custom/0/tables/workload/workload", 1), "Its workload must be an object with the keys"),
         (_set("splits/custom", [5]), "task without a name is not valid: It must be an object, not 5"),
     ],
 )

@@ -12,7 +12,7 @@ from typing_extensions import override
 from shard_gym.envs.core.episodes import Episodes, EpisodesConfig, Observation
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import render
-from shard_gym.envs.placement.rendering.view import PlacementView
+from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlacementView
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,8 @@ class PlacementEpisodes(Episodes):
     def view(self, env: int) -> PlacementView:
         """The placement of episode `env` so far, for rendering; later steps do not change it."""
         task, placements = self.task(env), self.placements(np.array([env]))
-        return PlacementView(placement=placements[0, : task.num_tables], **self._shown(env))
+        rows = 0 if task.topology.host is None else MAX_SPLITS
+        return PlacementView(placement=placements[0, : task.num_tables], split_rows=rows, **self._shown(env))
 
     def _shown(self, env: int) -> dict[str, Any]:
         task, failure, next_table = self.task(env), self.failure(env), self.current_table(env)

@@ -14,6 +14,7 @@ from shard_gym.cost_models.base import CostEstimate
 from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.topology import HostMemory
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]
@@ -26,6 +27,15 @@ def recorder(drawn: Any) -> CostRecorder:
         tables, topology, placement = drawn(seed)
         recorder.add(tables, topology, placement, MODEL.estimate(placement, tables, topology))
     return recorder
+
+
+def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any) -> None:
+    tables, topology, placement = drawn(1)
+    estimate = MODEL.estimate(placement, tables, topology)
+    tiered = replace(topology, host=HostMemory(2**20, 10.0, 10.0))
+    with pytest.raises(InvalidOptionError, match="all rows in HBM, but these have host memory for some"):
+        recorder.add(tables, tiered, placement, estimate)
+    assert len(recorder) == len(recorder.dataset()) == 4
 
 
 def test_what_is_recorded_is_there(recorder: CostRecorder, drawn: Any) -> None:

@@ -25,7 +25,7 @@ from shard_gym.envs.placement.rendering.canvas import (
     ticks_of,
     to_pixels,
 )
-from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, PlanView, shorten
+from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, shorten
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.io.pictures import GREY, INK, LINE
 from shard_gym.text import counted, format_mib
@@ -42,6 +42,8 @@ PHASE_LABELS = (("forward",), ("forward", "all-to-all"), ("backward", "all-to-al
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 2.5}
 PALE = 0.80  # how far the colour of a waiting device is blended into white
 
+IN_HOST = "#D9C08F"  # sand, of bytes in host memory; lighter than the slate of those in HBM
+
 SENT_COLUMN = 0.72  # inches of a column of bytes sent
 
 SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
@@ -57,7 +59,7 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     """
     row = _row_height(view)
     splits = view.splits()
-    split_rows = max(len(splits), view.split_rows if isinstance(view, PlanView) else 0)
+    split_rows = max(len(splits), view.split_rows)
     canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + (0.25 + SPLIT_ROW * split_rows if split_rows else 0.0))
     chart = Chart(canvas, view, MARGIN, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
     room = _cost(chart, 17) - 0.3
@@ -69,8 +71,7 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
         canvas.text(MARGIN, 0.80 + 0.20 * index, line, 9.5, ALERT if view.failure else GREY)
     below = chart.draw() + 0.45
     _unplaced_strip(canvas, view, MARGIN, below, chart.right)
-    if isinstance(view, PlanView):
-        _split_tables(canvas, view, splits, MARGIN, below + 0.22)
+    _split_tables(canvas, view, splits, MARGIN, below + 0.22)
     _legend(canvas, MARGIN, canvas.height - 0.22)
     return canvas.figure
 
@@ -177,21 +178,37 @@ def _unplaced_strip(canvas: Canvas, view: PlacementView, left: float, y: float, 
         canvas.rect(min(mark, right - width), y, width, 0.11, ALERT if view.failure else INK)
 
 
-def _split_tables(canvas: Canvas, view: PlanView, splits: Sequence[tuple[int, str]], left: float, top: float) -> None:
-    """A bar for each table, cut in proportion to the cells of its shards; the number in a shard is its device."""
+def _split_tables(
+    canvas: Canvas, view: PlacementView, splits: Sequence[tuple[int, str]], left: float, top: float
+) -> None:
+    """A bar for each table, cut in proportion to the cells of its shards; the number in a shard is its device.
+
+    With host memory, the part of a shard that is in HBM is slate, and the rest sand.
+    """
     if not splits:
         return
-    canvas.text(left, top + 0.16, "split tables: the device of each shard", 8, GREY)
+    away = view.task.topology.host is not None
+    heading = "rows in HBM (slate) and in host memory (sand), of the tables with most bytes there; numbers are devices"
+    canvas.text(left, top + 0.16, heading if away else "split tables: the device of each shard", 8, GREY)
     for index, (table, words) in enumerate(splits):
         y = top + 0.25 + SPLIT_ROW * index
-        shards = sorted(view.plan.tables[table].shards, key=lambda s: (s.first_column, s.first_row, s.device))
-        cells = sum(shard.num_rows * shard.num_columns for shard in shards)
+        own = view.shardings[table].shards
+        kept = view.hbm_rows.get(table, [shard.num_rows for shard in own])
+        shards = sorted(zip(own, kept, strict=True), key=lambda s: (s[0].first_column, s[0].first_row, s[0].device))
+        cells = sum(shard.num_rows * shard.num_columns for shard in own)
         x = left
-        for shard in shards:
+        for shard, rows in shards:
             wide = SPLIT_BAR * shard.num_rows * shard.num_columns / cells
-            canvas.rect(x, y, max(wide - SPLIT_GAP, wide / 2), 0.19, SLATE)
-            if wide > canvas.width_of(str(shard.device), 8) + 0.06:
-                canvas.text(x + (wide - SPLIT_GAP) / 2, y + 0.135, str(shard.device), 8, "#FFFFFF", ha="center")
+            drawn, share = max(wide - SPLIT_GAP, wide / 2), rows / shard.num_rows
+            if share > 0:
+                canvas.rect(x, y, drawn * share, 0.19, SLATE)
+            if share < 1:
+                canvas.rect(x + drawn * share, y, drawn * (1 - share), 0.19, IN_HOST)
+            # The number is in the wider of both parts.
+            start, width = (x, drawn * share) if share > 0.5 else (x + drawn * share, drawn * (1 - share))
+            if width + SPLIT_GAP > canvas.width_of(str(shard.device), 8) + 0.06:
+                color = "#FFFFFF" if share > 0.5 else INK
+                canvas.text(start + width / 2, y + 0.135, str(shard.device), 8, color, ha="center")
             x += wide
         canvas.text(left + SPLIT_BAR + 0.2, y + 0.14, words, 8.5)
 
@@ -351,14 +368,21 @@ class Chart:
         left, heading = self._time_right + 0.35, self.top - 0.16
         self.canvas.text(left, heading, "memory", 8, GREY)
         words = "of cap" if self.narrow else f"used / cap, {unit}"
+        if self.view.task.topology.host is not None and not self.narrow:
+            self.canvas.text(self._memory_right, heading - 0.15, "HBM | host memory", 8, GREY, ha="right")
         self.canvas.text(self._memory_right, heading, words, 8, GREY, ha="right")
         all_used, caps = self._rows(self.view.memory_used), self._rows(self.view.memory_cap_bytes)
         scale = (self._memory_right - left - (0.45 if self.narrow else 1.15)) / max(caps.max(), all_used.max())
         height = self.row * 0.40
-        for index, (used, cap) in enumerate(zip(all_used.tolist(), caps.tolist(), strict=True)):
+        host, in_host = self.view.task.topology.host, self._rows(self.view.host_memory_used)
+        for index, (used, cap, away) in enumerate(zip(all_used.tolist(), caps.tolist(), in_host.tolist(), strict=True)):
             middle = self.top + (index + 0.5) * self.row
             self.canvas.rect(left, middle - height / 2, cap * scale, height, LINE)
-            self.canvas.rect(left, middle - height / 2, used * scale, height, ALERT if used > cap else SLATE)
+            self.canvas.rect(left, middle - height / 2, (used - away) * scale, height, ALERT if used > cap else SLATE)
+            if host is not None:  # a mark where the HBM ends; what is in host memory begins there
+                end = left + host.hbm_bytes * scale
+                self.canvas.rect(end, middle - height / 2, away * scale, height, IN_HOST)
+                self.canvas.line([end, end], [middle - height / 2 - 0.03, middle + height / 2 + 0.03], INK, 0.9)
             numbers = f"{used / cap:.0%}" if self.narrow else f"{used / unit_bytes:.2f} / {cap / unit_bytes:.2f}"
             self.canvas.text(self._memory_right, middle + 0.045, numbers, 8.5, ha="right")
 

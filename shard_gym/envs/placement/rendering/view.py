@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,14 +14,16 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import InvalidPlacementError
 from shard_gym.explain import Explanation, critical_devices
+from shard_gym.hbm_split import split_bytes
 from shard_gym.placement import memory_used
-from shard_gym.sharding import ShardingPlan, plan_memory_used, plan_of_placement
+from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
+from shard_gym.sharding.hbm_rows import split_of_plan
 from shard_gym.sharding.text import describe_plan, describe_sharding
 from shard_gym.tasks import Task
-from shard_gym.text import format_bytes
+from shard_gym.text import format_bytes, format_percent
 
 MAX_ROWS = 16  # devices shown one by one; of more, the most loaded
-MAX_SPLITS = 8  # split tables shown one by one; of more, the largest
+MAX_SPLITS = 8  # split tables, or those with rows in host memory, shown one by one; of more, the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class PlacementView:
     failure: str = ""  # why the placement failed, a sentence; empty if it did not
     next_table: int = -1  # the table to be placed next; -1 if there is none or the order is not known
     own_caps: NDArray[np.int64] | None = None  # (D,) int64, memory caps in bytes where not those of the task
+    split_rows: int = 0  # rows for `splits` in a picture, at least; so all pictures of an episode have one size
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
@@ -60,6 +63,37 @@ class PlacementView:
         if not placed.size:
             return np.zeros(self.task.num_devices, np.int64)
         return memory_used(self.placement[placed], self.task.tables.select(placed), self.task.num_devices)
+
+    @property
+    def shardings(self) -> dict[int, TableSharding]:
+        """Those of the tables that are placed, by the number of the table."""
+        placed = np.flatnonzero(self.placement >= 0).tolist()
+        return {table: table_wise(self.task.tables, table, int(self.placement[table])) for table in placed}
+
+    @cached_property
+    def hbm_rows(self) -> dict[int, list[int]]:
+        """Rows in HBM of each shard of the tables that are placed, by the number of the table; of tasks with host
+        memory, otherwise empty."""
+        found, topology = self.shardings, self.task.topology
+        if topology.host is None or not found:
+            return {}
+        plan = ShardingPlan(tuple(found.values()))
+        rows = iter(split_of_plan(plan, self.task.tables.select(list(found)), topology).hbm_rows.tolist())
+        return {table: [next(rows) for _ in sharding.shards] for table, sharding in found.items()}
+
+    def host_bytes(self, table: int) -> list[int]:
+        """Bytes of each shard of a placed table that are in host memory."""
+        each, shards = split_bytes(self.task.tables.workload), self.shardings[table].shards
+        rows = self.hbm_rows.get(table, [shard.num_rows for shard in shards])
+        return [each * shard.num_columns * (shard.num_rows - kept) for shard, kept in zip(shards, rows, strict=True)]
+
+    @property
+    def host_memory_used(self) -> NDArray[np.int64]:
+        """(D,) int64, bytes of the tables of each device that are in host memory."""
+        used = np.zeros(self.task.num_devices, np.int64)
+        for table in self.hbm_rows:
+            np.add.at(used, self.shardings[table].devices, self.host_bytes(table))
+        return used
 
     @property
     def memory_cap_bytes(self) -> NDArray[np.int64]:
@@ -96,8 +130,33 @@ class PlacementView:
         return ("GiB", 2**30) if self.memory_cap_bytes.max() >= 2**30 else ("MiB", 2**20)
 
     def splits(self) -> list[tuple[int, str]]:
-        """The split tables to show, and a line about each; a placement has none."""
+        """The tables whose shards are shown, and a line about each: with host memory those with most bytes there,
+        otherwise the largest split ones."""
+        away = {table: sum(self.host_bytes(table)) for table in self.hbm_rows}
+        chosen = [table for table in away if away[table]] if self.task.topology.host is not None else self._split_tables
+        size, names = self.task.tables.memory_bytes, self.task.tables.names
+        largest = sorted(chosen, key=lambda table: -away.get(table, int(size[table])))[:MAX_SPLITS]
+        return [
+            (
+                table,
+                f"{shorten(names[table], 24)} ({format_bytes(int(size[table]))}): {self._in_hbm(table)}"
+                f"{describe_sharding(self.shardings[table])}",
+            )
+            for table in largest
+        ]
+
+    @property
+    def _split_tables(self) -> list[int]:
         return []
+
+    def _in_hbm(self, table: int) -> str:
+        """Which share of its rows' bytes is in HBM, for `splits`."""
+        if table not in self.hbm_rows:
+            return ""
+        shards = self.shardings[table].shards
+        cells = sum(shard.num_rows * shard.num_columns for shard in shards)
+        kept = sum(rows * shard.num_columns for rows, shard in zip(self.hbm_rows[table], shards, strict=True))
+        return f"{format_percent(kept / cells)} in HBM; "
 
     def describe_unplaced(self) -> str:
         """One line: how many tables have no device yet, their bytes, and the next one (or the largest)."""
@@ -123,7 +182,6 @@ class PlanView(PlacementView):
 
     # A table without shards is not placed yet
     plan: ShardingPlan = field(default_factory=lambda: ShardingPlan(()))
-    split_rows: int = 0  # rows for split tables in a picture, at least; so all pictures of an episode have one size
 
     @property
     @override
@@ -144,18 +202,15 @@ class PlanView(PlacementView):
     def describe_unplaced(self) -> str:
         return super().describe_unplaced() if self.unplaced.size else describe_plan(self.plan)
 
+    @property
     @override
-    def splits(self) -> list[tuple[int, str]]:
-        memory, names = self.task.tables.memory_bytes, self.task.tables.names
-        largest = sorted(self.plan.split_tables, key=lambda table: -int(memory[table]))[:MAX_SPLITS]
-        return [
-            (
-                table,
-                f"{shorten(names[table], 24)} ({format_bytes(int(memory[table]))}): "
-                f"{describe_sharding(self.plan.tables[table])}",
-            )
-            for table in largest
-        ]
+    def shardings(self) -> dict[int, TableSharding]:
+        return {table: sharding for table, sharding in enumerate(self.plan.tables) if sharding.shards}
+
+    @property
+    @override
+    def _split_tables(self) -> list[int]:
+        return self.plan.split_tables
 
 
 def view_of(explanation: Explanation) -> PlacementView:

@@ -1,0 +1,227 @@
+"""Models larger than HBM on the command line: rows in host memory in plans, texts, and TorchRec's JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cli.memory import popularity_source
+from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.row_popularity import RowPopularity, RowSteps
+from shard_gym.sharding import plan_from_json
+from shard_gym.sharding.files import hbm_rows_from_json
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+from shard_gym.training_memory import training_memory, usable_bytes
+from shard_gym.workload import Workload
+
+MIB, GIB = 2**20, 2**30
+
+
+def tables_of(*mib: float, known: bool = True) -> Tables:
+    """Tables of so many MiB, 64 columns of FP32, in batches of 1,024 samples with a lookup each, by Zipf's law."""
+    rows = (np.array(mib) * 4096).astype(np.int64)
+    names = [f"table{table}" for table in range(len(mib))]
+    return Tables.from_zipf(rows, 64, 1.0, 1.05, Workload(1024, "fp32", "sgd"), names=names)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    def write(*mib: float, law: bool = True) -> Path:
+        path, tables = tmp_path / "mine.json", tables_of(*mib)
+        popularity = RowPopularity.zipf([1.05] * len(tables)) if law else None
+        save_pool(Pool("mine", tables, load_pool("dlrm-2021").card, popularity), path)
+        return path
+
+    return write
+
+
+def place(file: Path, *more: object, devices: int = 2, cap: float = 4.0, host: float | None = 20.0) -> list[object]:
+    """The command, with `cap` MiB of HBM and `host` MiB of each host."""
+    command: list[object] = ["place", "--tables", file, "--hardware", "a100-dgx", "--num-devices", devices]
+    command += ["--memory-cap-gib", cap / 1024, *more]
+    return command if host is None else [*command, "--host-memory", host / 1024]
+
+
+QUICK = ("--option", "max_queries=300")
+
+
+def devices_of(content: Any, devices: int = 2, host: float = 20.0) -> Topology:
+    """The devices of a plan that was placed: the HBM that its buffers leave, and a part of the host."""
+    from dataclasses import replace
+
+    profile, hbm = hardware_profile("a100-dgx"), content["host_memory"]["hbm_bytes"]
+    return replace(
+        profile.topology(devices, memory_cap_bytes=hbm + int(host * MIB) // devices), host=profile.host_memory(hbm)
+    )
+
+
+def test_a_model_that_does_not_fit_is_placed_without_a_flag(run: Any, file: Callable[..., Path]) -> None:
+    path = file(5, 3, 2, 1, 1)
+    plain = run.ok(*place(path, "--agent", "local-search", *QUICK, host=None), columns=400)
+    content = json.loads(plain.out)
+    assert "of the rows' bytes, " in plain.err
+    assert "rows are ranked by the law of the tables' lookups" in plain.err
+    tables = tables_of(5, 3, 2, 1, 1)
+    devices = [content["placement"][name] for name in tables.names]
+    buffers = training_memory(devices, tables, 2).buffers.max()
+    assert content["host_memory"]["hbm_bytes"] == 4 * MIB - buffers
+    there = sum(
+        int(rows - content["hbm_rows"][name]) * 256
+        for name, rows in zip(tables.names, tables.num_embeddings, strict=True)
+    )
+    assert there == content["host_memory"]["bytes_in_host"] > 0
+    assert content["host_memory"]["popularity"] == "law"
+    topology = devices_of(content, host=usable_bytes(2 * 2**40) / MIB)
+    cost = AnalyticalCostModel().estimate(np.array(devices), tables, topology).total_ms
+    assert content["cost_ms"] == cost
+    for device in range(2):
+        held = sum(content["hbm_rows"][name] * 256 for name, its in content["placement"].items() if its == device)
+        assert held <= content["host_memory"]["hbm_bytes"]
+
+
+def test_tables_that_are_split_say_their_rows_in_hbm_shard_by_shard(
+    run: Any, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    path, out = file(9, 3, 2), tmp_path / "plan.json"
+    shown = run.ok(*place(path, *QUICK, "--out", out))
+    assert "a device has 4.00 MiB of HBM for it" in " ".join(shown.err.split())
+    text = " ".join(shown.out.split())
+    assert "Memory of a training step, GiB of 0.00 of HBM" in text
+    assert "lie in host memory, which costs" in text
+    assert "Rows in HBM of tables with rows in host memory" in text
+    assert max(map(len, shown.out.splitlines())) <= 80
+    content, tables = json.loads(out.read_text()), tables_of(9, 3, 2)
+    topology = devices_of(content)
+    plan = plan_from_json(content["plan"], tables, topology)
+    rows = hbm_rows_from_json(content["plan"], plan, tables, topology)
+    assert rows is not None
+    whole = int((plan.shard_arrays()[:, 3] * plan.shard_arrays()[:, 5]).sum())
+    kept = int((rows * plan.shard_arrays()[:, 5]).sum())
+    assert content["host_memory"]["bytes_in_host"] == 4 * (whole - kept) > 0
+    estimate = make_sharding_cost_model().estimate_plan(plan, tables, topology)
+    assert content["cost_ms"] == estimate.total_ms
+    again = run.ok(
+        *("show", "--tables", path, "--plan", out, "--hardware", "a100-dgx", "--num-devices", 2),
+        *("--memory-cap-gib", 4 / 1024, "--host-memory", 20 / 1024),
+        columns=400,
+    )
+    assert "which keeps" not in again.err
+    assert f"{estimate.total_ms:.4g} ms" in again.out
+
+
+def test_a_model_that_fits_hbm_is_placed_as_without_host_memory(run: Any, file: Callable[..., Path]) -> None:
+    path = file(3, 2, 1)
+    some, none = (run.ok(*place(path, *QUICK, host=host)) for host in (None, 0))
+    assert some == none
+    assert "host_memory" not in json.loads(some.out)
+
+
+def test_what_neither_memory_holds_is_said_in_numbers(run: Any, file: Callable[..., Path]) -> None:
+    path = file(9, 9, 9)
+    says = "have 20.00 MiB for both, 8.00 MiB in HBM and 12.00 MiB in host memory: 7."
+    err = run.refused(says, *place(path, host=12)).err
+    assert "6 devices of this kind would hold them." in " ".join(err.split())
+    run.ok(*place(path, *QUICK, devices=6, host=12))
+    run.refused("have 8.00 MiB for both: ", *place(path, host=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--host-memory", -1), "--host-memory must be a number of GiB from 0 to 1,048,576, not -1.0"),
+        (("--host-memory", "nan"), "--host-memory must be a number of GiB"),
+        (("--host-memory", 1e300), "--host-memory must be a number of GiB"),
+    ],
+)
+def test_impossible_host_memory_is_a_sentence(
+    run: Any, file: Callable[..., Path], options: tuple[object, ...], says: str
+) -> None:
+    run.refused(says, *place(file(1, 1), host=None), *options)
+    command = ["place", "--tables", file(1, 1), "--hardware", "cpu", "--num-devices", 2, "--host-memory", 1]
+    run.refused("--host-memory is 1, but of the hosts of cpu it is not known how fast", *command)
+
+
+def test_costs_that_do_not_know_host_memory_are_refused(run: Any, file: Callable[..., Path], machine: type) -> None:
+    says = "Host memory could hold rows of them, but the cost model 'measured' does not know it; leave out --cost-model"
+    run.refused(says, *place(file(9, 3, 2), "--cost-model", "measured"))
+
+
+def test_a_file_that_keeps_other_rows_in_hbm_is_named_beside_the_best_split(
+    run: Any, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    path, out = file(9, 3, 2), tmp_path / "plan.json"
+    run.ok(*place(path, *QUICK, "--out", out, "--format", "torchrec"))
+    value = json.loads(out.read_text())
+    entries = value["plan"][""].values()
+    assert "fused_uvm_caching" in {entry["compute_kernel"] for entry in entries}
+    for entry in entries:
+        if "cache_params" in entry:
+            entry["cache_params"]["load_factor"] = 0.01
+    out.write_text(json.dumps(value))
+    outcome = run.ok(*place(path, *QUICK, "--compare", out), columns=400)
+    assert "of the rows' bytes in HBM. What follows is of the best split of the same plan, which keeps" in outcome.err
+
+
+def test_the_source_of_the_popularity_is_said() -> None:
+    from dataclasses import replace
+
+    tables = tables_of(1)
+    assert "the tail is assumed" in popularity_source(replace(tables, popularity=None))
+    steps = RowSteps(np.array([[4096.0]]), np.ones((1, 1)))
+    assert popularity_source(replace(tables, popularity=steps)) == "rows are ranked by recorded lookups"
+
+
+def test_a_model_of_1382_gib_on_eight_h100_becomes_a_plan_of_torchrec(run: Any, tmp_path: Path) -> None:
+    """Few large tables; host memory of 2 TiB, less the reserve, and no flag."""
+    rows = np.array([1_178_000_000, 786_000_000, 491_000_000, 196_000_000, 78_600_000, 39_300_000, 14_750_000, 100_000])
+    names = [f"large{table}" for table in range(len(rows))]
+    workload = Workload(65_536, "fp16", "rowwise_adagrad")
+    tables = Tables.from_zipf(rows, 256, [2, 1, 5, 1, 10, 1, 1, 20], 1.05, workload, names=names)
+    assert tables.memory_bytes.sum() / GIB == pytest.approx(1382, rel=0.05)
+    path, out = tmp_path / "large.json", tmp_path / "torchrec.json"
+    save_pool(Pool("large", tables, load_pool("dlrm-2021").card, RowPopularity.zipf([1.05] * len(rows))), path)
+    command = ["place", "--tables", path, "--hardware", "h100-dgx", "--num-devices", 8, *QUICK]
+    text = run.ok(*command, "--format", "torchrec", "--module", "sparse", "--out", out).out
+    assert "GiB, lie in host memory, which costs" in " ".join(text.split())
+    value = json.loads(out.read_text())
+    kernels = [entry["compute_kernel"] for entry in value["plan"]["sparse"].values()]
+    assert kernels[0] == "fused_uvm_caching"
+    pytest.importorskip("torchrec")
+    from torch import device
+    from torchrec.distributed.types import EmbeddingModuleShardingPlan
+    from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    from shard_gym.interop.torchrec import from_torchrec, modules_of, plan_from_torchrec_json
+
+    class Model(EmbeddingBagCollection):  # type: ignore[misc]
+        """On the meta device: 1,382 GiB are not allocated."""
+
+    configs = [
+        EmbeddingBagConfig(
+            name=name, num_embeddings=int(count), embedding_dim=256, feature_names=[name], data_type=DataType.FP16
+        )
+        for name, count in zip(names, rows, strict=True)
+    ]
+    model = Model(tables=configs, device=device("meta"))
+    assert list(modules_of(model)) == names
+    plan = plan_from_torchrec_json(value)
+    module = plan.plan["sparse"]
+    assert isinstance(module, EmbeddingModuleShardingPlan)
+    for name, entry in value["plan"]["sparse"].items():
+        sharding = module[name]
+        assert sharding.compute_kernel == entry["compute_kernel"]
+        if "cache_params" in entry:
+            assert 0 < sharding.cache_params.load_factor == entry["cache_params"]["load_factor"] < 1
+        cells = sum(rows * columns for rows, columns in (shard.shard_sizes for shard in sharding.sharding_spec.shards))
+        assert cells == model.embedding_bags[name].weight.numel()
+    topology = hardware_profile("h100-dgx").topology(8, reserve=0.15, host_memory_bytes=usable_bytes(2 * 2**40))
+    assert len(from_torchrec(plan, tables, topology)) == len(rows)
