@@ -159,6 +159,9 @@ AGENTS: dict[str, AgentEntry] = {
     "torchrec-tuned": AgentEntry(
         "shard_gym.agents.torchrec_planner:TunedTorchRecAgent", SHARDING, about="TorchRec's planner with tuned settings"
     ),
+    "recshard": AgentEntry(
+        "shard_gym.agents.recshard:RecShardAgent", listed=False, about="RecShard's integer program for two tiers"
+    ),
     **{
         name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED, about=about)
         for name, about in _REPLANNERS.items()
