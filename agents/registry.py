@@ -159,6 +159,23 @@ AGENTS: dict[str, AgentEntry] = {
     "torchrec-tuned": AgentEntry(
         "shard_gym.agents.torchrec_planner:TunedTorchRecAgent", SHARDING, about="TorchRec's planner with tuned settings"
     ),
+    "torchrec-offload": AgentEntry(
+        "shard_gym.agents.torchrec_planner:OffloadTorchRecAgent",
+        SHARDING,
+        listed=False,
+        about="TorchRec's planner with caches in HBM",
+    ),
+    "blind-search": AgentEntry(
+        "shard_gym.agents.blind_search:BlindSearchAgent",
+        SHARDING,
+        stochastic=True,
+        asks="answers",
+        listed=False,
+        about="plan-search as if all rows were in HBM",
+    ),
+    "recshard": AgentEntry(
+        "shard_gym.agents.recshard:RecShardAgent", listed=False, about="RecShard's integer program for two tiers"
+    ),
     **{
         name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED, about=about)
         for name, about in _REPLANNERS.items()

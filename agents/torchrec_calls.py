@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner import Topology as TorchRecTopology
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
+from torchrec.distributed.planner.proposers import EmbeddingOffloadScaleupProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError
+from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim import SGD, Adam, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
+from shard_gym.agents.torchrec_caches import lru_statistics
 from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -29,6 +33,10 @@ from shard_gym.workload import STATE_BYTES, Workload
 __all__ = ["PlannerError", "planned"]
 
 _OPTIMIZERS = {"adam": Adam, "rowwise_adagrad": RowWiseAdagrad, "sgd": SGD}
+_KERNELS = ("fused", "dense")
+_HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")  # all rows are in host memory, and of the second some in HBM, too
+_SMALLEST_CACHE = 1e-3
+"""The load factor from which caches are scaled up; 0 would count as no cache."""
 
 
 @contextmanager
@@ -52,8 +60,15 @@ def planned(
     sharding_types: tuple[str, ...],
     min_partition: int,
     sort_by: str,
+    offloads: bool,
 ) -> Any:
     """TorchRec's plan of tables with names that differ, with `extra_bytes` of memory more on each device.
+
+    With host memory TorchRec may choose kernels that read rows there. They are named "fused" in the plan, because the
+    cost model knows the best split of each device.
+
+    Args:
+        offloads: whether the only proposer is that which scales caches up, and is told their statistics.
 
     Raises:
         PlannerError: it finds none.
@@ -67,20 +82,32 @@ def planned(
         "intra_host_bw": topology.links.intra_host_gb_per_s * 1e6,
         "inter_host_bw": topology.links.inter_host_gb_per_s * 1e6,
     }
-    caps = [int(cap * _counted_share(tables.workload) + extra_bytes) for cap in topology.memory_cap_bytes]
-    constraints = _constraints(tables, topology, sharding_types, min_partition)
+    caps = {"hbm_cap": topology.memory_cap_bytes}
+    if topology.host is not None:
+        hardware["hbm_to_ddr_mem_bw"] = topology.host.read_gb_per_s * 1e6
+        hbm = np.minimum(topology.memory_cap_bytes, topology.host.hbm_bytes)
+        caps = {"hbm_cap": hbm, "ddr_cap": topology.memory_cap_bytes - hbm}
+    told = {name: [int(cap * _counted_share(tables.workload)) for cap in each] for name, each in caps.items()}
+    told["hbm_cap"] = [int(cap + extra_bytes) for cap in told["hbm_cap"]]
+    constraints = _constraints(tables, topology, sharding_types, min_partition, offloads)
     planner = EmbeddingShardingPlanner(
-        topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData({"hbm_cap": caps}, count)),
+        topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData(told, count)),
         batch_size=batch_size,
         # Not told of uneven memory, or it would make uneven blocks of rows, with which TorchRec trains wrongly.
         enumerator=_InOrder(EmbeddingEnumerator(TorchRecTopology(**hardware), batch_size, constraints)),
+        proposer=[EmbeddingOffloadScaleupProposer()] if offloads else None,
         partitioner=GreedyPerfPartitioner(SortBy(sort_by)),
         constraints=constraints,
         storage_reservation=FixedPercentageStorageReservation(0.0),
         debug=False,
         stats=[],
     )
-    return planner.plan(module=_module(tables), sharders=[EmbeddingBagCollectionSharder()])
+    plan = planner.plan(module=_module(tables), sharders=[EmbeddingBagCollectionSharder()])
+    for module in plan.plan.values():
+        for table in module.values():
+            if table.compute_kernel in _HOST_KERNELS:
+                table.compute_kernel = "fused"
+    return plan
 
 
 def _module(tables: Tables) -> EmbeddingBagCollection:
@@ -115,7 +142,7 @@ def _counted_share(workload: Workload) -> float:
 
 
 def _constraints(
-    tables: Tables, topology: Topology, sharding_types: tuple[str, ...], min_partition: int
+    tables: Tables, topology: Topology, sharding_types: tuple[str, ...], min_partition: int, offloads: bool
 ) -> dict[str, ParameterConstraints]:
     """What each table may be, and its pooling factors, by its name."""
     can_split = tables.embedding_dim.max() >= 2 * min_partition
@@ -126,10 +153,12 @@ def _constraints(
         TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
     }
     features = tables.num_features.tolist()
+    caches = [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)] if offloads else None
     return {
         name: ParameterConstraints(
             sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],
-            compute_kernels=["fused", "dense"],
+            compute_kernels=list(_KERNELS if topology.host is None else _KERNELS + _HOST_KERNELS),
+            cache_params=None if caches is None else caches[table],
             min_partition=min_partition,
             pooling_factors=[float(tables.pooling_factor[table] / features[table])] * features[table],
         )
@@ -140,7 +169,7 @@ def _constraints(
 class _InOrder:
     """TorchRec's enumerator, with the options of each table in the order in which its sharder lists their types.
 
-    TorchRec intersects sets of names. Their order, which decides between options that it holds for equal, would differ
+    Those of a type have the order of the kernels. TorchRec intersects sets of names. Their order, which decides between options that it holds for equal, would differ
     from process to process with the seed of Python's hashes.
     """
 
@@ -151,7 +180,12 @@ class _InOrder:
         options = self._enumerator.enumerate(module, sharders)
         types = sharders[0].sharding_types("cuda")
         of_table = {option.name: position for position, option in enumerate(options)}
-        return sorted(options, key=lambda option: (of_table[option.name], types.index(option.sharding_type)))
+        kernels = (*_KERNELS, *_HOST_KERNELS)
+
+        def place(option: Any) -> tuple[int, int, int]:
+            return of_table[option.name], types.index(option.sharding_type), kernels.index(option.compute_kernel)
+
+        return sorted(options, key=place)
 
     def populate_estimates(self, options: list[Any]) -> None:
         self._enumerator.populate_estimates(options)
