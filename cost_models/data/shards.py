@@ -78,11 +78,9 @@ class ShardRecorder(PlacementRecorder):
     def dataset(self) -> ShardDataset:
         """All that was recorded, at least one."""
         widest = max(each.shape[1] for each in self._host)
-        more = {}
-        if widest:
-            all_in_hbm = [np.pad(each, ((0, 0), (0, widest - each.shape[1]))) for each in self._host]
-            more[_HOST] = np.concatenate(all_in_hbm, dtype=np.float32)
-        return ShardDataset(**self._recorded(), inputs=np.concatenate(self._inputs), **more)
+        padded = [np.pad(each, ((0, 0), (0, widest - each.shape[1]))) for each in self._host]
+        host = np.concatenate(padded, dtype=np.float32) if widest else np.zeros((0, 0), np.float32)
+        return ShardDataset(**self._recorded(), inputs=np.concatenate(self._inputs), host=host)
 
     def to_arrays(self) -> Arrays:
         """Everything as arrays, for a file; topologies as JSON in bytes."""

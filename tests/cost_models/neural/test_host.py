@@ -158,11 +158,11 @@ def measured(model: Any, random_tables: Any, count: int) -> tuple[ShardRecorder,
 
 def test_training_finds_the_rates_of_the_hardware(random_tables: Any) -> None:
     """Those of an A100, from measured phases of the analytical model, in which tables take time for HBM, too."""
-    recorder, _ = measured(AnalyticalCostModel(), random_tables, 60)
+    recorder, _ = measured(AnalyticalCostModel(), random_tables, 40)
     samples, rng = Samples(recorder.dataset(), PooledCostModel), np.random.default_rng(0)
     with one_thread():
         weights = trainable(with_normalization(samples, PooledCostModel.first_weights(rng, host_memory=True)))
-        train_network(weights, new_optimizer(weights, 0.5), samples, rng, steps=300, learning_rate=6e-3)
+        train_network(weights, new_optimizer(weights, 0.5), samples, rng, steps=60, learning_rate=6e-3, batch_size=32)
     learned = as_arrays(weights)
     one = np.zeros((1, NUM_HOST_LOADS))
     one[0, 1:3] = 1.0  # a megabyte is read and updated
