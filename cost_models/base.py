@@ -161,8 +161,8 @@ class AdditiveCostModel(CostModel):
         return np.delete(np.arange(num_loads), self.maxima)
 
     def num_loads_with(self, host_memory: bool) -> int:
-        """K, of topologies with host memory or without."""
-        return self.num_loads + (NUM_HOST_LOADS if host_memory else 0)
+        """K, of topologies with host memory or without; a model that does not know host memory has no more loads."""
+        return self.num_loads + (NUM_HOST_LOADS if host_memory and self.knows_host_memory else 0)
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""

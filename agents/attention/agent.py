@@ -158,7 +158,7 @@ def load_attention(
         policy = AttentionPolicy(hidden, layers)
     load_module_arrays(policy, under(POLICY, arrays), "The policy")
     weights = {name: array for name, array in arrays.items() if not name.startswith(POLICY)}
-    expected = PooledCostModel.new_weights(np.random.default_rng(0))
+    expected = PooledCostModel.weights_like(under(COST, weights))
     require_arrays("The agent's file", weights, prefixed(COST, expected))
     learned = PooledCostModel(under(COST, weights))
     return AttentionAgent(about["agent"], policy, learned, samples=samples, temperature=temperature, seed=seed)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.heuristics import lookup_score
+from shard_gym.agents.training.loads import ShardLoad, Shards
 from shard_gym.cost_models.analytical import lane_share
-from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.problem import WIDE, IntArray, Problem
 from shard_gym.forms import SplitTask
@@ -68,14 +68,12 @@ def amounts_of(problem: Problem) -> NDArray[np.float32]:
     return amounts.reshape(-1, NUM_SHARES + 1)
 
 
-def shard_inputs(
-    form: SplitTask, network: type[NeuralCostModel], placement: Placement
-) -> tuple[NDArray[np.float32], Placement]:
-    """(S, F) inputs of `network` for all shards of the plan that `placement` of the parts is; (S,) their devices."""
-    shards, devices = [network.describe_shards(form.task.tables, TABLE_WISE)], [placement]
+def shard_load(form: SplitTask, placement: Placement) -> ShardLoad:
+    """All shards of the plan that `placement` of the parts is, on their devices."""
+    shards, topology = [Shards(TABLE_WISE, form.task.tables, placement)], form.origin.topology
     every = np.arange(form.origin.num_devices)
     for kind, tables in form.spread.items():
-        spread = shard_tables(form.origin.tables.select(tables), kind, form.origin.topology)
-        shards.append(np.repeat(network.describe_shards(spread, kind), len(every), axis=0))
-        devices.append(np.tile(every, len(tables)))
-    return np.concatenate(shards), np.concatenate(devices)
+        spread = shard_tables(form.origin.tables.select(tables), kind, topology)
+        on_each = np.repeat(np.arange(len(tables)), len(every))
+        shards.append(Shards(kind, spread.select(on_each), np.tile(every, len(tables))))
+    return ShardLoad(topology, tuple(shards))

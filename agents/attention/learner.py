@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
-from shard_gym.agents.attention.features import described, shard_inputs
+from shard_gym.agents.attention.features import described, shard_load
 from shard_gym.agents.attention.network import HEADS, AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
 from shard_gym.agents.presets import COST
 from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training.loads import with_whole_memory
 from shard_gym.agents.training.modules import ModuleTraining, new_module
 from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.cost_models import (
@@ -142,7 +143,8 @@ class AttentionLearner(Learner):
         self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._training = ModuleTraining(self._policy, self.learning_rate, MAX_GRADIENT_NORM)
-        self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS))
+        host_memory = any(each.host_memory for each in suites)
+        self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS), host_memory=host_memory)
 
     @override
     def _move(self, device: str) -> None:
@@ -178,14 +180,18 @@ class AttentionLearner(Learner):
         return [self._one_drawn(f"drawn {number}", frame, pool, rng) for number in range(self.tasks)]
 
     def _one_drawn(self, name: str, frame: Task, pool: Tables, rng: np.random.Generator) -> SplitTask:
-        caps, most, plans = frame.topology.memory_cap_bytes, frame.topology.device.memory_bytes, frame.splittable
+        caps, plans, host = frame.topology.memory_cap_bytes, frame.splittable, frame.topology.host
+        most = int(with_whole_memory(frame.topology, frame.num_devices).memory_cap_bytes[0])
         fitting = np.arange(len(pool)) if plans else np.flatnonzero(pool.memory_bytes * ROOM <= most)
         if not len(fitting):
             return self._as_it_is(name, frame)
         tables = pool.select(rng.choice(fitting, min(frame.num_tables, len(fitting)), replace=False))
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
         least = 1 if plans else int(tables.memory_bytes.max() * ROOM)
-        topology = replace(frame.topology, memory_cap_bytes=np.clip((caps * fuller).astype(np.int64), least, most))
+        if host is not None:
+            host = replace(host, hbm_bytes=max(int(host.hbm_bytes * fuller), 1))
+        clipped = np.clip((caps * fuller).astype(np.int64), least, most)
+        topology = replace(frame.topology, memory_cap_bytes=clipped, host=host)
         form = FORMS[rng.integers(len(FORMS))] if plans else None
         if tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum():
             with suppress(InvalidTaskError):  # a table that no split makes small enough
@@ -275,8 +281,7 @@ class AttentionLearner(Learner):
         return super().device_counts | {task.num_devices for suite in self._more for task in suite}
 
     def _record(self, form: SplitTask, placement: Placement, estimate: CostEstimate) -> None:
-        inputs, devices = shard_inputs(form, PooledCostModel, placement)
-        self._learned.recorder.add(inputs, devices, form.origin.topology, estimate)
+        self._learned.record(shard_load(form, placement), estimate)
 
     @override
     def state(self) -> Arrays:
@@ -314,8 +319,10 @@ def _names(also: str, own: str) -> list[str]:
 
 def _require_one_machine(suites: Sequence[TaskSuite]) -> None:
     """Refuse tasks on several machines: no input of the learned cost tells them apart."""
-    machines = {(task.topology.device, task.topology.links) for suite in suites for task in suite}
-    if len(machines) > 1:
+    topologies = [task.topology for suite in suites for task in suite]
+    rates = {(each.host.read_gb_per_s, each.host.update_gb_per_s) for each in topologies if each.host is not None}
+    machines = {(each.device, each.links) for each in topologies}
+    if len(machines) > 1 or len(rates) > 1:
         devices = sorted({device.name for device, _ in machines})
         raise InvalidOptionError(
             "The learned cost of attention has no input that tells machines apart, but these tasks are on several: "

@@ -132,14 +132,14 @@ def load_dreamshard(
     network, rng = options.architecture, np.random.default_rng(0)
     if isinstance(options, SearchOptions):
         return load_search(arrays, about, options, seed)
-    require_arrays("The agent's file", arrays, agent_arrays(network.new_weights(rng), new_policy(rng)))
+    require_arrays("The agent's file", arrays, agent_arrays(network.weights_like(()), new_policy(rng)))
     return DreamShardAgent(about["agent"], network(under(COST, arrays)), options, under(POLICY, arrays))
 
 
 def load_search(arrays: Arrays, about: Mapping[str, Any], options: SearchOptions, seed: int) -> SurrogateSearchAgent:
     """The agent of a training run with `SearchOptions`; the errors are those of `load_agent`."""
     network = options.architecture
-    require_arrays("The agent's file", arrays, prefixed(COST, network.new_weights(np.random.default_rng(0))))
+    require_arrays("The agent's file", arrays, prefixed(COST, network.weights_like(under(COST, arrays))))
     types, known = about.get(TYPES, [TABLE_WISE]), network.sharding_types
     if not isinstance(types, list) or TABLE_WISE not in types or not set(map(str, types)) <= set(known):
         raise InvalidCheckpointError(

@@ -130,6 +130,8 @@ def outside(task: Task) -> str:
         if name in names:
             return f"its {name} has other numbers or links than the hardware profile that they learned"
         return f"they learned {', '.join(names)}, and it is on {name}"
+    if task.topology.host is not None:
+        return "they learned devices whose rows are all in HBM, and its topology has host memory"
     optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
     if optimizer not in OPTIMIZERS:
         return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
@@ -62,5 +61,5 @@ def load_neuroshard(
     if isinstance(options, SearchOptions):
         return load_search(arrays, about, options, seed)
     network = options.architecture
-    require_arrays("The agent's file", arrays, prefixed(COST, network.new_weights(np.random.default_rng(0))))
+    require_arrays("The agent's file", arrays, prefixed(COST, network.weights_like(under(COST, arrays))))
     return NeuroShardAgent(about["agent"], network(under(COST, arrays)), options)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from shard_gym.agents.training.loads import ShardLoad, whole_tables
+from shard_gym.agents.training.loads import ShardLoad, whole_tables, with_whole_memory
 from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tasks import TaskSuite
@@ -29,8 +27,7 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
     topology = suite.sample(rng).topology
     dims = np.array([dim for dim in PAPER_DIMS if dim <= pool.embedding_dim.max()] or pool.embedding_dim[:1])
     devices = 1 if one_device else topology.num_devices
-    whole_memory = np.full(devices, topology.device.memory_bytes, np.int64)
-    topology = replace(topology, num_devices=devices, memory_cap_bytes=whole_memory)
+    topology = with_whole_memory(topology, devices)
     for _ in range(MAX_DRAWS):
         count = int(rng.integers(1, MAX_ON_ONE + 1) if one_device else rng.integers(*ON_ALL))
         tables = pool.select(rng.integers(len(pool), size=count)).with_dims(np.sort(rng.choice(dims, count))[::-1])
@@ -41,7 +38,7 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
                 placement[table] = rng.integers(devices) if at_random[table] else columns.argmin()
                 columns[placement[table]] += width
         held = np.bincount(placement, tables.memory_bytes, devices)
-        if (held <= whole_memory).all():
+        if (held <= topology.memory_cap_bytes).all():
             return whole_tables(tables, topology, placement)
     raise InvalidOptionError(
         f"{MAX_DRAWS:,} random loads of tables of {suite.name!r} did not fit {counted(devices, 'device')}. Train with "

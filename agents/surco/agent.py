@@ -86,5 +86,5 @@ def load_surco(
         about = {**about, "options": {name: value for name, value in saved.items() if name not in REMOVED}}
     options: ZeroOptions = options_to_place(PRESETS, about, changes)
     network = options.architecture
-    require_arrays("The agent's file", arrays, prefixed(COST, network.new_weights(np.random.default_rng(0))))
+    require_arrays("The agent's file", arrays, prefixed(COST, network.weights_like(under(COST, arrays))))
     return SurCoAgent(about["agent"], network(under(COST, arrays)), options, seed)

@@ -53,16 +53,23 @@ class CostNetworkTraining:
         network: its class.
         rng: of the first weights.
         weight_decay: see `new_optimizer`.
+        host_memory: whether tasks have host memory; InvalidOptionError if the network cannot learn it.
 
     Attributes:
         recorder: the measurements.
     """
 
-    def __init__(self, network: type[NeuralCostModel], rng: np.random.Generator, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        network: type[NeuralCostModel],
+        rng: np.random.Generator,
+        weight_decay: float = 0.0,
+        host_memory: bool = False,
+    ) -> None:
         self.network = network
         self.recorder = ShardRecorder()
         self._decay = weight_decay
-        self._weights = trainable(network.new_weights(rng))
+        self._weights = trainable(network.first_weights(rng, host_memory))
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
         self._device = "cpu"
@@ -72,6 +79,10 @@ class CostNetworkTraining:
         self._device = device
         self._weights = trainable(self.weights(), device)
         self._optimizer = new_optimizer(self._weights, self._decay)
+
+    def record(self, load: ShardLoad, estimate: CostEstimate) -> None:
+        """Remember the cost of `load`."""
+        self.recorder.add(load.inputs(self.network), load.devices, load.topology, estimate, load.host_megabytes())
 
     def train(self, rng: np.random.Generator, *, anew: bool = False, **options: Any) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
@@ -159,7 +170,9 @@ class CostNetworkLearner(PresetLearner):
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
         self.first_weights = np.random.default_rng([self.seed])
-        self.network = CostNetworkTraining(self.options.architecture, self.first_weights, weight_decay)
+        self.network = CostNetworkTraining(
+            self.options.architecture, self.first_weights, weight_decay, suite.host_memory
+        )
 
     @override
     def _move(self, device: str) -> None:
@@ -220,8 +233,7 @@ class CostNetworkLearner(PresetLearner):
         return estimate.total_ms
 
     def _record(self, load: ShardLoad, estimate: CostEstimate) -> None:
-        inputs = load.inputs(self.network.network)
-        self.network.recorder.add(inputs, load.devices, load.topology, estimate)
+        self.network.record(load, estimate)
 
     def _train(self) -> float:
         return self._fit()

@@ -14,6 +14,7 @@ from shard_gym.cost_models import CostEstimate, ShardingCostModel
 from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.data.dataset import CostDataset, concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.host import host_megabytes
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
 from shard_gym.sharding.statistics import shard_tables
@@ -62,6 +63,11 @@ class ShardLoad:
     def inputs(self, network: type[NeuralCostModel]) -> NDArray[np.float32]:
         """(S, F) float32, what `network` reads of each shard."""
         return np.concatenate([network.describe_shards(each.tables, each.sharding_type) for each in self.shards])
+
+    def host_megabytes(self) -> NDArray[np.float64]:
+        """(S, 2 + G) float64, what each shard has in host memory; (S, 0) if there is none."""
+        parts = [host_megabytes(each.tables, each.sharding_type, self.topology) for each in self.shards]
+        return np.concatenate(parts)
 
     def estimate(self, model: ShardingCostModel) -> CostEstimate:
         """The cost under `model`."""
@@ -119,12 +125,19 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
     if count > len(tables) and other.tables.workload == tables.workload:
         tables = concatenate_tables([tables, _some(other.tables, count - len(tables), rng)])
     devices = task.num_devices if rng.random() < 0.5 else int(rng.integers(1, task.num_devices + 1))
-    whole_memory = np.full(devices, task.topology.device.memory_bytes, np.int64)
-    topology = replace(task.topology, num_devices=devices, memory_cap_bytes=whole_memory)
+    topology = with_whole_memory(task.topology, devices)
     shares = rng.dirichlet(np.full(devices, np.exp(rng.uniform(-0.5, 3.0))))
     placement = _random_placement(tables, topology, shares, rng)
     placed = np.flatnonzero(placement >= 0)
     return whole_tables(tables.select(placed), topology, placement[placed])
+
+
+def with_whole_memory(topology: Topology, devices: int) -> Topology:
+    """So many of its devices, each with its whole memory, or with its HBM and all memory of the hosts."""
+    most = topology.device.memory_bytes
+    if topology.host is not None:
+        most = int(topology.memory_cap_bytes.sum()) - (topology.num_devices - 1) * topology.host.hbm_bytes
+    return replace(topology, num_devices=devices, memory_cap_bytes=np.full(devices, most, np.int64))
 
 
 def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:

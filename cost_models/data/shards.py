@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from shard_gym.cost_models.data.dataset import (
     topologies_from_json,
     topology_to_json,
 )
+from shard_gym.cost_models.host_rows import NUM_HOST_LOADS
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json
@@ -33,14 +35,19 @@ class ShardDataset(PlacementCosts):
     """
 
     inputs: NDArray[np.float32]  # (R, F) float32, of each shard
+    host: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """(R, 2 + G) float32, what each shard has in host memory (`neural/host.py`); (0, 0) if no device has any."""
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()
         yield has_form("inputs", self.inputs, np.float32, (len(self.devices), *self.inputs.shape[1:2]))
         yield "inputs must have two axes", self.inputs.ndim == 2
+        if self.host.size:
+            yield has_form("host", self.host, np.float32, (len(self.devices), NUM_HOST_LOADS))
 
 
 _ARRAYS = ("inputs", "topology", "start", "devices", "phases_ms", "cost_ms")
+_HOST = "host"  # an array where a device had host memory
 
 
 class ShardRecorder(PlacementRecorder):
@@ -50,15 +57,30 @@ class ShardRecorder(PlacementRecorder):
     def _clear(self) -> None:
         super()._clear()
         self._inputs: list[NDArray[np.float32]] = []
+        self._host: list[NDArray[np.floating[Any]]] = []
 
-    def add(self, inputs: NDArray[np.float32], devices: IntArray, topology: Topology, estimate: CostEstimate) -> None:
-        """Record the cost of shards with (R, F) `inputs` on the (R,) `devices` of `topology`."""
+    def add(
+        self,
+        inputs: NDArray[np.float32],
+        devices: IntArray,
+        topology: Topology,
+        estimate: CostEstimate,
+        host: NDArray[np.floating[Any]] | None = None,
+    ) -> None:
+        """Record the cost of shards with (R, F) `inputs` on the (R,) `devices` of `topology`.
+
+        With host memory, (R, 2 + G) `host` are their loads there.
+        """
         self._inputs.append(inputs)
+        self._host.append(np.zeros((len(inputs), 0)) if host is None else host)
         self._record(topology, devices, estimate)
 
     def dataset(self) -> ShardDataset:
         """All that was recorded, at least one."""
-        return ShardDataset(**self._recorded(), inputs=np.concatenate(self._inputs))
+        widest = max(each.shape[1] for each in self._host)
+        padded = [np.pad(each, ((0, 0), (0, widest - each.shape[1]))) for each in self._host]
+        host = np.concatenate(padded, dtype=np.float32) if widest else np.zeros((0, 0), np.float32)
+        return ShardDataset(**self._recorded(), inputs=np.concatenate(self._inputs), host=host)
 
     def to_arrays(self) -> Arrays:
         """Everything as arrays, for a file; topologies as JSON in bytes."""
@@ -66,7 +88,8 @@ class ShardRecorder(PlacementRecorder):
             return {}
         data = self.dataset()
         topologies = json_array([topology_to_json(topology) for topology in data.topologies])
-        return {**{name: getattr(data, name).copy() for name in _ARRAYS}, "topologies": topologies}
+        names = (*_ARRAYS, _HOST) if data.host.size else _ARRAYS
+        return {**{name: getattr(data, name).copy() for name in names}, "topologies": topologies}
 
     def restore(self, arrays: Arrays) -> None:
         """Forget everything, and record what `to_arrays` returned; DamagedFileError if it is something else."""
@@ -75,10 +98,12 @@ class ShardRecorder(PlacementRecorder):
             return
         try:
             topologies = topologies_from_json(parse_json(arrays["topologies"].tobytes(), "The topologies"))
-            data = ShardDataset(**{name: arrays[name] for name in _ARRAYS}, topologies=topologies)
+            names = (*_ARRAYS, _HOST) if _HOST in arrays else _ARRAYS
+            data = ShardDataset(**{name: arrays[name] for name in names}, topologies=topologies)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"The measured costs are damaged: {error}") from error
         for p, cost in enumerate(data.cost_ms.tolist()):
             rows, topology = slice(data.start[p], data.start[p + 1]), data.topologies[data.topology[p]]
             phases = data.phases_ms[p, : topology.num_devices].copy()
-            self.add(data.inputs[rows], data.devices[rows], topology, CostEstimate(phases, cost))
+            host = data.host[rows] if data.host.size else None
+            self.add(data.inputs[rows], data.devices[rows], topology, CostEstimate(phases, cost), host)

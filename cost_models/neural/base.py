@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.base import COMMUNICATION, FloatArray
+from shard_gym.cost_models.host_rows import HBM_MS
+from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError
@@ -34,12 +36,18 @@ LEAST_SHARE, MAX_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than
 its tables one by one, and devices work in parallel; an estimate outside the bounds is an error of the network."""
 
+LEAST_SHARE_WITH_HOST = LEAST_SHARE / 100
+"""The lower one for a network that learned host memory, whose costs alone are those without any HBM."""
+
 LEAST_MS = 1e-3  # lower bound of the cost of a table alone
 
 
 @dataclass(frozen=True)
 class NormalizationData:
-    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays."""
+    """Inputs and loads of an untrained network on its training data, for its normalization; NumPy arrays.
+
+    Without what the host adds, so of devices whose rows are all in HBM.
+    """
 
     inputs: NDArray[np.float32]  # (M, F) float32, inputs of each table
     loads: NDArray[np.float32]  # (P, D, K) float32, loads of each device
@@ -54,7 +62,9 @@ class NeuralCostModel(ShardingCostModel):
     `sharding_types`.
 
     The loads of a table are `num_sums` latents that are summed over a device; then its cost alone in ms (column
-    `alone`, summed too; it is 0 for an empty device, and bounds every cost); then latents reduced by maximum.
+    `alone`, summed too; it is 0 for an empty device, and bounds every cost); then latents reduced by maximum. Of a
+    topology with host memory those of `host.py` are behind them, if the network learned host memory; if not, it warns,
+    and estimates all rows as if they were in HBM. Costs alone, as bounds, are then those without any HBM.
 
     Args:
         weights: float32 arrays by name.
@@ -65,9 +75,11 @@ class NeuralCostModel(ShardingCostModel):
         num_sums: latents that are summed.
         num_maxima: latents that are reduced by maximum; none may be negative.
         sharding_types: those that it estimates.
+        learns_host_memory: whether it can learn from tasks with host memory: one whose cost follows from its phases.
     """
 
     architecture: ClassVar[str]
+    learns_host_memory: ClassVar[bool] = True
     sharding_types: ClassVar[tuple[str, ...]] = (TABLE_WISE, COLUMN_WISE)
     version = 1
     num_sums: int
@@ -76,7 +88,9 @@ class NeuralCostModel(ShardingCostModel):
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], card: Mapping[str, Any] | None = None) -> None:
         self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self.card = dict(card or {})
-        self._warned: list[Workload] = []
+        self._warned: list[Workload | str] = []
+        self.knows_host_memory = host.learned_by(self.weights)
+        self._least_share = LEAST_SHARE_WITH_HOST if self.knows_host_memory else LEAST_SHARE
         self.name = f"neural-{self.architecture}"
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
@@ -101,6 +115,21 @@ class NeuralCostModel(ShardingCostModel):
     @abstractmethod
     def new_weights(cls, rng: np.random.Generator) -> FloatWeights:
         """Weights of an untrained network."""
+
+    @classmethod
+    def first_weights(cls, rng: np.random.Generator, host_memory: bool = False) -> FloatWeights:
+        """`new_weights`, and those for host memory; InvalidOptionError for a network that cannot learn them."""
+        if host_memory and not cls.learns_host_memory:
+            raise InvalidOptionError(
+                f"The network {cls.architecture!r} cannot learn from tasks with host memory: it estimates the cost of "
+                "an iteration without its phases. Train the network 'pooled', as presets that search do."
+            )
+        return {**cls.new_weights(rng), **(host.new_rates() if host_memory else {})}
+
+    @classmethod
+    def weights_like(cls, names: Collection[str]) -> FloatWeights:
+        """Weights of an untrained network, with those for host memory if they are among `names`: what a file holds."""
+        return cls.first_weights(np.random.default_rng(0), cls.learns_host_memory and host.learned_by(names))
 
     @classmethod
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
@@ -156,17 +185,37 @@ class NeuralCostModel(ShardingCostModel):
     # The cost model
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data."""
+        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data.
+
+        Warns as well, once, of host memory that it did not learn.
+        """
         self._check_workload(tables.workload)
-        return self._loads(self.describe(tables), topology)
+        return self._loads(self.describe(tables), self._host_loads(tables, TABLE_WISE, topology), topology)
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64; InvalidOptionError for shards of a type that the network does not estimate."""
-        return self._loads(self.describe_shards(shards, sharding_type), topology)
+        host_loads = self._host_loads(shards, sharding_type, topology)
+        return self._loads(self.describe_shards(shards, sharding_type), host_loads, topology)
 
-    def _loads(self, inputs: NDArray[np.float32], topology: Topology) -> FloatArray:
+    def _host_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        if topology.host is None or self.knows_host_memory:
+            return host.host_megabytes(shards, sharding_type, topology)
+        if "host memory" not in self._warned:
+            self._warned.append("host memory")
+            warnings.warn(
+                "This cost model learned from tasks without host memory, and these have some: it estimates all rows as "
+                "if they were in HBM, which is cheaper. Train it on tasks with host memory.",
+                stacklevel=4,
+            )
+        return np.zeros((len(shards), 0))
+
+    def _loads(self, inputs: NDArray[np.float32], host_loads: FloatArray, topology: Topology) -> FloatArray:
         loads = np.asarray(self.latents(self.weights, inputs), np.float64)
-        loads[:, self.alone] = np.maximum(self._costs_alone(loads, topology), LEAST_MS)
+        if host_loads.shape[1]:
+            loads = np.concatenate([loads, host_loads], axis=1)
+        without_hbm = loads.copy()
+        without_hbm[:, self.num_loads :][:, HBM_MS : HBM_MS + 1] = 0.0
+        loads[:, self.alone] = np.maximum(self._costs_alone(without_hbm, topology), LEAST_MS)
         return loads
 
     def _check_workload(self, workload: Workload) -> None:
@@ -192,12 +241,17 @@ class NeuralCostModel(ShardingCostModel):
         return np.asarray(self.overall(self.weights, phases, shared, cluster), np.float64)
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T,) ms, a column of the loads."""
-        return loads[:, self.alone].copy()
+        """(T,) ms, without host memory a column of the loads."""
+        if loads.shape[1] == self.num_loads:
+            return loads[:, self.alone].copy()
+        return np.maximum(self._costs_alone(loads, topology), LEAST_MS)
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        phases = np.maximum(self.own_phases(self.weights, loads.astype(np.float32)), 0.0)
+        own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
+        phases = np.maximum(self.own_phases(self.weights, own.astype(np.float32)), 0.0)
+        if behind.shape[-1]:
+            phases = phases + host.host_ms(self.weights, behind)
         return np.where((loads[..., self.alone] > 0)[..., None], phases, 0.0).astype(np.float64)
 
     @override
@@ -215,19 +269,18 @@ class NeuralCostModel(ShardingCostModel):
         """(...) ms, within the bounds of `cost_bounds`."""
         return self._bounded(self.overall(self.weights, phases, shared, cluster), self._total_alone(shared))
 
-    @staticmethod
-    def _bounded(costs: FloatArray, total: FloatArray) -> FloatArray:
+    def _bounded(self, costs: FloatArray, total: FloatArray) -> FloatArray:
         """Costs within the bounds, from the (...) `total` of the costs alone of all placed tables."""
-        return np.asarray(np.minimum(np.maximum(costs, LEAST_SHARE * total), MAX_SHARE * total), np.float64)
+        return np.asarray(np.minimum(np.maximum(costs, self._least_share * total), MAX_SHARE * total), np.float64)
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Shares of the sum of the tables' costs alone."""
         total = float(loads[:, self.alone].sum())
         # The order of additions differs between placements, so leave room for rounding.
-        return LEAST_SHARE * total * (1 - 1e-9), MAX_SHARE * total * (1 + 1e-9)
+        return self._least_share * total * (1 - 1e-9), MAX_SHARE * total * (1 + 1e-9)
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Shares of the sum of the tables' costs alone, each in its least or largest form."""
         alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
         least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
-        return LEAST_SHARE * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)
+        return self._least_share * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)

@@ -36,6 +36,7 @@ class DreamShardCostModel(NeuralCostModel):
     """
 
     architecture = "dreamshard"
+    learns_host_memory = False
     num_sums = LATENT
 
     @classmethod

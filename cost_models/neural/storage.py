@@ -57,7 +57,7 @@ def load_cost_model(path: str | Path) -> NeuralCostModel:
         )
     if not isinstance(card, dict):
         raise InvalidCheckpointError(f"{path} has no card: its 'card' is {card!r}.")
-    require_arrays(path, arrays, network.new_weights(np.random.default_rng(0)))
+    require_arrays(path, arrays, network.weights_like(arrays))
     wrong = sorted(name for name, array in arrays.items() if array.dtype != np.float32)
     if wrong:
         raise InvalidCheckpointError(f"{wrong[0]!r} in {path} holds {arrays[wrong[0]].dtype}, not float32.")

@@ -16,12 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.shards import ShardDataset
+from shard_gym.cost_models.host_rows import NUM_MAXIMA
+from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
 from shard_gym.topology import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
+LEAST_IN_HBM = 0.05  # of a measured time, what is not for rows in host memory at least, before training
 REPORTED_LOSSES = 50  # last steps whose mean loss `train_network` returns
 
 
@@ -97,11 +100,15 @@ class Samples:
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32, device=device)
         self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
         self.cost_unit = self.cost_ms.mean()
+        behind = 0  # loads for host memory, behind the inputs of a shard
         if isinstance(data, ShardDataset):  # shards of a table that is spread are equal
-            inputs, members = np.unique(data.inputs, axis=0, return_inverse=True)
+            behind = data.host.shape[1]
+            all_shards = np.concatenate([data.inputs, data.host], axis=1) if behind else data.inputs
+            inputs, members = np.unique(all_shards, axis=0, return_inverse=True)
         else:
             inputs, members = network.describe(data.tables), data.members
-        self._inputs = torch.tensor(inputs, device=device)
+        own = inputs.shape[1] - behind
+        self._inputs, self._host = (torch.tensor(part, device=device) for part in (inputs[:, :own], inputs[:, own:]))
         self._num_devices = data.phases_ms.shape[1]
         tables, devices = (
             [torch.tensor(part, dtype=torch.int64, device=device) for part in np.split(rows, data.start[1:-1])]
@@ -116,6 +123,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.cost_ms)
 
+    @property
+    def num_loads(self) -> int:
+        """The loads of the network; those for host memory are behind them."""
+        return self.network.num_sums + 1 + self.network.num_maxima
+
     def latents(self, weights: Weights, *needed: Tensor) -> Latents:
         """The loads of the tables; with `needed`, rows of tables, of those alone.
 
@@ -125,21 +137,24 @@ class Samples:
         for rows in needed:
             is_needed[rows] = True
         is_needed[-1] = False
-        values = self.network.latents(weights, self._inputs[is_needed[:-1]])
+        shown = is_needed[:-1]
+        values = torch.cat([self.network.latents(weights, self._inputs[shown]), self._host[shown]], dim=1)
         return Latents(torch.cat([values, torch.zeros_like(values[:1])]), is_needed)
 
     def loads(self, latents: Latents, which: Indices) -> Tensor:
         """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
+        num_maxima = self.network.num_maxima + (NUM_MAXIMA if self._host.shape[1] else 0)
         width = self._num_devices + 1
         rows = torch.arange(len(which), device=self.device)[:, None] * width + self._devices[which]
         rows, chosen = rows.flatten(), latents.of(self.members[which].flatten())
-        loads = chosen.new_zeros(len(which) * width, split).index_add(0, rows, chosen[:, :split])
-        if self.network.num_maxima:
-            maxima = chosen.new_zeros(len(which) * width, self.network.num_maxima)
-            rows = rows[:, None].expand(-1, self.network.num_maxima)
-            loads = torch.cat([loads, maxima.scatter_reduce(0, rows, chosen[:, split:], "amax")], dim=1)
-        return loads.view(len(which), width, -1)[:, :-1]
+        sums, largest, behind = chosen.tensor_split((split, split + num_maxima), dim=1)
+        loads = [chosen.new_zeros(len(which) * width, split).index_add(0, rows, sums)]
+        if num_maxima:
+            maxima = chosen.new_zeros(len(which) * width, num_maxima)
+            loads.append(maxima.scatter_reduce(0, rows[:, None].expand(-1, num_maxima), largest, "amax"))
+        loads.append(chosen.new_zeros(len(which) * width, behind.shape[1]).index_add(0, rows, behind))
+        return torch.cat(loads, dim=1).view(len(which), width, -1)[:, :-1]
 
     @cached_property
     def used_devices(self) -> Tensor:
@@ -170,18 +185,32 @@ class Samples:
         return Cluster(**{name: values[rows] for name, values in self._clusters.items()})  # type: ignore[arg-type]
 
     def normalization_data(self, weights: FloatWeights) -> NormalizationData:
-        """Inputs and loads of a network with `weights` for all placements."""
+        """Inputs and loads of a network with `weights` for all placements, as if their rows were in HBM."""
         tensors = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
         everything = np.arange(len(self))
         cluster = self.clusters(everything)
         arrays = {f.name: getattr(cluster, f.name).cpu().numpy() for f in fields(Cluster)}
         arrays["device_mask"] = arrays["device_mask"] > 0
+        loads = self.loads(self.latents(tensors), everything)
+        own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
+        phases = self.phases_ms
+        if behind.shape[-1]:
+            phases = (phases - host.host_ms(tensors, behind)).maximum(LEAST_IN_HBM * phases)
         return NormalizationData(
             inputs=self._inputs.cpu().numpy(),
-            loads=self.loads(self.latents(tensors), everything).cpu().numpy(),
+            loads=own.cpu().numpy(),
             cluster=Cluster(**arrays),
-            phases_ms=self.phases_ms.cpu().numpy(),
+            phases_ms=phases.cpu().numpy(),
         )
+
+    def first_rates(self, weights: FloatWeights) -> FloatWeights:
+        """`host.fitted_rates` of all devices; nothing without host memory."""
+        if not self._host.shape[1]:
+            return {}
+        tensors = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
+        loads = self.loads(self.latents(tensors), np.arange(len(self)))
+        used = loads[..., self.network.num_sums] > 0
+        return host.fitted_rates(loads[used][:, self.num_loads :].cpu().numpy(), self.phases_ms[used].cpu().numpy())
 
 
 def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
@@ -189,6 +218,7 @@ def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
 
     There are two rounds, because the inputs of later layers depend on the normalization of the first ones.
     """
+    weights = {**weights, **samples.first_rates(weights)}
     for _ in range(2):
         weights = {**weights, **samples.network.fitted_normalization(samples.normalization_data(weights))}
     return weights
@@ -200,7 +230,11 @@ def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tenso
     loads = samples.loads(samples.latents(weights, samples.members[which]), which)
     used = loads[..., network.num_sums] > 0
     phases = loads.new_zeros(*used.shape, 4)
-    phases[used] = network.own_phases(weights, loads[used])
+    busy = loads[used]
+    own, behind = busy[:, : samples.num_loads], busy[:, samples.num_loads :]
+    phases[used] = network.own_phases(weights, own)
+    if behind.shape[1]:
+        phases[used] = phases[used] + host.host_ms(weights, behind)
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
     # Delays are those of the measured phases, so communication is trained independently of computation.
     both = network.all_to_alls(weights, samples.phases_ms[which], shared, cluster)

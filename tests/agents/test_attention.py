@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
-from shard_gym.agents.attention.features import shard_inputs
+from shard_gym.agents.attention.features import shard_load
 from shard_gym.agents.attention.learner import AttentionLearner
 from shard_gym.agents.attention.network import AttentionPolicy
 from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
@@ -94,8 +94,9 @@ def test_the_learned_cost_reads_the_shards_of_the_plan(random_task: MakeTask) ->
     task = replace(task, tables=task.tables.with_dims(np.array([128, 64, 32, 16, 8, 4, 128])), known_placement=None)
     for form in forms_of(task):
         placement = np.arange(form.task.num_tables) % 3
-        inputs, devices = shard_inputs(form, PooledCostModel, placement)
-        loads = LEARNED._loads(inputs, task.topology)
+        load = shard_load(form, placement)
+        inputs, devices = load.inputs(PooledCostModel), load.devices
+        loads = LEARNED._loads(inputs, load.host_megabytes(), task.topology)
         held = LEARNED.reduce(loads, devices, 3)
         parts = LEARNED.reduce(LEARNED.table_loads(form.task.tables, task.topology), placement, 3)
         np.testing.assert_allclose(held, LEARNED.add(parts, np.tile(form.loads(LEARNED), (3, 1))), rtol=1e-5)
