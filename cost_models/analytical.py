@@ -58,7 +58,6 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
-from shard_gym.cost_models.host_rows import UPDATE_TIMES, host_loads, plain_host_read_ms, with_host
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.errors import InvalidOptionError, short_repr
@@ -134,7 +133,7 @@ FITTED = Constants(
 ) = range(10)
 
 LOADS = 10
-"""Without host memory; those of `host_rows.py` are behind them."""
+"""Without host memory; those of the host policy are behind them."""
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
@@ -255,7 +254,9 @@ class AnalyticalCostModel(AdditiveCostModel):
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
         loads = self.hbm_loads(tables, topology)
-        return loads if topology.host is None else np.concatenate([loads, host_loads(tables, topology)], axis=1)
+        if topology.host is None:
+            return loads
+        return np.concatenate([loads, self.host_policy.loads(tables, topology)], axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, 10) float64, the loads if all rows are in HBM."""
@@ -263,7 +264,7 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, with all-to-alls of 0."""
-        return with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
+        return self.host_policy.with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
@@ -314,9 +315,9 @@ class AnalyticalCostModel(AdditiveCostModel):
         update = slowest + loss * (dram + l2 + lanes - slowest)
         backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
         if len(loads) > LOADS:
-            read_ms = plain_host_read_ms(loads[LOADS:])
-            forward[device] += read_ms
-            backward[device] += read_ms * loads[LOADS + UPDATE_TIMES]
+            added = self.host_policy.plain_added_ms(loads[LOADS:])
+            forward[device] += added[0]
+            backward[device] += added[1]
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)

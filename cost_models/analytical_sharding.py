@@ -44,7 +44,6 @@ from shard_gym.cost_models.base import (
     FloatArray,
     largest_of_others,
 )
-from shard_gym.cost_models.host_rows import host_loads, with_host
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
@@ -106,7 +105,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            loads[:, self.num_loads :] = host_loads(shards, topology, several and sharding_type == DATA_PARALLEL)
+            dense = several and sharding_type == DATA_PARALLEL
+            loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
         exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
@@ -129,7 +129,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        return with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
+        return self.host_policy.with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.host_rows import NUM_HOST_LOADS, NUM_MAXIMA
+from shard_gym.cost_models.host_policy import HostPolicy
+from shard_gym.cost_models.host_rows import STATIC
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
@@ -111,7 +112,7 @@ class AdditiveCostModel(CostModel):
     Every table has K loads. The loads of a device are the sums (the first `num_sum_loads` columns) or the maxima (the
     others up to `num_loads`) of the loads of its tables, and zero if it is empty. All costs follow from the device
     loads. So placing a table updates one device in O(K), for any number of environments or candidate moves at once.
-    Of a topology with host memory there are more loads behind these, those of `host_rows.py`: `maxima` says which
+    Of a topology with host memory there are more loads behind these, those of `host_policy`: `maxima` says which
     columns are reduced by maximum in either case.
 
     Attributes:
@@ -119,17 +120,19 @@ class AdditiveCostModel(CostModel):
         num_sum_loads: number of columns that are summed, of those without host memory.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
         knows_host_memory: whether it estimates tables whose rows are in part in host memory.
+        host_policy: which rows are in HBM then, and what the others cost.
     """
 
     num_loads: int
     num_sum_loads: int
     shared_loads: slice = slice(None)
     knows_host_memory: bool = False
+    host_policy: HostPolicy = STATIC
 
     @property
     def maxima(self) -> slice:
         """The columns that are reduced by maximum; all others are summed."""
-        return slice(self.num_sum_loads, self.num_loads + NUM_MAXIMA)
+        return slice(self.num_sum_loads, self.num_loads + self.host_policy.num_maxima)
 
     def sums(self, num_loads: int) -> NDArray[np.int64]:
         """The columns of so many loads that are summed."""
@@ -137,7 +140,7 @@ class AdditiveCostModel(CostModel):
 
     def num_loads_with(self, host_memory: bool) -> int:
         """K, of topologies with host memory or without."""
-        return self.num_loads + (NUM_HOST_LOADS if host_memory else 0)
+        return self.num_loads + (self.host_policy.num_loads if host_memory else 0)
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""
