@@ -71,7 +71,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     Args:
         communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
-        constants: see `AnalyticalCostModel`.
+        constants, host_policy: see `AnalyticalCostModel`.
 
     Raises:
         UnknownNameError: there is no such communication dtype.
@@ -82,8 +82,13 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
     dense_update_scale: float = 1.0  # of the passes of dense gradients; others are those of variants (assumptions.py)
 
-    def __init__(self, communication_dtype: str = "fp32", constants: Constants | None = None) -> None:
-        super().__init__(constants)
+    def __init__(
+        self,
+        communication_dtype: str = "fp32",
+        constants: Constants | None = None,
+        host_policy: str = "static",
+    ) -> None:
+        super().__init__(constants, host_policy)
         if not isinstance(communication_dtype, str) or communication_dtype not in COMMUNICATION_BYTES:
             raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
         self.communication_dtype = communication_dtype
@@ -202,6 +207,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         least = np.where(legal, total, np.inf).min(axis=1)
         even = least.sum(axis=0) / topology.num_devices
         even[maxima] = np.where(legal, loads[..., maxima], np.inf).min(axis=(0, 1))
+        if not self.host_policy.is_linear:
+            even[self.num_loads :] = 0.0  # as in `cost_bounds`
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
         compute = np.maximum(self.device_phases(even), phases)[COMPUTE].sum()
         # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer
