@@ -24,7 +24,11 @@ def _measured() -> CostModel:
     return MeasuredCostModel()
 
 
-COST_MODELS: dict[str, Callable[[], CostModel]] = {"analytical": AnalyticalCostModel, "measured": _measured}
+COST_MODELS: dict[str, Callable[[], CostModel]] = {
+    "analytical": AnalyticalCostModel,
+    "analytical-lru": lambda: AnalyticalCostModel(host_policy="lru"),
+    "measured": _measured,
+}
 """The registry of cost models; add one with `COST_MODELS["name"] = factory`."""
 
 
@@ -75,7 +79,7 @@ def make_additive_cost_model(model: str | Path | CostModel) -> AdditiveCostModel
 
 
 def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> ShardingCostModel:
-    """The cost model of `make_cost_model` for sharded tables; "analytical" is an `AnalyticalShardingModel`.
+    """The cost model of `make_cost_model` for sharded tables; an analytical one is an `AnalyticalShardingModel`.
 
     Raises:
         InvalidOptionError: also if it does not estimate sharded tables.
@@ -84,7 +88,7 @@ def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> Sh
     if isinstance(made, ShardingCostModel):
         return made
     if type(made) is AnalyticalCostModel:
-        return AnalyticalShardingModel(constants=made.constants)
+        return AnalyticalShardingModel(constants=made.constants, host_policy=made.host_policy.name)
     raise InvalidOptionError(
         f"The cost model {made.name!r} does not estimate sharded tables. Name 'analytical' or pass a ShardingCostModel."
     )

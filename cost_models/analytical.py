@@ -12,7 +12,7 @@ plus a fixed cost, and the backward first sorts.
 - Lanes: thread groups of FBGEMM's kernels. A group spends cycles on every row that it reads, on every bag, on every
   gradient and on every row that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest
   table of the fused operator, so rows of narrow tables beside a wide one leave lanes idle.
-Rows in host memory, of a topology that has some: host_rows.py.
+Rows in host memory, of a topology that has some: host_rows.py, or host_cache.py with the policy "lru".
 All-to-all: each device sends its pooled outputs to all others (all_to_all.py). The gradients are sent back in the same
 time.
 
@@ -31,6 +31,7 @@ The constants are fitted to the public measurements by tools/fit_analytical.py; 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -58,10 +59,12 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
-from shard_gym.cost_models.host_rows import UPDATE_TIMES, host_loads, plain_host_read_ms, with_host
+from shard_gym.cost_models.host_cache import LRU
+from shard_gym.cost_models.host_policy import HostPolicy
+from shard_gym.cost_models.host_rows import STATIC
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -134,7 +137,7 @@ FITTED = Constants(
 ) = range(10)
 
 LOADS = 10
-"""Without host memory; those of `host_rows.py` are behind them."""
+"""Without host memory; those of the host policy are behind them."""
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
@@ -222,14 +225,20 @@ def _checked(constants: Constants) -> Constants:
     return constants
 
 
+HOST_POLICIES: Mapping[str, HostPolicy] = {policy.name: policy for policy in (STATIC, LRU)}
+"""Which rows are in HBM where a topology has host memory: the best split (host_rows.py), or a cache (host_cache.py)."""
+
+
 class AnalyticalCostModel(AdditiveCostModel):
     """The model described at the top of this file; costs never decrease when a table is added to a device.
 
     Args:
         constants: others than `FITTED`; the fingerprint then ends with a hash of them.
+        host_policy: "static" or "lru", see `HOST_POLICIES`; with "lru" its name is "analytical-lru".
 
     Raises:
         InvalidOptionError: a constant is no number or negative, or an efficiency is 0.
+        UnknownNameError: there is no such policy.
     """
 
     name = "analytical"
@@ -241,9 +250,14 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     constants: Constants = FITTED
 
-    def __init__(self, constants: Constants | None = None) -> None:
+    def __init__(self, constants: Constants | None = None, host_policy: str = STATIC.name) -> None:
         if constants is not None:
             self.constants = _checked(constants)
+        if not isinstance(host_policy, str) or host_policy not in HOST_POLICIES:
+            raise unknown_name("host policy", host_policy, HOST_POLICIES)
+        if host_policy != STATIC.name:
+            self.host_policy = HOST_POLICIES[host_policy]
+            self.name = f"{self.name}-{host_policy}"
 
     @property
     @override
@@ -255,7 +269,9 @@ class AnalyticalCostModel(AdditiveCostModel):
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
         loads = self.hbm_loads(tables, topology)
-        return loads if topology.host is None else np.concatenate([loads, host_loads(tables, topology)], axis=1)
+        if topology.host is None:
+            return loads
+        return np.concatenate([loads, self.host_policy.loads(tables, topology)], axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, 10) float64, the loads if all rows are in HBM."""
@@ -263,7 +279,7 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, with all-to-alls of 0."""
-        return with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
+        return self.host_policy.with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
@@ -314,9 +330,9 @@ class AnalyticalCostModel(AdditiveCostModel):
         update = slowest + loss * (dram + l2 + lanes - slowest)
         backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
         if len(loads) > LOADS:
-            read_ms = plain_host_read_ms(loads[LOADS:])
-            forward[device] += read_ms
-            backward[device] += read_ms * loads[LOADS + UPDATE_TIMES]
+            added = self.host_policy.plain_added_ms(loads[LOADS:])
+            forward[device] += added[0]
+            backward[device] += added[1]
         exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
         exchanged = max(exchange)
         return max(forward) + exchanged + exchanged + max(backward)
@@ -340,9 +356,11 @@ class AnalyticalCostModel(AdditiveCostModel):
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
         """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
 
-        None for constants with an overlap loss above 1, where the phases are no maxima of linear functions.
+        None for constants with an overlap loss above 1, and for rows in host memory behind a cache, where the phases
+        are no maxima of linear functions.
         """
-        if not 0.0 <= self.constants.overlap_loss <= 1.0:
+        cached = topology.host is not None and not self.host_policy.is_linear
+        if cached or not 0.0 <= self.constants.overlap_loss <= 1.0:
             return None
         cluster = topology.cluster()
         return self.linear_costs_of(self.table_loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
@@ -378,6 +396,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         size, cluster = topology.num_devices, topology.cluster()
         even = loads.sum(axis=0) / size
         even[self.maxima] = loads[:, self.maxima].min(axis=0)
+        if not self.host_policy.is_linear:
+            even[self.num_loads :] = 0.0  # with other rows the mean device could read for longer than the slowest
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
         lower = float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))

@@ -44,7 +44,6 @@ from shard_gym.cost_models.base import (
     FloatArray,
     largest_of_others,
 )
-from shard_gym.cost_models.host_rows import host_loads, with_host
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
@@ -72,7 +71,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     Args:
         communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
-        constants: see `AnalyticalCostModel`.
+        constants, host_policy: see `AnalyticalCostModel`.
 
     Raises:
         UnknownNameError: there is no such communication dtype.
@@ -83,8 +82,13 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
     dense_update_scale: float = 1.0  # of the passes of dense gradients; others are those of variants (assumptions.py)
 
-    def __init__(self, communication_dtype: str = "fp32", constants: Constants | None = None) -> None:
-        super().__init__(constants)
+    def __init__(
+        self,
+        communication_dtype: str = "fp32",
+        constants: Constants | None = None,
+        host_policy: str = "static",
+    ) -> None:
+        super().__init__(constants, host_policy)
         if not isinstance(communication_dtype, str) or communication_dtype not in COMMUNICATION_BYTES:
             raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
         self.communication_dtype = communication_dtype
@@ -106,7 +110,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            loads[:, self.num_loads :] = host_loads(shards, topology, several and sharding_type == DATA_PARALLEL)
+            dense = several and sharding_type == DATA_PARALLEL
+            loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
         exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
@@ -129,7 +134,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        return with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
+        return self.host_policy.with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""
@@ -202,6 +207,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         least = np.where(legal, total, np.inf).min(axis=1)
         even = least.sum(axis=0) / topology.num_devices
         even[maxima] = np.where(legal, loads[..., maxima], np.inf).min(axis=(0, 1))
+        if not self.host_policy.is_linear:
+            even[self.num_loads :] = 0.0  # as in `cost_bounds`
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
         compute = np.maximum(self.device_phases(even), phases)[COMPUTE].sum()
         # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.host_rows import NUM_HOST_LOADS, NUM_MAXIMA
+from shard_gym.cost_models.host_policy import HostPolicy
+from shard_gym.cost_models.host_rows import STATIC
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.errors import InvalidOptionError
 from shard_gym.placement import Placement, check_placement
@@ -138,23 +139,25 @@ class AdditiveCostModel(CostModel):
     Every table has K loads. The loads of a device are the sums (the first `num_sum_loads` columns) or the maxima (the
     others up to `num_loads`) of the loads of its tables, and zero if it is empty. All costs follow from the device
     loads. So placing a table updates one device in O(K), for any number of environments or candidate moves at once.
-    Of a topology with host memory there are more loads behind these, those of `host_rows.py`: `maxima` says which
+    Of a topology with host memory there are more loads behind these, those of `host_policy`: `maxima` says which
     columns are reduced by maximum in either case.
 
     Attributes:
         num_loads: K without host memory.
         num_sum_loads: number of columns that are summed, of those without host memory.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
+        host_policy: which rows are in HBM with host memory, and what the others cost.
     """
 
     num_loads: int
     num_sum_loads: int
     shared_loads: slice = slice(None)
+    host_policy: HostPolicy = STATIC
 
     @property
     def maxima(self) -> slice:
         """The columns that are reduced by maximum; all others are summed."""
-        return slice(self.num_sum_loads, self.num_loads + NUM_MAXIMA)
+        return slice(self.num_sum_loads, self.num_loads + self.host_policy.num_maxima)
 
     def sums(self, num_loads: int) -> NDArray[np.int64]:
         """The columns of so many loads that are summed."""
@@ -162,7 +165,7 @@ class AdditiveCostModel(CostModel):
 
     def num_loads_with(self, host_memory: bool) -> int:
         """K, of topologies with host memory or without; a model that does not know host memory has no more loads."""
-        return self.num_loads + (NUM_HOST_LOADS if host_memory and self.knows_host_memory else 0)
+        return self.num_loads + (self.host_policy.num_loads if host_memory and self.knows_host_memory else 0)
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""

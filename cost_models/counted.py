@@ -32,6 +32,7 @@ class CountedCostModel(AdditiveCostModel):
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
         self.knows_host_memory = model.knows_host_memory
+        self.host_policy = model.host_policy
 
     @property
     @override

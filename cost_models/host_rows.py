@@ -27,14 +27,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.cost_models.host_policy import FloatArray, HostPolicy
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import STATE_BYTES
-
-FloatArray = NDArray[np.float64]
 
 
 def _thresholds() -> FloatArray:
@@ -81,18 +79,6 @@ def host_read_ms(loads: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(above.max(axis=-1), 0.0))
 
 
-def with_host(phases: FloatArray, loads: FloatArray) -> FloatArray:
-    """`phases`, (..., 4) ms of devices whose rows are all in HBM, changed in place: with those in the host.
-
-    `loads` are their (..., 2 + G) loads, or (..., 0) without host memory.
-    """
-    if loads.shape[-1]:
-        read_ms = host_read_ms(loads)
-        phases[..., 0] += read_ms
-        phases[..., -1] += read_ms * loads[..., UPDATE_TIMES]
-    return phases
-
-
 def plain_host_read_ms(loads: list[float]) -> float:
     """`host_read_ms` of one device on floats, with the same bits."""
     hbm = loads[HBM_MS]
@@ -100,6 +86,32 @@ def plain_host_read_ms(loads: list[float]) -> float:
 
 
 _PLAIN: list[float] = THRESHOLDS.tolist()
+
+
+class _StaticSplit(HostPolicy):
+    """The policy described at the top of this file."""
+
+    name = "static"
+    num_maxima = NUM_MAXIMA
+    num_loads = NUM_HOST_LOADS
+    is_linear = True
+
+    def loads(self, tables: Tables, topology: Topology, dense: bool = False) -> FloatArray:
+        """`host_loads`."""
+        return host_loads(tables, topology, dense)
+
+    def added_ms(self, loads: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The time to read from the host, and to update there."""
+        read_ms = host_read_ms(loads)
+        return read_ms, read_ms * loads[..., UPDATE_TIMES]
+
+    def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:
+        """`added_ms` of one device on floats, with the same bits."""
+        read_ms = plain_host_read_ms(loads)
+        return read_ms, read_ms * loads[UPDATE_TIMES]
+
+
+STATIC = _StaticSplit()
 
 
 def rows_by_threshold(tables: Tables) -> FloatArray:

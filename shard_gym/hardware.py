@@ -96,7 +96,7 @@ class HardwareProfile:
                 f"The hardware {self.name!r} has no host memory for tables; known are "
                 f"{', '.join(name for name, profile in PROFILES.items() if profile.host)}."
             )
-        return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, self.host.sources)
+        return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, sources=self.host.sources)
 
 
 MAX_HOST_BYTES = 2**50

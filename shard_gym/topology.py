@@ -120,6 +120,8 @@ class HostMemory:
         read_gb_per_s: bandwidth at which one device reads scattered rows from its host, 1e9 bytes per second.
         update_gb_per_s: bandwidth at which it updates them, bytes of rows and states, each counted once: they are read
             and written at once, as the link has two directions.
+        dense_ms: ms of an iteration in which the dense layers keep the device busy, behind which a pipeline hides the
+            prefetch of rows into a cache (`host_policy="lru"` of the analytical models); 0, the default, hides none.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -128,6 +130,7 @@ class HostMemory:
     hbm_bytes: int
     read_gb_per_s: float
     update_gb_per_s: float
+    dense_ms: float = 0
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
