@@ -18,7 +18,7 @@ from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
-from shard_gym.topology import DeviceSpec, LinkSpec, Topology
+from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
@@ -210,6 +210,11 @@ class CostRecorder(PlacementRecorder):
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
         """Record the cost of a valid `placement`; InvalidOptionError for another workload than before, and for host
         memory. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it."""
+        if topology.host is not None:
+            raise InvalidOptionError(
+                "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. "
+                "Record costs of a topology without host memory."
+            )
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
@@ -274,8 +279,9 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
     return Tables(**arrays, workload=parts[0].workload, names=names)
 
 
-_DEVICE_KEYS, _LINK_KEYS = (
-    tuple(field.name for field in fields(kind) if field.name != "sources") for kind in (DeviceSpec, LinkSpec)
+_DEVICE_KEYS, _LINK_KEYS, _HOST_KEYS = (
+    tuple(field.name for field in fields(kind) if field.name != "sources")
+    for kind in (DeviceSpec, LinkSpec, HostMemory)
 )
 
 TOPOLOGY_KEYS: dict[str, type] = {
@@ -285,29 +291,25 @@ TOPOLOGY_KEYS: dict[str, type] = {
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """`topology` as JSON values, without the sources of its numbers.
-
-    Raises:
-        InvalidOptionError: it has host memory, which costs in data sets do not know.
-    """
-    if topology.host is not None:
-        raise InvalidOptionError(
-            "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. Record "
-            "costs of a topology without host memory."
-        )
+    """`topology` as JSON values, without the sources of its numbers."""
     device, links = asdict(topology.device), asdict(topology.links)
+    host = {} if topology.host is None else {"host": asdict(replace(topology.host, sources={}))}
+    for part in host.values():
+        del part["sources"]
     return {
         "device": {key: value for key, value in device.items() if key != "sources"},
         "links": {key: value for key, value in links.items() if key != "sources"},
         "num_devices": topology.num_devices,
         "devices_per_host": topology.devices_per_host,
         "memory_cap_bytes": topology.memory_cap_bytes.tolist(),
+        **host,
     }
 
 
 def topology_from_json(record: dict[str, Any]) -> Topology:
     """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
-    for part, known in (("device", _DEVICE_KEYS), ("links", _LINK_KEYS)):
+    parts = [("device", _DEVICE_KEYS), ("links", _LINK_KEYS)] + [("host", _HOST_KEYS)] * ("host" in record)
+    for part, known in parts:
         if not isinstance(record[part], dict) or set(record[part]) != set(known):
             raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")
     caps = record["memory_cap_bytes"]
@@ -319,12 +321,15 @@ def topology_from_json(record: dict[str, Any]) -> Topology:
         num_devices=record["num_devices"],
         devices_per_host=record["devices_per_host"],
         memory_cap_bytes=np.array(caps, np.int64),
+        host=HostMemory(**record["host"]) if "host" in record else None,
     )
 
 
 def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
     """Topologies from what `topology_to_json` made of each; raises the errors of `topology_from_json`."""
-    return tuple(topology_from_json(require_fields(record, TOPOLOGY_KEYS, "A topology")) for record in records)
+    return tuple(
+        topology_from_json(require_fields(record, TOPOLOGY_KEYS, "A topology", {"host": dict})) for record in records
+    )
 
 
 def json_array(value: Any) -> NDArray[np.uint8]:
