@@ -88,7 +88,7 @@ class NeuralCostModel(ShardingCostModel):
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], card: Mapping[str, Any] | None = None) -> None:
         self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self.card = dict(card or {})
-        self._warned: list[Workload | str] = []
+        self._warned: list[Workload] = []
         self.knows_host_memory = host.learned_by(self.weights)
         self._least_share = LEAST_SHARE_WITH_HOST if self.knows_host_memory else LEAST_SHARE
         self.name = f"neural-{self.architecture}"
@@ -185,29 +185,14 @@ class NeuralCostModel(ShardingCostModel):
     # The cost model
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data.
-
-        Warns as well, once, of host memory that it did not learn.
-        """
+        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data."""
         self._check_workload(tables.workload)
-        return self._loads(self.describe(tables), self._host_loads(tables, TABLE_WISE, topology), topology)
+        return self._loads(self.describe(tables), host.host_megabytes(tables, TABLE_WISE, topology), topology)
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64; InvalidOptionError for shards of a type that the network does not estimate."""
-        host_loads = self._host_loads(shards, sharding_type, topology)
+        host_loads = host.host_megabytes(shards, sharding_type, topology)
         return self._loads(self.describe_shards(shards, sharding_type), host_loads, topology)
-
-    def _host_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        if topology.host is None or self.knows_host_memory:
-            return host.host_megabytes(shards, sharding_type, topology)
-        if "host memory" not in self._warned:
-            self._warned.append("host memory")
-            warnings.warn(
-                "This cost model learned from tasks without host memory, and these have some: it estimates all rows as "
-                "if they were in HBM, which is cheaper. Train it on tasks with host memory.",
-                stacklevel=4,
-            )
-        return np.zeros((len(shards), 0))
 
     def _loads(self, inputs: NDArray[np.float32], host_loads: FloatArray, topology: Topology) -> FloatArray:
         loads = np.asarray(self.latents(self.weights, inputs), np.float64)

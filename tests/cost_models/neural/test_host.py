@@ -183,13 +183,10 @@ def test_recorded_loads_come_back_from_arrays(random_tables: Any) -> None:
         again.restore({**arrays, "host": arrays["host"][:-1]})
 
 
-def test_a_network_that_did_not_learn_host_memory_warns_once(untrained: Any, random_tables: Any) -> None:
+def test_a_network_that_did_not_learn_host_memory_refuses_it(untrained: Any, random_tables: Any) -> None:
     model, tables = untrained("pooled", 1), random_tables(np.random.default_rng(0), 6)
-    topology = with_host(tables, 2, 0.1)
-    with pytest.warns(UserWarning, match="learned from tasks without host memory"):
-        loads = model.table_loads(tables, topology)
-    assert np.array_equal(loads, model.table_loads(tables, replace(topology, host=None)))
-    assert np.array_equal(loads, model.table_loads(tables, topology))
+    with pytest.raises(InvalidOptionError, match="'neural-pooled' does not know host memory"):
+        model.table_loads(tables, with_host(tables, 2, 0.1))
 
 
 def test_a_network_without_phases_is_refused() -> None:
