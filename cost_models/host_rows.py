@@ -29,6 +29,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.linear import HostReads
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -91,6 +92,14 @@ def with_host(phases: FloatArray, loads: FloatArray) -> FloatArray:
         phases[..., 0] += read_ms
         phases[..., -1] += read_ms * loads[..., UPDATE_TIMES]
     return phases
+
+
+def host_reads_of(loads: FloatArray) -> HostReads | None:
+    """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory."""
+    if not loads.shape[1]:
+        return None
+    hbm, updates = loads[0, [HBM_MS, UPDATE_TIMES]]
+    return HostReads(loads[:, NUM_MAXIMA:].T, THRESHOLDS * hbm, np.array([1.0, updates]))
 
 
 def plain_host_read_ms(loads: list[float]) -> float:
