@@ -53,6 +53,8 @@ UPDATE_TIMES = 1  # the time to update a byte, in multiples of that to read it; 
 NUM_MAXIMA = 2
 NUM_HOST_LOADS = NUM_MAXIMA + len(THRESHOLDS)
 
+ROUNDING = 1e-12  # share by which the HBM is more, so that sums of tables that fill it to the last byte fit
+
 _KEPT = 2**15  # tables whose curves are kept, about 11 MB
 
 
@@ -70,7 +72,7 @@ def host_loads(tables: Tables, topology: Topology, dense: bool = False) -> Float
     per_row = STATE_BYTES * workload.state.per_row * tables.num_embeddings[:, None] * THRESHOLDS
     rows = tables.num_embeddings[:, None] * THRESHOLDS if dense else rows_by_threshold(tables)
     loads = np.empty((len(tables), NUM_HOST_LOADS))
-    loads[:, HBM_MS] = host.hbm_bytes * read_ms
+    loads[:, HBM_MS] = host.hbm_bytes * read_ms * (1.0 + ROUNDING)
     loads[:, UPDATE_TIMES] = (weight + states) / weight * host.read_gb_per_s / host.update_gb_per_s
     loads[:, NUM_MAXIMA:] = (in_hbm[:, None] * rows + per_row) * read_ms
     return loads
