@@ -132,7 +132,7 @@ class _Relaxation:
             return least
         hosts = zip(costs.host.times[phase] * costs.host.ms, costs.host.times[phase] * costs.host.hbm_ms, strict=True)
         each = (whole_tables(loads + ms, self._devices) - hbm for ms, hbm in hosts for loads in pieces)
-        return max(least, *each)
+        return float(max(least, *each))
 
     def cases(self) -> Iterator[tuple[Line, ...]]:
         """The choices of a line for each link, without those that no message needs."""

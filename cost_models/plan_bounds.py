@@ -38,8 +38,9 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.bounds import lagrangian_ms, linprog
+from shard_gym.cost_models.bounds import ROUNDING, lagrangian_ms, linprog
 from shard_gym.cost_models.host_bounds import HostCuts
+from shard_gym.cost_models.host_rows import host_read_ms
 from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.linear import Line, links_of
 from shard_gym.errors import InvalidOptionError
@@ -129,8 +130,9 @@ class _Relaxation:
         worst = most.sum(axis=0)
         worst[model.maxima] = loads[:, model.maxima].max(axis=0)
         self._high = float(model.costs(np.tile(worst, (self._devices, 1)), self._cluster)[1])
-        self._cuts = None
+        self._cuts, self._most_read = None, 0.0
         if self._host is not None:
+            self._most_read = float(host_read_ms(worst[model.num_loads :])) * (1.0 + ROUNDING)
             even = np.full((len(tables), len(self._host.hbm_ms)), np.inf)
             np.minimum.at(even, self._table, (self._host.ms * self._parts).T)
             self._cuts = HostCuts(self._host, even.sum(axis=0) / self._devices)
@@ -161,7 +163,7 @@ class _Relaxation:
         reads = 0 if self._host is None else len(groups)
         objective = np.concatenate([np.zeros(len(usable)), np.ones(OTHERS), np.zeros(reads)])
         low = np.zeros(len(objective))
-        high = np.concatenate([usable.astype(float), np.full(OTHERS + reads, self._high)])
+        high = np.concatenate([usable.astype(float), np.full(OTHERS, self._high), np.full(reads, self._most_read)])
         shares = np.arange(len(usable))
         whole = csr_array((np.ones(len(shares)), (self._table, shares)), (self._table.max() + 1, len(objective)))
         constant = self._fixed_ms + self._latency_ms * (2.0 if case.exchanges else 1.0)
@@ -197,7 +199,7 @@ class _Relaxation:
         alone = self._ms[:, level, :, every].max(axis=2) + self._read_alone  # (V, 2)
         for table, phase in zip(*np.nonzero(self._may_decide), strict=True):
             own = np.where(self._table == table, alone[:, phase], 0.0)
-            rows.add(own, **{("forward", "backward")[phase]: -1.0})
+            rows.add(own, forward=phase - 1.0, backward=-1.0 * phase)
 
     def _reads(self, group: int, phase: int) -> dict[int, float]:
         """How often the read time of a group counts in a phase."""

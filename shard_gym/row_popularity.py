@@ -171,8 +171,8 @@ def assumed_popularity(
 ) -> RowPopularity:
     """Laws of T tables under which the rows that a batch reads, and those that it reads once, are those given.
 
-    For tables of which the statistics of one batch are known, but not the popularity. The shift is 0 or a
-    power of 2, the exponent is found for it, to the precision of a coarse quadrature. Distinct rows that no law has, because there
+    For tables of which the statistics of one batch are known, but not the popularity. The shift is 0 or a power of 2,
+    the exponent is found for it, to the precision of a coarse quadrature. Distinct rows that no law has, because there
     are more than those of uniform lookups, give the uniform law.
 
     Args:

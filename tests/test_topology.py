@@ -22,7 +22,9 @@ def numbers_of(spec: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
-@pytest.mark.parametrize(("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS, HOST) for name in numbers_of(spec)])
+@pytest.mark.parametrize(
+    ("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS, HOST) for name in numbers_of(spec)]
+)
 def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
     if "knee" in name and bad == 0 and bad is not False:
         assert getattr(replace(spec, **{name: bad}), name) == 0
@@ -112,7 +114,7 @@ def test_padding_below_the_number_of_devices_is_refused() -> None:
 
 
 def test_the_hbm_of_a_host_memory_is_a_whole_number_of_bytes() -> None:
-    with pytest.raises(InvalidTopologyError, match="hbm_bytes of HostMemory must be an integer, not 1.5"):
+    with pytest.raises(InvalidTopologyError, match=r"hbm_bytes of HostMemory must be an integer, not 1\.5"):
         replace(HOST, hbm_bytes=1.5)
     assert type(replace(HOST, hbm_bytes=np.int64(7)).hbm_bytes) is int
 

@@ -64,7 +64,7 @@ def test_the_placement_is_the_best_and_the_bound_is_below_it(
 
 @pytest.mark.parametrize(
     ("tables", "devices", "share", "arguments"),
-    [(7, 3, 0.05, {}), (7, 3, 0.3, {"slack": 1.05}), (6, 3, 0.2, {"devices_per_host": 2}), (4, 1, 0.1, {})],
+    [(7, 3, 0.05, {}), (7, 3, 0.3, {"slack": 1.05}), (6, 3, 0.02, {"devices_per_host": 2}), (4, 1, 0.1, {})],
 )
 def test_with_host_memory_the_placement_is_the_best_too(
     random_task: Any, in_host: Any, valid_placements: Any, tables: int, devices: int, share: float, arguments: Any

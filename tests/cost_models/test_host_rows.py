@@ -118,7 +118,7 @@ def tiny_tables(rng: np.random.Generator, count: int) -> Tables:
     """Tables of two to five rows, each of which has a popularity of its own."""
     steps = 5
     rows = (np.arange(steps) < rng.integers(2, steps + 1, count)[:, None]).astype(float)
-    each = -np.sort(-rng.exponential(size=rows.shape) ** 3, axis=1) * rows
+    each = -np.sort(-(rng.exponential(size=rows.shape) ** 3), axis=1) * rows
     tables = Tables.from_zipf(
         rows.sum(axis=1).astype(int), rng.choice([4, 8], count), rng.uniform(0.1, 2.0, count), 0.0, Workload(8, "fp32")
     )
