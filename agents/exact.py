@@ -2,14 +2,15 @@
 
 With the lane levels of the devices given, the cost is a sum of maxima of linear functions of the placement
 (`cost_models/linear.py`). So each of the regions of `cost_models/bounds.py` is an integer linear program: a Boolean for
-each table and device, and three numbers to be minimized, the slowest forward, backward and exchange. Devices of a level
-are interchangeable, so they are ordered. Regions are solved from the lowest bound on, until the bound of what is left
+each table and device, and three numbers to be minimized, the slowest forward, backward and exchange; with host memory
+two numbers more for each device, what its reads and updates take at least. Devices of a level are interchangeable, so
+they are ordered. Regions are solved from the lowest bound on, until the bound of what is left
 reaches the best placement.
 
 Why the bound is valid: CP-SAT computes with integers, so every coefficient in ms is multiplied by `scale` and rounded
-down, and so is every offset. Coefficients and Booleans are not negative. So the integer cost of any placement is at
-most its true cost times `scale`, and a lower bound on the integer cost, divided by `scale`, is one on the true cost.
-The memory is exact: bytes are integers.
+down, and so is every offset, which is below 0 for HBM. Coefficients and Booleans are not negative. So the integer cost
+of any placement is at most its true cost times `scale`, and a lower bound on the integer cost, divided by `scale`, is
+one on the true cost. The memory is exact: bytes are integers.
 """
 
 from __future__ import annotations
@@ -299,14 +300,25 @@ class _Program:
     def _compute(self, phase: int, levels: list[list[Any]]) -> Any:
         slowest = self.model.new_int_var(0, self._most, "")
         for device, applies in enumerate(levels):
+            host = self._host(phase, device)
             for level, condition in enumerate(applies):
                 if condition is False:
                     continue
                 for table_ms in self._costs.ms[phase, level]:
-                    constraint = self.model.add(slowest >= self._sum(table_ms, device))
+                    constraint = self.model.add(slowest >= self._sum(table_ms, device) + host)
                     if condition is not True:
                         constraint.only_enforce_if(condition)
         return slowest
+
+    def _host(self, phase: int, device: int) -> Any:
+        """What a device reads from or updates in its host in a phase, at least."""
+        host = self._costs.host
+        if host is None:
+            return 0
+        took = self.model.new_int_var(0, self._most, "")
+        for ms, hbm_ms in zip(host.times[phase] * host.ms, host.times[phase] * host.hbm_ms, strict=True):
+            self.model.add(took >= self._sum(ms, device) + self._scaled(np.array([-hbm_ms]))[0])
+        return took
 
     def _exchange(self, region: Region) -> Any:
         """Both all-to-alls, without latency."""
@@ -328,7 +340,10 @@ def _largest_ms(costs: LinearCosts) -> float:
     total = costs.outputs.sum()
     lines = [(line, link.shares.max() * total) for link in costs.links for line in link.lines]
     exchange = max((2.0 * (line.slope * most + line.offset) for line, most in lines), default=0.0)
-    return float(max(costs.ms[:, -1].sum(axis=-1).max(axis=-1).sum(), exchange / ROOM))
+    compute = costs.ms[:, -1].sum(axis=-1).max(axis=-1)
+    if costs.host is not None:
+        compute += costs.host.times * costs.host.read_ms(costs.host.ms.sum(axis=1))
+    return float(max(compute.sum(), exchange / ROOM))
 
 
 def _cp_model() -> Any:

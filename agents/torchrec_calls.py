@@ -153,7 +153,9 @@ def _constraints(
         TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
     }
     features = tables.num_features.tolist()
-    caches = [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)] if offloads else None
+    caches = (
+        [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)] if offloads else None
+    )
     return {
         name: ParameterConstraints(
             sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],

@@ -61,7 +61,7 @@ from shard_gym.cost_models.base import (
 )
 from shard_gym.cost_models.host_cache import LRU
 from shard_gym.cost_models.host_policy import HostPolicy
-from shard_gym.cost_models.host_rows import STATIC
+from shard_gym.cost_models.host_rows import STATIC, host_reads_of
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
@@ -366,7 +366,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         return self.linear_costs_of(self.table_loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
 
     def linear_costs_of(self, loads: FloatArray, links: tuple[Link, ...] = (), latency_ms: float = 0.0) -> LinearCosts:
-        """The costs of tables, or of shards, with these (T, 10) loads; `links` and `latency_ms` as in `LinearCosts`.
+        """The costs of tables, or of shards, with these (T, K) loads; `links` and `latency_ms` as in `LinearCosts`.
 
         A phase is max + overlap_loss (sum - max) of its limits. Limit i + overlap_loss (sum of the other limits) is
         (1 - overlap_loss) limit i + overlap_loss sum, so with a loss of at most 1 it is largest for the largest limit,
@@ -389,6 +389,7 @@ class AnalyticalCostModel(AdditiveCostModel):
             outputs=columns[OUTPUT_BYTES_SENT],
             links=links,
             latency_ms=latency_ms,
+            host=host_reads_of(loads[:, LOADS:]),
         )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:

@@ -7,7 +7,8 @@ Four things make them tighter than the `cost_bounds` of a cost model, which need
   searched best first: a box of counts is bounded by its largest counts, so most boxes are never split.
 - **Whole tables.** Of the j largest loads, some device has ceil(j / D) or more.
 - **Receivers.** Where the last host is smaller, what its devices receive from all others bounds the all-to-all.
-- **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory.
+- **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory; and what a device
+  reads from its host counts in both phases (host_bounds.py).
 
 No number of the solver is trusted: it proposes multipliers of the rows, and the bound is the Lagrangian of these, which
 is valid for any that are not negative. Wrong multipliers would give a low bound, never an invalid one. (Only where the
@@ -17,7 +18,7 @@ solver says that no spread fits into the memory, it is believed.)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.host_bounds import HostCuts
 from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.linear import Line, LinearCosts
 from shard_gym.errors import missing_extra
@@ -33,6 +35,11 @@ from shard_gym.topology import Topology
 
 ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
 MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best box is taken as it is
+
+# The variables behind the shares: ms of both phases, the largest outputs of a device in means, ms of an exchange; and
+# with host memory the ms that the mean device of each group of levels reads.
+FORWARD, BACKWARD, OUTPUTS, EXCHANGE = range(4)
+OTHERS = 4
 
 
 def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
@@ -99,16 +106,33 @@ class _Relaxation:
     def __init__(self, costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> None:
         self._costs, self._memory = costs, memory / caps.max()
         self.solved = 0
-        tables, self._devices = len(memory), min(len(memory), len(caps))
-        own = costs.ms[:, costs.levels, :, np.arange(tables)]  # (T, 2, P), at the levels that the tables need
-        compute = [max(whole_tables(loads, self._devices) for loads in own[:, phase].T) for phase in (0, 1)]
+        self._devices = min(len(memory), len(caps))
+        compute = [self._least_ms(phase) for phase in (0, 1)]
         self._unit = float(costs.outputs.sum() / self._devices)
         self._low = np.array([*compute, whole_outputs(costs.outputs, self._devices) / self._unit, 0.0])
+        self._most_read = 0.0 if costs.host is None else float(costs.host.read_ms(costs.host.ms.sum(axis=1)))
         most = costs.ms[:, -1].sum(axis=-1).max(axis=-1)
+        if costs.host is not None:
+            most += costs.host.times * self._most_read
         exchange = sum(link.ms(link.shares.max() * costs.outputs.sum()) for link in costs.links)
         self._high = np.array([*most, float(self._devices), exchange]) * (1.0 + ROUNDING)
         self._constant = float(costs.fixed_ms.sum() + 2.0 * costs.latency_ms)
         self._allowed = np.arange(len(costs.lane_shares))[:, None] >= costs.levels  # (L, T)
+        self._cuts = None
+        if costs.host is not None:
+            ms = np.tile(costs.host.ms, len(self._allowed))
+            self._cuts = HostCuts(replace(costs.host, ms=ms), costs.host.ms.sum(axis=1) / self._devices)
+
+    def _least_ms(self, phase: int) -> float:
+        """A bound on a phase: that of whole tables, for each piece and each threshold of host memory."""
+        costs, every = self._costs, np.arange(len(self._memory))
+        pieces = costs.ms[phase, costs.levels, :, every].T  # (P, T), at the levels that the tables need
+        least = max(whole_tables(loads, self._devices) for loads in pieces)
+        if costs.host is None:
+            return least
+        hosts = zip(costs.host.times[phase] * costs.host.ms, costs.host.times[phase] * costs.host.hbm_ms, strict=True)
+        each = (whole_tables(loads + ms, self._devices) - hbm for ms, hbm in hosts for loads in pieces)
+        return float(max(least, *each))
 
     def cases(self) -> Iterator[tuple[Line, ...]]:
         """The choices of a line for each link, without those that no message needs."""
@@ -130,46 +154,56 @@ class _Relaxation:
 
     def bound_ms(self, box: Counts, lines: tuple[Line, ...]) -> float:
         """A lower bound in ms for the placements whose numbers of devices are in `box` and whose links use `lines`."""
-        self.solved += 1
-        rows, limits = self._rows(box, lines)
         tables = self._allowed.shape[1]
         usable = self._allowed & (np.array(box.high) > 0)[:, None]
+        groups = (np.isin(range(len(usable)), chosen)[:, None] / box.most(chosen) for chosen in box.groups())
+        spreads = np.stack([np.broadcast_to(group, usable.shape).ravel() for group in groups])
         total, least = self._costs.outputs.sum(), self._low.copy()
         for link, line in zip(self._costs.links, lines, strict=True):
-            least[-1] = max(least[-1], line.slope * link.least_bytes(total) + line.offset)
-        low = np.concatenate([np.zeros(usable.size), least])
-        high = np.concatenate([usable.ravel().astype(float), self._high])
+            least[EXCHANGE] = max(least[EXCHANGE], line.slope * link.least_bytes(total) + line.offset)
+        reads = np.full(0 if self._cuts is None else len(spreads), self._most_read)
+        low = np.concatenate([np.zeros(usable.size), least, np.zeros(len(reads))])
+        high = np.concatenate([usable.ravel().astype(float), self._high, reads])
         objective = np.zeros(len(low))
-        objective[-4:] = 1.0, 1.0, 0.0, 2.0
-        whole = np.concatenate([np.tile(np.eye(tables), len(usable)), np.zeros((tables, 4))], axis=1)
-        result = linprog()(objective, rows, limits, whole, np.ones(tables), np.stack([low, high], axis=1), "highs")
-        if result.status == 2 and "infeasible" in result.message:
-            return float("inf")
+        objective[usable.size :][:OTHERS] = 1.0, 1.0, 0.0, 2.0
         table = np.tile(np.arange(tables), len(usable))
-        return lagrangian_ms(result, objective, (rows, limits), table, (low, high), self._constant)
+        whole = np.pad(np.tile(np.eye(tables), len(usable)), ((0, 0), (0, OTHERS + len(reads))))
+        while True:
+            self.solved += 1
+            rows, limits = self._rows(spreads, lines)
+            ends = np.stack([low, high], axis=1)
+            result = linprog()(objective, rows, limits, whole, np.ones(tables), ends, "highs")
+            if result.status == 2 and "infeasible" in result.message:
+                return float("inf")
+            if self._cuts is None or result.x is None or not self._cuts.add(spreads, result.x):
+                return lagrangian_ms(result, objective, (rows, limits), table, (low, high), self._constant)
 
-    def _rows(self, box: Counts, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
-        costs, shape = self._costs, self._allowed.shape
-        rows, limits = [], []
+    def _rows(self, spreads: FloatArray, lines: tuple[Line, ...]) -> tuple[FloatArray, FloatArray]:
+        """The rows and limits; `spreads` are (N, L T), what the mean device of each group has of each share."""
+        costs, rows, limits = self._costs, [], []
+        shares = spreads.shape[1]
+        host = None if self._cuts is None else costs.host
 
-        def add(per_table: Any, variable: int | None, limit: float) -> None:
-            row = np.zeros(self._allowed.size + 4)
-            row[:-4] = np.broadcast_to(per_table, shape).ravel()
-            if variable is not None:
-                row[variable - 4] = -1.0
+        def add(per_share: FloatArray | float, others: dict[int, float], limit: float = 0.0) -> None:
+            row = np.zeros(shares + OTHERS + (0 if host is None else len(spreads)))
+            row[:shares] = per_share
+            for variable, factor in others.items():
+                row[shares + variable] = factor
             rows.append(row)
             limits.append(limit)
 
-        for chosen in box.groups():
-            there = np.isin(range(shape[0]), chosen)[:, None] / box.most(chosen)
-            for phase in (0, 1):
+        for group, spread in enumerate(spreads):
+            read = OTHERS + group
+            for phase in (FORWARD, BACKWARD):
+                reads = {} if host is None else {read: float(host.times[phase])}
                 for piece in range(costs.ms.shape[2]):
-                    add(costs.ms[phase, :, piece] * there, phase, 0.0)
-            add(costs.outputs / self._unit * there, 2, 0.0)
-            add(self._memory * there, None, 1.0)
+                    add(costs.ms[phase, :, piece].ravel() * spread, {phase: -1.0, **reads})
+            add(np.tile(costs.outputs / self._unit, len(self._allowed)) * spread, {OUTPUTS: -1.0})
+            add(np.tile(self._memory, len(self._allowed)) * spread, {}, 1.0)
+            for ms, hbm_ms in () if self._cuts is None else self._cuts.rows(spread):
+                add(ms, {read: -1.0}, hbm_ms)
         for link, line in zip(costs.links, lines, strict=True):
-            add(0.0, 3, -line.offset)
-            rows[-1][-2] = line.slope * link.sent.min() * self._unit
+            add(0.0, {OUTPUTS: line.slope * link.sent.min() * self._unit, EXCHANGE: -1.0}, -line.offset)
         return np.array(rows), np.array(limits)
 
 
@@ -183,14 +217,14 @@ def lagrangian_ms(
 ) -> float:
     """A lower bound in ms from the multipliers that a solver proposes, whatever they are.
 
-    The first N variables are shares of tables, which sum to 1 for each table; the last four are the others.
+    The first N variables are shares of tables, which sum to 1 for each table; behind them are M others.
 
     Args:
         result: of `linprog`.
-        objective: (N + 4,) what is minimised.
-        inequalities: the (I, N + 4) matrix, dense or sparse, and its (I,) right side.
+        objective: (N + M,) what is minimised.
+        inequalities: the (I, N + M) matrix, dense or sparse, and its (I,) right side.
         table: (N,) the table of each share.
-        limits: (N + 4,) lowest and highest values, not negative.
+        limits: (N + M,) lowest and highest values, not negative.
         constant: ms that are added to every value of the objective.
     """
     (rows, right), (low, high) = inequalities, limits
@@ -200,9 +234,10 @@ def lagrangian_ms(
     rounding = np.finfo(float).eps * (len(right) + len(objective))
     reduced = objective + multipliers @ rows - rounding * (objective + multipliers @ abs(rows))
     shares = np.full(int(table.max()) + 1, np.inf)
-    usable = high[:-4] > 0
-    np.minimum.at(shares, table[usable], reduced[:-4][usable])
-    rest = np.where(reduced[-4:] > 0, reduced[-4:] * low[-4:], reduced[-4:] * high[-4:])
+    count = len(table)
+    usable = high[:count] > 0
+    np.minimum.at(shares, table[usable], reduced[:count][usable])
+    rest = np.where(reduced > 0, reduced * low, reduced * high)[count:]
     sizes = np.abs(shares).sum() + np.abs(rest).sum() + multipliers @ np.abs(right) + constant
     bound = shares.sum() + rest.sum() - multipliers @ right + constant - rounding * sizes
     return max(float(bound) * (1.0 - ROUNDING), 0.0)

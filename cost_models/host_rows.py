@@ -29,6 +29,7 @@ from functools import lru_cache
 import numpy as np
 
 from shard_gym.cost_models.host_policy import FloatArray, HostPolicy
+from shard_gym.cost_models.linear import HostReads
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -50,6 +51,8 @@ UPDATE_TIMES = 1  # the time to update a byte, in multiples of that to read it; 
 NUM_MAXIMA = 2
 NUM_HOST_LOADS = NUM_MAXIMA + len(THRESHOLDS)
 
+ROUNDING = 1e-12  # share by which the HBM is more, so that sums of tables that fill it to the last byte fit
+
 _KEPT = 2**15  # tables whose curves are kept, about 11 MB
 
 
@@ -67,7 +70,7 @@ def host_loads(tables: Tables, topology: Topology, dense: bool = False) -> Float
     per_row = STATE_BYTES * workload.state.per_row * tables.num_embeddings[:, None] * THRESHOLDS
     rows = tables.num_embeddings[:, None] * THRESHOLDS if dense else rows_by_threshold(tables)
     loads = np.empty((len(tables), NUM_HOST_LOADS))
-    loads[:, HBM_MS] = host.hbm_bytes * read_ms
+    loads[:, HBM_MS] = host.hbm_bytes * read_ms * (1.0 + ROUNDING)
     loads[:, UPDATE_TIMES] = (weight + states) / weight * host.read_gb_per_s / host.update_gb_per_s
     loads[:, NUM_MAXIMA:] = (in_hbm[:, None] * rows + per_row) * read_ms
     return loads
@@ -77,6 +80,14 @@ def host_read_ms(loads: FloatArray) -> FloatArray:
     """(...) ms that a batch reads from the host, from the (..., 2 + G) loads of a device."""
     above = loads[..., NUM_MAXIMA:] - THRESHOLDS * loads[..., HBM_MS, None]
     return np.asarray(np.maximum(above.max(axis=-1), 0.0))
+
+
+def host_reads_of(loads: FloatArray) -> HostReads | None:
+    """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory."""
+    if not loads.shape[1]:
+        return None
+    hbm, updates = loads[0, [HBM_MS, UPDATE_TIMES]]
+    return HostReads(loads[:, NUM_MAXIMA:].T, THRESHOLDS * hbm, np.array([1.0, updates]))
 
 
 def plain_host_read_ms(loads: list[float]) -> float:

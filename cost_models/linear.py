@@ -4,10 +4,11 @@ A phase of compute lasts, on a device whose widest table has lane level l,
 
     fixed + max over pieces p of the sum over its tables of ms[l, p]
 
-and an all-to-all lasts as long as the busiest entry of the slowest link. So with the levels of the devices given, the
-cost of a placement is a sum of maxima of linear functions of it; only a link below its knee is concave, the minimum of
-two lines. This is another form of the cost model, not an approximation: `links_of` says why, and so
-does `AnalyticalCostModel.linear_costs_of`.
+and, where rows may be in host memory, so many times the read time of `HostReads` besides. An all-to-all lasts as long
+as the busiest entry of the slowest link. So with the levels of the devices given, the cost of a placement is a sum of
+maxima of linear functions of it; only a link below its knee is concave, the minimum of two lines. This is another form
+of the cost model, not an approximation: `links_of` says why, and so do `AnalyticalCostModel.linear_costs_of` and
+`host_rows.py`.
 """
 
 from __future__ import annotations
@@ -99,6 +100,19 @@ def links_of(cluster: Cluster) -> tuple[Link, ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class HostReads:
+    """What rows in host memory add to both phases of a device, by G thresholds (`host_rows.py`)."""
+
+    ms: FloatArray  # (G, T), what a table adds at each threshold
+    hbm_ms: FloatArray  # (G,), what the HBM of a device takes off
+    times: FloatArray  # (2,), how often the read time counts in forward and backward
+
+    def read_ms(self, ms: FloatArray) -> FloatArray:
+        """(...) ms that devices read from their hosts, from the (..., G) sums over their tables."""
+        return np.asarray(np.maximum((ms - self.hbm_ms).max(axis=-1), 0.0))
+
+
+@dataclass(frozen=True, eq=False)
 class LinearCosts:
     """The costs of the placements of T tables on D devices; L lane levels, P pieces of each compute phase."""
 
@@ -109,14 +123,17 @@ class LinearCosts:
     outputs: FloatArray  # (T,) float64, bytes of the pooled outputs of each table, above 0
     links: tuple[Link, ...]  # the links of the all-to-all; none for one device
     latency_ms: float  # fixed ms of one all-to-all
+    host: HostReads | None = None  # None if all rows are in HBM
 
     def cost_ms(self, placement: Placement) -> float:
         """Ms of a (T,) placement: what the cost model says, but for rounding; for tests."""
         compute = np.zeros(2)
         for device in np.unique(placement):
             here = placement == device
-            pieces = self.ms[:, self.levels[here].max()][..., here].sum(axis=-1)
-            compute = np.maximum(compute, pieces.max(axis=-1))
+            phases = self.ms[:, self.levels[here].max()][..., here].sum(axis=-1).max(axis=-1)
+            if self.host is not None:
+                phases += self.host.times * self.host.read_ms(self.host.ms[:, here].sum(axis=-1))
+            compute = np.maximum(compute, phases)
         busy = [link.ms((link.shares[:, placement] @ self.outputs).max()) for link in self.links]
         return float((compute + self.fixed_ms).sum() + 2.0 * (max(busy, default=0.0) + self.latency_ms))
 

@@ -8,6 +8,7 @@ plan gives a solution that costs no more than the plan:
 - A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear_costs_of`). So
   its maximum over the devices is at least the mean of any group of levels. Blocks on all devices and replicas are on
   those of each level, and none is on a device of a lower level than theirs.
+- With host memory, the mean device of a group reads from its host for at least that of its mean loads (host_bounds.py).
 - A device that has a shard takes at least what that shard alone takes, and of a table in several forms at least the
   mean of these.
 - An exchange takes at least what the bytes of all its collectives together take on one link, of the mean device of a
@@ -21,7 +22,8 @@ As in `bounds.py`, the solver only proposes multipliers, and the bound is the La
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +38,9 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.bounds import lagrangian_ms, linprog
+from shard_gym.cost_models.bounds import ROUNDING, lagrangian_ms, linprog
+from shard_gym.cost_models.host_bounds import HostCuts
+from shard_gym.cost_models.host_rows import host_read_ms
 from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.linear import Line, links_of
 from shard_gym.errors import InvalidOptionError
@@ -75,6 +79,10 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
     return next(best_first(relaxation, programs))[0]
 
 
+OTHERS = 4  # variables behind the shares, those of `_Rows.add` without the read times
+_Group = tuple[tuple[int, ...], FloatArray]
+
+
 class _Case(NamedTuple):
     """Plans whose busiest device sends or receives, in the forward, so many bytes on the main link."""
 
@@ -91,7 +99,7 @@ class _Relaxation:
         kinds, which, parts, loads, memory = (
             np.concatenate(each) for each in zip(*_forms(tables, topology, model), strict=True)
         )
-        costs = model.linear_costs_of(loads[:, OWN_LOADS])
+        costs = model.linear_costs_of(loads[:, [*OWN_LOADS, *range(model.num_loads, loads.shape[1])]])
         everywhere = np.isin(kinds, (ROW_WISE, DATA_PARALLEL))
         # A form on all devices has one variable, at its own level; others have one for each level that is as wide.
         levels = np.arange(len(costs.lane_shares))[:, None]
@@ -104,13 +112,16 @@ class _Relaxation:
         ].T
         self._memory, self._caps = memory[form], topology.memory_cap_bytes.astype(np.float64)
         self._ms = costs.ms[..., form]  # (2, L, P, V) of a part
+        self._host = None if costs.host is None else replace(costs.host, ms=costs.host.ms[:, form])
+        alone = np.zeros(len(form)) if self._host is None else self._host.read_ms(self._host.ms.T)
+        self._read_alone = (np.ones(2) if self._host is None else self._host.times) * alone[:, None]  # (V, 2)
         self._cluster, self._devices = topology.cluster(), topology.num_devices
         self._links = links_of(self._cluster)
         # Only tables that may take longer alone than the mean device takes anyhow can decide.
         own = self._ms[:, self._level, :, np.arange(len(form))]  # (V, 2, P)
         least, longest = np.full((len(tables), *own.shape[1:]), np.inf), np.zeros((len(tables), 2))
         np.minimum.at(least, self._table, own * self._parts[:, None, None])
-        np.maximum.at(longest, self._table, own.max(axis=2))
+        np.maximum.at(longest, self._table, own.max(axis=2) + self._read_alone)
         self._may_decide = longest > least.sum(axis=0).max(axis=1) / self._devices  # (T, 2)
         self._fixed_ms = float(costs.fixed_ms.sum())
         self._latency_ms = float(self._cluster.latency_ms) if self._devices > 1 else 0.0
@@ -118,7 +129,13 @@ class _Relaxation:
         np.maximum.at(most, which, loads * parts[:, None])
         worst = most.sum(axis=0)
         worst[model.maxima] = loads[:, model.maxima].max(axis=0)
-        self._high = np.full(4, float(model.costs(np.tile(worst, (self._devices, 1)), self._cluster)[1]))
+        self._high = float(model.costs(np.tile(worst, (self._devices, 1)), self._cluster)[1])
+        self._cuts, self._most_read = None, 0.0
+        if self._host is not None:
+            self._most_read = float(host_read_ms(worst[model.num_loads :])) * (1.0 + ROUNDING)
+            even = np.full((len(tables), len(self._host.hbm_ms)), np.inf)
+            np.minimum.at(even, self._table, (self._host.ms * self._parts).T)
+            self._cuts = HostCuts(self._host, even.sum(axis=0) / self._devices)
 
     def cases(self) -> Iterator[_Case]:
         """The lines of the main link, the network card if there is one, and no exchange in the forward at all."""
@@ -137,46 +154,58 @@ class _Relaxation:
 
     def bound_ms(self, counts: Counts, case: _Case) -> float:
         """A lower bound in ms on the plans of `case` with these numbers of devices of each lane level."""
-        self.solved += 1
         from scipy.sparse import csr_array
 
         lower = np.array([0, *np.cumsum(counts.low)])[self._level]  # devices of lower levels, at least
         usable = np.where(self._everywhere, lower == 0, np.array(counts.high)[self._level] > 0)
         usable &= case.exchanges | self._replica
-        rows = _Rows()
-        self._add_compute(rows, counts)
-        self._add_exchanges(rows, counts, case)
-        matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
-        objective = np.concatenate([np.zeros(len(usable)), np.ones(4)])
-        low, high = np.zeros(len(objective)), np.concatenate([usable.astype(float), self._high])
+        groups = list(self._groups(counts))
+        reads = 0 if self._host is None else len(groups)
+        objective = np.concatenate([np.zeros(len(usable)), np.ones(OTHERS), np.zeros(reads)])
+        low = np.zeros(len(objective))
+        high = np.concatenate([usable.astype(float), np.full(OTHERS, self._high), np.full(reads, self._most_read)])
         shares = np.arange(len(usable))
         whole = csr_array((np.ones(len(shares)), (self._table, shares)), (self._table.max() + 1, len(objective)))
-        ends = np.stack([low, high], axis=1)
-        result = linprog()(objective, matrix, limits, whole, np.ones(whole.shape[0]), ends, "highs")
-        if result.status == 2 and "infeasible" in result.message:
-            return float("inf")
         constant = self._fixed_ms + self._latency_ms * (2.0 if case.exchanges else 1.0)
-        return lagrangian_ms(result, objective, (matrix, limits), self._table, (low, high), constant)
+        while True:
+            self.solved += 1
+            rows = _Rows(reads)
+            self._add_compute(rows, counts, groups)
+            self._add_exchanges(rows, groups, case)
+            matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
+            ends = np.stack([low, high], axis=1)
+            result = linprog()(objective, matrix, limits, whole, np.ones(whole.shape[0]), ends, "highs")
+            if result.status == 2 and "infeasible" in result.message:
+                return float("inf")
+            spreads = np.stack([spread for _, spread in groups])
+            if self._cuts is None or result.x is None or not self._cuts.add(spreads, result.x):
+                return lagrangian_ms(result, objective, (matrix, limits), self._table, (low, high), constant)
 
-    def _add_compute(self, rows: _Rows, counts: Counts) -> None:
+    def _add_compute(self, rows: _Rows, counts: Counts, groups: list[_Group]) -> None:
         """The memory, and forward and backward of groups of devices and of a device with one part alone."""
         every = np.arange(len(self._level))
-        for group, share in self._groups(counts):
+        for number, (group, share) in enumerate(groups):
             level = np.where(self._everywhere, np.maximum(self._level, group[0]), self._level)
             ms = self._ms[:, level, :, every] * share[:, None, None]  # (V, 2, P)
             for piece in range(ms.shape[2]):
-                rows.add(ms[:, 0, piece], forward=-1.0)
-                rows.add(ms[:, 1, piece], backward=-1.0)
+                rows.add(ms[:, 0, piece], forward=-1.0, reads=self._reads(number, 0))
+                rows.add(ms[:, 1, piece], backward=-1.0, reads=self._reads(number, 1))
+            for read_ms, hbm_ms in () if self._cuts is None else self._cuts.rows(share):
+                rows.add(read_ms, hbm_ms, reads={number: -1.0})
             rows.add(self._memory * share / self._caps.max(), 1.0)
         rows.add(self._memory * self._parts / self._caps.sum(), 1.0)
         widest = max((level for level, low in enumerate(counts.low) if low), default=0)
         level = np.where(self._everywhere, np.maximum(self._level, widest), self._level)
-        alone = self._ms[:, level, :, every].max(axis=2)  # (V, 2)
+        alone = self._ms[:, level, :, every].max(axis=2) + self._read_alone  # (V, 2)
         for table, phase in zip(*np.nonzero(self._may_decide), strict=True):
             own = np.where(self._table == table, alone[:, phase], 0.0)
-            rows.add(own, **{("forward", "backward")[phase]: -1.0})
+            rows.add(own, forward=phase - 1.0, backward=-1.0 * phase)
 
-    def _add_exchanges(self, rows: _Rows, counts: Counts, case: _Case) -> None:
+    def _reads(self, group: int, phase: int) -> dict[int, float]:
+        """How often the read time of a group counts in a phase."""
+        return {} if self._host is None else {group: float(self._host.times[phase])}
+
+    def _add_exchanges(self, rows: _Rows, groups: list[_Group], case: _Case) -> None:
         if not self._links:
             return
         cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
@@ -188,7 +217,7 @@ class _Relaxation:
             if 0.0 < case.most_bytes < np.inf:
                 rows.add(main_bytes / case.most_bytes, 1.0)
 
-        for _, share in self._groups(counts):
+        for _, share in groups:
             sent, summed = (self._outputs + self._partial) * share, self._host_partial * share / hosts.max()
             near = (sent / devices + summed) * (peers / inside)
             if not cluster.crosses_hosts:
@@ -210,7 +239,7 @@ class _Relaxation:
                 send(received)
                 rows.add(received * case.line.slope + reduced, back=-1.0)
 
-    def _groups(self, counts: Counts) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
+    def _groups(self, counts: Counts) -> Iterator[_Group]:
         """Groups of levels, and how many parts of each form, (V,), their mean device has at least."""
         for group in counts.groups():
             most, least = counts.most(group), counts.least(group)
@@ -219,9 +248,10 @@ class _Relaxation:
 
 
 class _Rows:
-    """Rows of a linear program."""
+    """Rows of a linear program, with the read times of so many groups."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: int) -> None:
+        self._reads = reads
         self.values: list[FloatArray] = []
         self.limits: list[float] = []
 
@@ -234,12 +264,17 @@ class _Rows:
         backward: float = 0.0,
         exchange: float = 0.0,
         back: float = 0.0,
+        reads: Mapping[int, float] | None = None,
     ) -> None:
-        """Let the (V,) shares and the last four variables, times these numbers, be at most the limit.
+        """Let the (V,) shares and the other variables, times these numbers, be at most the limit.
 
-        Those are the ms of forward and backward without fixed costs, and of the exchange in each without a latency.
+        Those are the ms of forward and backward without fixed costs, of the exchange in each without a latency, and
+        those that the mean device of each group reads from its host.
         """
-        self.values.append(np.concatenate([shares, [forward, backward, exchange, back]]))
+        of_groups = np.zeros(self._reads)
+        for group, factor in (reads or {}).items():
+            of_groups[group] = factor
+        self.values.append(np.concatenate([shares, [forward, backward, exchange, back], of_groups]))
         self.limits.append(limit)
 
 

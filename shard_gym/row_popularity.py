@@ -136,8 +136,8 @@ class RowSteps:
             raise InvalidTablesError(
                 f"The steps of popularity have rows of shape {self.rows.shape} but shares of {self.shares.shape}."
             )
-        each = self._of_a_row()
-        wrong = (np.diff(each, axis=1) > 1e-9 * each[:, :-1] + 1e-18).any(axis=1)
+        each, least = np.where(self.rows > 0, self._of_a_row(), 0.0), np.minimum.accumulate(self._of_a_row(), axis=1)
+        wrong = (each[:, 1:] > least[:, :-1] * (1 + 1e-9) + 1e-18).any(axis=1)
         wrong |= ((self.rows == 0) & (self.shares > 0)).any(axis=1) | (np.abs(self.shares.sum(axis=1) - 1.0) > 1e-6)
         if wrong.any():
             raise InvalidTablesError(
@@ -168,9 +168,8 @@ class RowSteps:
         return len(self.rows)
 
     def _of_a_row(self) -> Floats:
-        """(T, J) share of the lookups that one row of a step gets; of a step without rows that of the one before."""
-        each = np.divide(self.shares, self.rows, out=np.full_like(self.rows, np.inf), where=self.rows > 0)
-        return np.minimum.accumulate(each, axis=1)
+        """(T, J) share of the lookups that one row of a step gets; infinity for a step without rows."""
+        return np.divide(self.shares, self.rows, out=np.full_like(self.rows, np.inf), where=self.rows > 0)
 
     def select(self, indices: NDArray[np.integer[Any]]) -> RowSteps:
         """Those of the tables at `indices`."""
@@ -182,8 +181,9 @@ class RowSteps:
 
     def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
         """(T, J) the share of the lookups that one row gets, falling, and (T, J) how many rows get as much."""
-        each = self._of_a_row()
-        return np.where(np.isfinite(each), each, 0.0), self.rows
+        most = np.where(self.rows > 0, self._of_a_row(), 0.0).max(axis=1, keepdims=True, initial=0.0)
+        # A step without rows has the share of the one before, or else the largest.
+        return np.minimum.accumulate(np.minimum(self._of_a_row(), most), axis=1), self.rows
 
 
 def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tuple[Floats, Floats]:

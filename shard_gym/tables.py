@@ -14,7 +14,7 @@ from shard_gym.checks import as_array, as_floats, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
-from shard_gym.row_popularity import Popularity, RowPopularity, assumed_popularity, reuse_statistics
+from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
 
@@ -164,6 +164,12 @@ class Tables:
                 f"or its {lookups[i]:g} lookups per batch"
             ),
         )
+        if isinstance(self.popularity, RowSteps):
+            known = self.popularity.rows.sum(axis=1)  # of a block of rows, less than one below
+            self._refuse(
+                (known > self.num_embeddings * (1 + 1e-9)) | (known < self.num_embeddings - 0.9999),
+                lambda i: f"has {self.num_embeddings[i]} rows, but its popularity has {known[i]:g}",
+            )
         for name in ("reuse_histogram", "access_histogram"):
             total = getattr(self, name).sum(axis=1)
             wanted = (lookups > 0).astype(np.float64)

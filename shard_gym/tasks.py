@@ -334,6 +334,7 @@ class TaskSampler:
                     "hbm_share of a TaskSampler must be (smallest, largest) shares above 0, such as (0.05, 0.5), "
                     f"not {short_repr(self.hbm_share)}."
                 )
+            _hardware(self.profile).topology(1, host_memory_bytes=1)  # raises where the hardware has none
 
     def _check_range(self, field: str, most: int | None) -> None:
         given = getattr(self, field)

@@ -11,6 +11,7 @@ import itertools
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.sharding import plan as plans
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
-from shard_gym.topology import Topology
+from shard_gym.topology import HostMemory, Topology
 from shard_gym.workload import Workload
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
@@ -96,6 +97,12 @@ def _random_task(
     hardware = hardware_profile(profile)
     topology = hardware.topology(num_devices, devices_per_host=devices_per_host, memory_cap_bytes=caps)
     return Task(name, tables, topology, known)
+
+
+def _in_host(task: Task, share: float, read: float = 16.0, update: float = 20.0) -> Task:
+    """The task with HBM for a share of an even part of its tables; the memory caps stay."""
+    hbm = max(1, int(share * task.tables.memory_bytes.sum() / task.num_devices))
+    return replace(task, topology=replace(task.topology, host=HostMemory(hbm, read, update)))
 
 
 def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -> tuple[Task, NDArray[np.int64]]:
@@ -294,5 +301,6 @@ planted_task = _given(_planted_task)
 random_plan = _given(_random_plan)
 random_tables = _given(_random_tables)
 random_task = _given(_random_task)
+in_host = _given(_in_host)
 row_probabilities = _given(_row_probabilities)
 valid_placements = _given(_valid_placements)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.errors import UnknownNameError
+from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import PROFILES, HardwareProfile, fitted_links, hardware_profile
 
 GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
@@ -15,7 +16,7 @@ EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None:
-    for part in (profile.device, profile.links):
+    for part in filter(None, (profile.device, profile.links, profile.host)):
         numbers = {field.name for field in fields(part)} - {"name", "sources"}
         assert set(part.sources) == numbers
         for name, source in part.sources.items():
@@ -37,6 +38,9 @@ def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     assert 0.1 < links.inter_host_knee_extra < 5
     assert 0.1 < links.intra_host_knee_extra < 5
     assert links.inter_host_gb_per_s < links.intra_host_gb_per_s < device.dram_gb_per_s
+    assert profile.host is not None
+    assert 2**38 <= profile.host.memory_bytes <= 2**42
+    assert 5 <= profile.host.read_gb_per_s <= profile.host.update_gb_per_s <= device.dram_gb_per_s / 10
     assert 1 <= links.intra_host_latency_us <= links.inter_host_latency_us <= 1000
 
 
@@ -78,3 +82,37 @@ def test_a_profile_makes_topologies_of_its_own_or_the_given_hosts_and_caps() -> 
     assert given.devices_per_host == 1
     assert given.memory_cap_bytes.tolist() == [5, 7]
     assert profile.topology(3, memory_cap_bytes=9).memory_cap_bytes.tolist() == [9, 9, 9]
+
+
+def test_each_device_has_an_equal_part_of_its_hosts_memory() -> None:
+    """Three devices are on one host, two on the other."""
+    profile = hardware_profile("a100-dgx")
+    topology = profile.topology(5, devices_per_host=3, memory_cap_bytes=100, host_memory_bytes=600)
+    assert topology.memory_cap_bytes.tolist() == [300, 300, 300, 400, 400]
+    assert topology.host is not None
+    assert profile.host is not None
+    assert topology.host.hbm_bytes == 100
+    assert (topology.host.read_gb_per_s, topology.host.update_gb_per_s) == (16.0, 20.0)
+    assert topology.host.sources == profile.host.sources
+    full = profile.topology(8, host_memory_bytes=2**40)
+    assert full.memory_cap_bytes.tolist() == [80 * 2**30 + 2**37] * 8
+    assert profile.topology(8).host is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("cpu", {"host_memory_bytes": 10}, "'cpu' has no host memory for tables; known are .*a100-dgx"),
+        ("a100-dgx", {"host_memory_bytes": -1}, "host_memory_bytes must be an integer from 0"),
+        ("a100-dgx", {"host_memory_bytes": 2**51}, "host_memory_bytes must be an integer from 0"),
+        ("a100-dgx", {"host_memory_bytes": 1.5}, "host_memory_bytes must be an integer from 0"),
+        (
+            "a100-dgx",
+            {"host_memory_bytes": 10, "memory_cap_bytes": np.array([5, 7])},
+            r"all devices have one memory cap, that of their HBM, not \[5, 7\]",
+        ),
+    ],
+)
+def test_impossible_host_memory_is_refused(name: str, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        hardware_profile(name).topology(2, **arguments)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, RowSteps, reuse_statistics
+from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -134,3 +135,100 @@ def test_of_a_table_without_reads_all_rows_are_equal_and_tables_have_their_own_s
     assert found.rows[0, 1:].sum() == found.shares[0, 1:].sum() == 0
     assert found.rows[1].sum() == pytest.approx(4)
     assert found.select(np.array([1])).rows.tolist() == [found.rows[1].tolist()]
+
+
+# Popularity for rows in host memory
+
+
+def test_the_steps_of_a_law_are_its_shares_of_single_rows(row_probabilities: Any) -> None:
+    share, rows = RowPopularity(np.array([20.0, 0.0]), np.array([1.1, 0.0])).steps(np.array([400.0, 90.0]))
+    for table, (size, q, s) in enumerate([(400, 20.0, 1.1), (90, 0.0, 0.0)]):
+        assert share[table, rows[table] > 0] == pytest.approx(row_probabilities(size, q, s))
+    assert (rows.sum(axis=1) == [400, 90]).all()
+
+
+def test_a_block_of_a_law_has_every_nth_row(row_probabilities: Any) -> None:
+    whole, law = row_probabilities(4_000, 100.0, 1.2), RowPopularity(np.array([100.0]), np.array([1.2]))
+    share, rows = law.of_blocks(4).steps(np.array([1_000.0]))
+    assert np.repeat(share[0, :512], 1) == pytest.approx(4 * whole[3::4][:512], rel=0.02)
+    assert (share * rows).sum() == pytest.approx(1.0)
+    assert np.array_equal(law.select(np.array([0, 0])).q, [100.0, 100.0])
+
+
+def test_steps_say_what_each_row_gets() -> None:
+    steps = RowSteps(np.array([[1, 4, 5], [0, 0, 10]]), np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]))
+    share, rows = steps.steps(np.array([10.0, 10.0]))
+    assert share[0] == pytest.approx([0.5, 0.125, 0.0])
+    assert share[1, 2] == pytest.approx(0.1)
+    assert (np.diff(share, axis=1) <= 0).all()  # falling, also where the first steps have no rows
+    assert (share * rows).sum(axis=1) == pytest.approx([1.0, 1.0])
+    assert rows.sum(axis=1).tolist() == [10.0, 10.0]
+    half = steps.of_blocks(2)
+    assert half.rows.sum(axis=1).tolist() == [5.0, 5.0]
+    assert half.steps(np.array([5.0, 5.0]))[0] == pytest.approx(2 * share)
+    assert len(half.select(np.array([1, 1, 0]))) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "shares", "says"),
+    [
+        ([[5, 5]], [[0.5, 0.6]], "table 0 are none: shares must sum to 1"),
+        ([[5, 5]], [[0.4, 0.6]], "table 0 are none.*no more lookups than one of the step before"),
+        ([[5, 5], [5, 0]], [[0.6, 0.4], [0.6, 0.4]], "table 1 are none.*0 where a step has no rows"),
+        ([[5, 5]], [[1.0]], r"rows of shape \(1, 2\) but shares of \(1, 1\)"),
+        ([5, 5], [0.5, 0.5], "rows of steps of popularity must be .*J for each table"),
+        ([[5, -5]], [[0.5, 0.5]], "rows of steps of popularity must be numbers of at least 0"),
+        ([[5, 5]], [[np.nan, 0.5]], "shares of steps of popularity must be numbers of at least 0"),
+        ([["a", 5]], [[0.5, 0.5]], "rows of steps of popularity must be numbers"),
+        ([[5, 5], [5]], [[0.5, 0.5]], "rows of steps of popularity must be numbers"),
+    ],
+)
+def test_impossible_steps_are_refused(rows: Any, shares: Any, says: str) -> None:
+    with pytest.raises(InvalidTablesError, match=says):
+        RowSteps(rows, shares)
+
+
+def test_tables_are_refused_with_a_popularity_of_others() -> None:
+    tables = Tables.from_zipf([10, 20], 4, 1.0, 1.0, Workload(64))
+    for popularity, says in (
+        (RowPopularity.zipf([1.0]), "There are 2 tables, but row popularities of 1"),
+        ("zipf", "popularity must be a RowPopularity or RowSteps.*not 'zipf'"),
+        (RowSteps([[10], [19]], [[1.0], [1.0]]), "Table 1 .*has 20 rows, but its popularity has 19"),
+        (RowSteps([[11], [20]], [[1.0], [1.0]]), "Table 0 .*has 10 rows, but its popularity has 11"),
+    ):
+        with pytest.raises(InvalidTablesError, match=says):
+            replace(tables, popularity=popularity)
+    known = replace(tables, popularity=RowSteps([[3, 7], [20, 0]], [[0.9, 0.1], [1.0, 0.0]]))
+    assert known.select([1]).row_popularity.rows.tolist() == [[20.0, 0.0]]
+    assert replace(known, num_embeddings=[10, 20]).popularity is known.popularity
+
+
+def test_an_assumed_law_has_the_distinct_rows_of_a_batch_and_those_read_once() -> None:
+    rng = np.random.default_rng(2)
+    rows = np.floor(10 ** rng.uniform(2, 7, 30))
+    lookups, q, s = rows * 10 ** rng.uniform(-2, 1, 30), rng.choice([0.0, 30.0], 30), rng.uniform(0, 1.8, 30)
+    exact = reuse_statistics(rows, lookups, q, s)
+    once = exact.distinct_rows * exact.reuse_histogram[:, 0]
+    law = assumed_popularity(rows, lookups, exact.distinct_rows, once)
+    found = reuse_statistics(rows, lookups, law.q, law.s)
+    errors = found.distinct_rows / exact.distinct_rows - 1.0
+    assert np.abs(errors).mean() < 0.015
+    assert np.abs(errors).max() < 0.1  # of laws so steep that few rows get all lookups
+    of_once = (found.distinct_rows * found.reuse_histogram[:, 0] - once) / exact.distinct_rows
+    assert np.abs(of_once).max() < 0.1
+
+
+def test_what_no_law_has_is_taken_as_uniform_and_no_lookups_as_well() -> None:
+    given = np.array([1000]), np.array([100.0]), np.array([100.0]), np.array([100.0])  # each lookup reads another row
+    assert assumed_popularity(*given).s == pytest.approx(0.0, abs=1e-3)
+    nothing = assumed_popularity(np.array([1000]), *np.zeros((3, 1)))
+    assert (nothing.q.tolist(), nothing.s.tolist()) == ([0.0], [0.0])
+
+
+def test_tables_with_a_law_know_it_and_others_assume_one() -> None:
+    tables = Tables.from_zipf([50_000, 3_000], 16, [20.0, 3.0], [1.1, 0.4], Workload(4096))
+    assert tables.row_popularity is tables.popularity
+    assumed = replace(tables, popularity=None).row_popularity
+    assert isinstance(assumed, RowPopularity)
+    exact = reuse_statistics(tables.num_embeddings, tables.lookups_per_batch, assumed.q, assumed.s)
+    assert exact.distinct_rows == pytest.approx(tables.distinct_rows, rel=0.02)

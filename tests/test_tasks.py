@@ -236,6 +236,21 @@ def test_samples_repeat_with_their_generator_and_differ_otherwise(pool: Tables) 
     assert one.names == other.names
 
 
+@given(seed=SEEDS)
+def test_a_sampler_draws_hbm_and_as_much_host_memory_as_the_tables_need(pool: Tables, seed: int) -> None:
+    sampler = TaskSampler(pool, (5, 30), (2, 6), memory_slack=1.3, hbm_share=(0.1, 0.4))
+    task = sampler.sample(np.random.default_rng(seed))
+    assert sampler.host_memory
+    assert not TaskSampler(pool, (5, 30), (2, 6)).host_memory
+    assert task.topology.host is not None
+    assert task.known_placement is not None
+    even, hbm = task.tables.memory_bytes.sum() / task.num_devices, task.topology.host.hbm_bytes
+    assert 0.1 * even - 1 <= hbm <= 0.4 * even + MIB
+    assert hbm % MIB == 0
+    known = memory_used(task.known_placement, task.tables, task.num_devices).max()
+    assert max(1.3 * known - 1, hbm) <= task.topology.memory_cap_bytes.max() <= max(1.3 * known + MIB, hbm)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -251,6 +266,10 @@ def test_samples_repeat_with_their_generator_and_differ_otherwise(pool: Tables) 
         ({"profile": None}, InvalidOptionError, "profile must be a HardwareProfile or the name of one.*not None"),
         ({"embedding_dims": (6,)}, InvalidTaskError, r"embedding_dims .*multiples of 4.*not \(6,\)"),
         ({"embedding_dims": [[4], [4, 8]]}, InvalidTaskError, "not \\[\\[4"),
+        ({"hbm_share": 0.5}, InvalidTaskError, r"hbm_share .*such as \(0.05, 0.5\), not 0.5"),
+        ({"hbm_share": (0.5, 0.05)}, InvalidTaskError, r"\(smallest, largest\) shares above 0.*not \(0.5, 0.05\)"),
+        ({"hbm_share": (0.0, 0.5)}, InvalidTaskError, "hbm_share of a TaskSampler must be"),
+        ({"hbm_share": (0.1, 0.2), "profile": "cpu"}, InvalidOptionError, "'cpu' has no host memory for tables"),
     ],
 )
 def test_a_sampler_that_makes_no_sense_is_refused(

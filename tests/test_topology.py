@@ -8,10 +8,11 @@ import pytest
 
 from shard_gym.errors import InvalidTopologyError
 from shard_gym.hardware import hardware_profile
-from shard_gym.topology import MAX_DEVICES, Topology
+from shard_gym.topology import MAX_DEVICES, HostMemory, Topology
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links
+HOST = HostMemory(hbm_bytes=10**9, read_gb_per_s=16.0, update_gb_per_s=20.0)
 BAD_NUMBERS = [0, -1, float("nan"), None, True, np.array([1.0])]
 
 
@@ -21,9 +22,11 @@ def numbers_of(spec: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
-@pytest.mark.parametrize(("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS) for name in numbers_of(spec)])
+@pytest.mark.parametrize(
+    ("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS, HOST) for name in numbers_of(spec)]
+)
 def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
-    if "knee" in name and bad == 0 and bad is not False:
+    if ("knee" in name or name == "dense_ms") and bad == 0 and bad is not False:
         assert getattr(replace(spec, **{name: bad}), name) == 0
         return
     with pytest.raises(
@@ -47,7 +50,7 @@ def test_a_name_of_a_device_is_one_line(bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", ["web", {"num_sms": 5}, {5: "web"}], ids=repr)
 def test_sources_are_texts_by_name(bad: Any) -> None:
-    for spec in (DEVICE, LINKS):
+    for spec in (DEVICE, LINKS, HOST):
         with pytest.raises(InvalidTopologyError, match=r"sources of .* must map names of its numbers to texts"):
             replace(spec, sources=bad)
 
@@ -64,6 +67,7 @@ def test_counts_must_be_whole_and_positive(name: str, bad: Any) -> None:
     [
         ({"device": "A100"}, "device of a Topology must be a DeviceSpec, not 'A100'.*hardware_profile"),
         ({"links": None}, "links of a Topology must be a LinkSpec, not None"),
+        ({"host": 5}, "host of a Topology must be a HostMemory, not 5"),
         ({"num_devices": np.int64(-1)}, r"num_devices must be .*, not -1\.$"),  # a plain number
         ({"memory_cap_bytes": np.array([1, 2, 3])}, r"one for each of the 4 devices, not an array of shape \(3,\)"),
         ({"memory_cap_bytes": np.ones((4, 1), int)}, r"not an array of shape \(4, 1\)"),
@@ -107,3 +111,17 @@ def test_a_cluster_says_who_shares_a_host() -> None:
 def test_padding_below_the_number_of_devices_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="4 devices do not fit into max_devices=3"):
         Topology(DEVICE, LINKS, 4).cluster(3)
+
+
+def test_the_hbm_of_a_host_memory_is_a_whole_number_of_bytes() -> None:
+    with pytest.raises(InvalidTopologyError, match=r"hbm_bytes of HostMemory must be an integer, not 1\.5"):
+        replace(HOST, hbm_bytes=1.5)
+    assert type(replace(HOST, hbm_bytes=np.int64(7)).hbm_bytes) is int
+
+
+def test_a_card_says_how_much_of_the_memory_is_hbm() -> None:
+    topology = Topology(DEVICE, LINKS, 2, memory_cap_bytes=3 * 2**30)
+    assert "of it in HBM" not in topology._repr_html_()
+    card = replace(topology, host=replace(HOST, hbm_bytes=2**30))._repr_html_()
+    assert "of it in HBM" in card
+    assert "1.00 GiB" in card

@@ -62,6 +62,23 @@ def test_the_placement_is_the_best_and_the_bound_is_below_it(
     assert model.estimate(solution.placement, task.tables, task.topology).total_ms == solution.cost_ms
 
 
+@pytest.mark.parametrize(
+    ("tables", "devices", "share", "arguments"),
+    [(7, 3, 0.05, {}), (7, 3, 0.3, {"slack": 1.05}), (6, 3, 0.02, {"devices_per_host": 2}), (4, 1, 0.1, {})],
+)
+def test_with_host_memory_the_placement_is_the_best_too(
+    random_task: Any, in_host: Any, valid_placements: Any, tables: int, devices: int, share: float, arguments: Any
+) -> None:
+    task = in_host(random_task(np.random.default_rng(tables), tables, devices, **arguments), share)
+    best = optimum(task, valid_placements(task), MODELS[0])
+    solution = ExactAgent(MODELS[0], gap=1e-5, max_queries=1).solve(task)
+    assert solution.proven
+    assert best * (1 - 1e-12) <= solution.cost_ms <= best * (1 + 1e-5)
+    assert best * (1 - 1e-5 - 1e-9) <= solution.lower_bound_ms <= best * (1 + 1e-12)
+    without = optimum(replace(task, topology=replace(task.topology, host=None)), valid_placements(task), MODELS[0])
+    assert best > 1.02 * without
+
+
 def test_an_interrupted_search_has_a_bound_and_no_proof(random_task: Any, valid_placements: Any) -> None:
     model = AnalyticalCostModel()
     task = random_task(np.random.default_rng(2), 8, 3)

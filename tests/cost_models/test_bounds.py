@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.cost_models import bounds
 from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.base import AdditiveCostModel
@@ -35,24 +36,28 @@ def cheapest(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> fl
     return float(model.costs(placed, cluster)[1].min())
 
 
-def tiny(random_task: Any, seed: int) -> Task:
-    """Up to six tables on up to three devices, on one or two hosts, with or without memory caps that matter."""
+def tiny(random_task: Any, seed: int, in_host: Any = None) -> Task:
+    """Up to six tables on up to three devices, on one or two hosts, with or without memory caps that matter.
+
+    With `in_host`, the HBM has room for 1 to 60% of the tables.
+    """
     rng = np.random.default_rng(seed)
     tables, devices = int(rng.integers(1, 7)), int(rng.integers(1, 4))
     slack = 1.2 if seed % 3 == 0 else None
     per_host = 2 if seed % 5 == 0 else 8
     profile = sorted(PROFILES)[seed % len(PROFILES)]
     task: Task = random_task(rng, tables, devices, slack=slack, profile=profile, devices_per_host=per_host)
-    return task
+    return task if in_host is None else in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(0.6))))
 
 
+@pytest.mark.parametrize("host_memory", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_the_bound_is_between_the_simple_one_and_the_optimum_of_200_tasks(
-    random_task: Any, valid_placements: Any, model: AnalyticalCostModel
+def test_the_bound_is_between_the_simple_one_and_the_optimum_of_400_tasks(
+    random_task: Any, in_host: Any, valid_placements: Any, model: AnalyticalCostModel, host_memory: bool
 ) -> None:
     gaps = []
     for seed in range(100):
-        task = tiny(random_task, seed)
+        task = tiny(random_task, seed, in_host if host_memory else None)
         optimum = cheapest(task, valid_placements(task), model)
         simple = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
         bound = lower_bound_ms(task.tables, task.topology, model)
@@ -79,6 +84,26 @@ def test_it_is_tight_where_equal_groups_of_tables_fit_the_devices(
     assert lower_bound_ms(task.tables, task.topology, model) == pytest.approx(optimum, rel=1e-9)
 
 
+def test_it_is_tight_where_equal_groups_of_tables_read_from_their_hosts(planted_task: Any, in_host: Any) -> None:
+    task, best = planted_task(np.random.default_rng(1), 5, 4)
+    task = in_host(task, 0.2)
+    estimate = MODELS[0].estimate(best, task.tables, task.topology)
+    without = MODELS[0].estimate(best, task.tables, replace(task.topology, host=None))
+    assert estimate.total_ms > 1.1 * without.total_ms
+    assert lower_bound_ms(task.tables, task.topology, MODELS[0]) == pytest.approx(estimate.total_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_close_to_what_local_search_finds_with_host_memory(random_task: Any, in_host: Any, seed: int) -> None:
+    task = in_host(random_task(np.random.default_rng(seed), 40, 4), (0.02, 0.05, 0.2)[seed])
+    found = LocalSearchAgent(MODELS[0], max_queries=5000).place(task)
+    cost = MODELS[0].estimate(found, task.tables, task.topology).total_ms
+    simple = MODELS[0].cost_bounds(MODELS[0].table_loads(task.tables, task.topology), task.topology)[0]
+    bound = lower_bound_ms(task.tables, task.topology, MODELS[0])
+    assert simple < 0.97 * bound
+    assert 0.85 * cost < bound <= cost
+
+
 def test_a_limit_on_programs_loosens_the_bound_only(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, task = AnalyticalCostModel(), random_task(np.random.default_rng(4), 60, 4)
     exact = lower_bound_ms(task.tables, task.topology, model)
@@ -90,9 +115,14 @@ def test_a_limit_on_programs_loosens_the_bound_only(random_task: Any, monkeypatc
     assert 0 < first.bound_ms < exact
 
 
-def test_wrong_multipliers_give_a_lower_bound(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host_memory", [False, True])
+def test_wrong_multipliers_give_a_lower_bound(
+    random_task: Any, in_host: Any, host_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bound is computed from the multipliers; whatever the solver says, it stays below the right one."""
     model, task = AnalyticalCostModel(), random_task(np.random.default_rng(4), 8, 3)
+    if host_memory:
+        task = in_host(task, 0.1)
     costs = model.linear_costs(task.tables, task.topology)
     assert costs is not None
     right = [region.bound_ms for region in islice(regions(costs, *memory(task)), 1)]

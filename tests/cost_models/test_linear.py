@@ -24,21 +24,26 @@ MODELS = [AnalyticalCostModel(FITTED._replace(overlap_loss=loss)) for loss in (F
     st.integers(1, 4),
     st.integers(1, 9),
     st.sampled_from([8, 2_048, 65_536]),
+    st.booleans(),
     st.integers(0, 2**16),
 )
 def test_it_is_the_cost_model(
-    random_tables: Any,
+    random_task: Any,
+    in_host: Any,
     model: AnalyticalCostModel,
     profile: str,
     devices: int,
     per_host: int,
     count: int,
     batch: int,
+    host_memory: bool,
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    tables = random_tables(rng, count, batch_size=batch)
-    topology = PROFILES[profile].topology(devices, devices_per_host=per_host)
+    task = random_task(rng, count, devices, profile=profile, devices_per_host=per_host)
+    if host_memory:
+        task = in_host(task, rng.uniform(0.01, 1.1))
+    tables, topology = task.tables.at_batch_size(batch), task.topology
     linear = model.linear_costs(tables, topology)
     assert linear is not None
     for used in (1, devices):

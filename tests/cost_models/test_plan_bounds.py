@@ -63,14 +63,18 @@ def shardings(task: Task, table: int) -> Iterator[TableSharding]:
             yield table_row_wise(tables, table, topology, host)
 
 
-@pytest.mark.parametrize("per_host", [1, 2, 4])
-def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(random_task: Any, per_host: int) -> None:
+@pytest.mark.parametrize(("per_host", "host_memory"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
+def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(
+    random_task: Any, in_host: Any, per_host: int, host_memory: bool
+) -> None:
     """Two tables on two or three devices: on one host, on hosts of one size, or on hosts of two and one."""
     ratios = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
         slack = 1.2 if seed % 2 else None
         task = random_task(rng, 2, 2 + seed % 2, slack=slack, dims=(8, 48, 136), devices_per_host=per_host)
+        if host_memory:
+            task = in_host(task, (0.05, 0.2, 0.5)[seed // 2])
         choices = product(*(list(shardings(task, table)) for table in range(2)))
         best = min(cost_ms(ShardingPlan(choice), task) for choice in choices)
         ratios.append(plan_lower_bound_ms(task.tables, task.topology, MODEL) / best)
@@ -80,7 +84,7 @@ def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(random_task: Any, per_h
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_no_plan_costs_less(random_task: Any, random_plan: Any, seed: int) -> None:
+def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tables, devices, per_host = int(rng.integers(1, 7)), int(rng.integers(1, 8)), int(rng.integers(1, 5))
     slack, profile = rng.choice([None, 1.3, 3.0]), str(rng.choice(sorted(PROFILES)))
@@ -88,6 +92,8 @@ def test_no_plan_costs_less(random_task: Any, random_plan: Any, seed: int) -> No
     task = random_task(rng, tables, devices, slack=slack, profile=profile, dims=dims, devices_per_host=per_host)
     if slack is None and seed % 2:
         task = replace(task, tables=task.tables.with_training(optimizer="adam"))
+    if rng.random() < 0.5:
+        task = in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(1.1))))
     loss = rng.choice([FITTED.overlap_loss, 1.0])
     model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16"])), FITTED._replace(overlap_loss=float(loss)))
     bound = plan_lower_bound_ms(task.tables, task.topology, model)
@@ -108,6 +114,15 @@ def test_it_is_close_to_the_best_known_plans(name: str, number: int, share: floa
     assert share <= bound / stated_costs(suite, MODEL)[task.name] <= 1.0
 
 
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_it_is_within_a_tenth_of_what_plan_search_finds_with_host_memory(
+    random_task: Any, in_host: Any, share: float
+) -> None:
+    task = in_host(random_task(np.random.default_rng(0), 20, 4), share)
+    plan = PlanSearchAgent(MODEL, max_queries=3000).plan(task)
+    assert 0.9 * cost_ms(plan, task) < plan_lower_bound_ms(task.tables, task.topology, MODEL) <= cost_ms(plan, task)
+
+
 def test_a_limit_on_programs_loosens_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_suite("shard-4")[2]
     exact = plan_lower_bound_ms(task.tables, task.topology, MODEL)
@@ -116,14 +131,20 @@ def test_a_limit_on_programs_loosens_it_only(monkeypatch: pytest.MonkeyPatch) ->
     assert 0.9 * exact < plan_lower_bound_ms(task.tables, task.topology, MODEL) < exact
 
 
-def test_wrong_multipliers_give_a_lower_bound(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host_memory", [False, True])
+def test_wrong_multipliers_give_a_lower_bound(
+    random_task: Any, in_host: Any, host_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, rng = random_task(np.random.default_rng(4), 8, 3), np.random.default_rng(0)
+    error = 0.01
+    if host_memory:
+        task, error = in_host(task, 0.1), 0.001
     right, solve = plan_lower_bound_ms(task.tables, task.topology, MODEL), plan_bounds.linprog()
 
     def disturbed(*arguments: Any) -> Any:
         result = solve(*arguments)
         if result.status == 0:
-            result.ineqlin.marginals *= rng.uniform(0.99, 1.01, len(result.ineqlin.marginals))
+            result.ineqlin.marginals *= rng.uniform(1 - error, 1 + error, len(result.ineqlin.marginals))
         return result
 
     monkeypatch.setattr(plan_bounds, "linprog", lambda: disturbed)

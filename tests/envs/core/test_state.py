@@ -35,8 +35,8 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per
     ]
 
 
-def prepared(task: Any) -> Problem:
-    return prepare(task, MODEL, MAX_TABLES, MAX_DEVICES)
+def prepared(task: Any, host_memory: bool = False) -> Problem:
+    return prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, MODEL.num_loads_with(host_memory))
 
 
 def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -72,14 +72,17 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 33])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("hosts", ["one or several", "one"])
+@pytest.mark.parametrize("hosts", ["one or several", "one", "one or several with memory"])
 def test_many_rows_step_exactly_as_each_would_alone(
-    random_task: Any, together: Any, count: int, seed: int, hosts: str
+    random_task: Any, in_host: Any, together: Any, count: int, seed: int, hosts: str
 ) -> None:
     """The single ones on plain numbers, the many on arrays: state and observations bit by bit, after every step."""
     rng = np.random.default_rng([seed, count])
     tasks = mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)
-    problems, many = [prepared(task) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
+    memory = hosts.endswith("memory")
+    if memory:  # of all tasks but each third
+        tasks = [task if row % 3 == 2 else in_host(task, rng.uniform(0.01, 1.1)) for row, task in enumerate(tasks)]
+    problems, many = [prepared(task, memory) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
     if hosts == "one" or count > 1:
         assert many.cluster.crosses_hosts.any() == (hosts != "one")
     state, alone = initial_state(many, MODEL), [initial_state(problem, MODEL) for problem in problems]
