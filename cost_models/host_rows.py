@@ -82,8 +82,10 @@ def host_bytes(tables: Tables, dense: bool = False) -> FloatArray:
 
 def host_read_ms(loads: FloatArray) -> FloatArray:
     """(...) ms that a batch reads from the host, from the (..., 2 + G) loads of a device."""
-    above = loads[..., NUM_MAXIMA:] - THRESHOLDS * loads[..., HBM_MS, None]
-    return np.asarray(np.maximum(above.max(axis=-1), 0.0))
+    columns = loads.T.copy()  # contiguous, so that each operation runs over many devices
+    above = columns[NUM_MAXIMA:]
+    above -= np.multiply.outer(THRESHOLDS, columns[HBM_MS])
+    return np.asarray(above.max(axis=0, initial=0.0).T)
 
 
 def with_host(phases: FloatArray, loads: FloatArray) -> FloatArray:

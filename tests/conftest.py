@@ -11,6 +11,7 @@ import itertools
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.sharding import plan as plans
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
-from shard_gym.topology import Topology
+from shard_gym.topology import HostMemory, Topology
 from shard_gym.workload import Workload
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
@@ -96,6 +97,15 @@ def _random_task(
     hardware = hardware_profile(profile)
     topology = hardware.topology(num_devices, devices_per_host=devices_per_host, memory_cap_bytes=caps)
     return Task(name, tables, topology, known)
+
+
+def _tiered_task(rng: np.random.Generator, num_tables: int, num_devices: int, **options: Any) -> Task:
+    """A task as `_random_task` makes it, with HBM for 5 to 60% of an even part of the tables; the rest is host memory."""
+    task = _random_task(rng, num_tables, num_devices, **options)
+    hbm = max(int(rng.uniform(0.05, 0.6) * task.tables.memory_bytes.sum() / num_devices), 2**16)
+    return replace(
+        task, topology=replace(task.topology, host=HostMemory(hbm, read_gb_per_s=16.0, update_gb_per_s=20.0))
+    )
 
 
 def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -> tuple[Task, NDArray[np.int64]]:
@@ -294,5 +304,6 @@ planted_task = _given(_planted_task)
 random_plan = _given(_random_plan)
 random_tables = _given(_random_tables)
 random_task = _given(_random_task)
+tiered_task = _given(_tiered_task)
 row_probabilities = _given(_row_probabilities)
 valid_placements = _given(_valid_placements)

@@ -18,7 +18,7 @@ from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.sharding.variants import Variants
 from shard_gym.topology import Topology
 
-READS = np.exp2([1.0, -1.0, -3.0, -5.0, -7.0, -9.0, -12.0, -16.0])
+READS = np.exp2([0.5, -1.0, -3.0, -5.0, -7.0, -9.0, -12.0, -16.0])
 """(C,) float64, the thresholds of the curves: the reads of a row that are expected in a batch, P = 1 - exp(-reads)."""
 
 NUM_CURVE = len(READS)

@@ -72,15 +72,19 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 33])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("hosts", ["one or several", "one"])
+@pytest.mark.parametrize("hosts", ["one or several", "one", "with memory"])
 def test_many_rows_step_exactly_as_each_would_alone(
-    random_task: Any, together: Any, count: int, seed: int, hosts: str
+    random_task: Any, tiered_task: Any, together: Any, count: int, seed: int, hosts: str
 ) -> None:
     """The single ones on plain numbers, the many on arrays: state and observations bit by bit, after every step."""
     rng = np.random.default_rng([seed, count])
-    tasks = mixed_tasks(random_task, rng, count, 9 if hosts == "one" else 8)
-    problems, many = [prepared(task) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
-    if hosts == "one" or count > 1:
+    in_memory = hosts == "with memory"
+    tasks = mixed_tasks(tiered_task if in_memory else random_task, rng, count, 9 if hosts == "one" else 8)
+    if in_memory:
+        tasks[1:3] = mixed_tasks(random_task, rng, 2)[: len(tasks[1:3])]  # among them some without
+    problems = [prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, in_memory) for task in tasks]
+    many = together(tasks, MAX_TABLES, MAX_DEVICES)
+    if hosts == "one" or (count > 1 and not in_memory):
         assert many.cluster.crosses_hosts.any() == (hosts != "one")
     state, alone = initial_state(many, MODEL), [initial_state(problem, MODEL) for problem in problems]
     for _ in range(MAX_TABLES + 2):  # goes on after the last row is over
@@ -92,7 +96,7 @@ def test_many_rows_step_exactly_as_each_would_alone(
             advance(problem, row, actions[i : i + 1], MODEL)
             assert not differing(row, PlacementState(**{name: value[i, None] for name, value in vars(state).items()}))
         for observation in OBSERVATIONS:
-            observe = make_observation(observation)
+            observe = make_observation(observation, in_memory)
             seen, own = observe(many, state), [observe(*each) for each in zip(problems, alone, strict=True)]
             for name, value in seen.items():
                 assert_same_bits(value, np.concatenate([each[name] for each in own]))
