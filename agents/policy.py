@@ -35,7 +35,8 @@ class PolicyAgent(CostGuidedAgent):
         policy: chooses the devices.
         max_tables: padding the policy was trained with.
         max_devices: padding the policy was trained with.
-        observation: the observation the policy was trained with.
+        observation: the observation the policy was trained with; one given by name has keys of host memory where the
+            task has host memory, an object such as `CompactObservation(host_memory=True)` always or never.
         cost_model: the model behind the observations; the analytical one in place of one that is not additive.
 
     Attributes:
@@ -66,7 +67,8 @@ class PolicyAgent(CostGuidedAgent):
         self.policy = policy
         self.max_tables = max_tables
         self.max_devices = max_devices
-        self.observation = make_observation(observation)
+        make_observation(observation)
+        self.observation = observation
 
     def place(self, task: Task) -> Placement:
         """(T,) int64; NoPlacementFoundError also says that the task is larger than the policy's padding."""
@@ -75,7 +77,7 @@ class PolicyAgent(CostGuidedAgent):
                 f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
                 f"task {task.name!r} has {task.num_tables} and {task.num_devices}."
             )
-        sees_costs = not isinstance(self.observation, CostFreeObservation)
+        sees_costs = not isinstance(make_observation(self.observation), CostFreeObservation)
         env = EmbeddingPlacementEnv(
             TaskSuite("one task", (task,)),
             cost_model=additive_estimate(self.cost_model) if sees_costs else NoCosts(),

@@ -108,7 +108,7 @@ class RecShardAgent(Agent):
 
 
 def hbm_bytes(tables: Tables, shares: FloatArray) -> FloatArray:
-    """(T, S) bytes of the most popular rows of each table that get the (S,) shares of its lookups; of all rows for 1."""
+    """(T, S) bytes of the most popular rows of each table that get (S,) shares of its lookups; of all rows for 1."""
     num_embeddings = tables.num_embeddings.astype(np.float64)
     lookups, rows = tables.row_popularity.steps(num_embeddings)
     kept = np.empty((len(tables), len(shares)))  # shares of the rows

@@ -171,8 +171,8 @@ def _constraints(
 class _InOrder:
     """TorchRec's enumerator, with the options of each table in the order in which its sharder lists their types.
 
-    Those of a type have the order of the kernels. TorchRec intersects sets of names. Their order, which decides between options that it holds for equal, would differ
-    from process to process with the seed of Python's hashes.
+    Those of a type have the order of the kernels. TorchRec intersects sets of names. Their order, which decides between
+    options that it holds for equal, would differ from process to process with the seed of Python's hashes.
     """
 
     def __init__(self, enumerator: EmbeddingEnumerator) -> None:

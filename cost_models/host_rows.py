@@ -65,21 +65,28 @@ def host_loads(tables: Tables, topology: Topology, dense: bool = False) -> Float
     host, workload = topology.host, tables.workload
     assert host is not None
     weight, states = workload.weight_bytes, STATE_BYTES * workload.state.per_weight
-    in_hbm = tables.embedding_dim * (weight + states)  # bytes of a row
     read_ms = weight / (weight + states) / (host.read_gb_per_s * 1e6)  # of a byte of HBM that is in the host instead
-    per_row = STATE_BYTES * workload.state.per_row * tables.num_embeddings[:, None] * THRESHOLDS
-    rows = tables.num_embeddings[:, None] * THRESHOLDS if dense else rows_by_threshold(tables)
     loads = np.empty((len(tables), NUM_HOST_LOADS))
     loads[:, HBM_MS] = host.hbm_bytes * read_ms * (1.0 + ROUNDING)
     loads[:, UPDATE_TIMES] = (weight + states) / weight * host.read_gb_per_s / host.update_gb_per_s
-    loads[:, NUM_MAXIMA:] = (in_hbm[:, None] * rows + per_row) * read_ms
+    loads[:, NUM_MAXIMA:] = host_bytes(tables, dense) * read_ms
     return loads
+
+
+def host_bytes(tables: Tables, dense: bool = False) -> FloatArray:
+    """(T, G) float64, the h of each table at the thresholds: bytes of HBM; `dense` as in `host_loads`."""
+    workload, every = tables.workload, tables.num_embeddings[:, None]
+    in_hbm = tables.embedding_dim * (workload.weight_bytes + STATE_BYTES * workload.state.per_weight)  # bytes of a row
+    rows = every * THRESHOLDS if dense else rows_by_threshold(tables)
+    return in_hbm[:, None] * rows + STATE_BYTES * workload.state.per_row * every * THRESHOLDS
 
 
 def host_read_ms(loads: FloatArray) -> FloatArray:
     """(...) ms that a batch reads from the host, from the (..., 2 + G) loads of a device."""
-    above = loads[..., NUM_MAXIMA:] - THRESHOLDS * loads[..., HBM_MS, None]
-    return np.asarray(np.maximum(above.max(axis=-1), 0.0))
+    columns = loads.T.copy()  # contiguous, so that each operation runs over many devices
+    above = columns[NUM_MAXIMA:]
+    above -= np.multiply.outer(THRESHOLDS, columns[HBM_MS])
+    return np.asarray(above.max(axis=0, initial=0.0).T)
 
 
 def host_reads_of(loads: FloatArray) -> HostReads | None:

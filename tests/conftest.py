@@ -105,6 +105,15 @@ def _in_host(task: Task, share: float, read: float = 16.0, update: float = 20.0)
     return replace(task, topology=replace(task.topology, host=HostMemory(hbm, read, update)))
 
 
+def _tiered_task(rng: np.random.Generator, num_tables: int, num_devices: int, **options: Any) -> Task:
+    """A task as `_random_task` makes it, with HBM for 5 to 60% of an even part of the tables; the rest is in hosts."""
+    task = _random_task(rng, num_tables, num_devices, **options)
+    hbm = max(int(rng.uniform(0.05, 0.6) * task.tables.memory_bytes.sum() / num_devices), 2**16)
+    return replace(
+        task, topology=replace(task.topology, host=HostMemory(hbm, read_gb_per_s=16.0, update_gb_per_s=20.0))
+    )
+
+
 def _planted_task(rng: np.random.Generator, per_device: int, num_devices: int) -> tuple[Task, NDArray[np.int64]]:
     """A task of `num_devices` copies of the same `per_device` tables of one width, shuffled, and its best placement.
 
@@ -302,5 +311,6 @@ random_plan = _given(_random_plan)
 random_tables = _given(_random_tables)
 random_task = _given(_random_task)
 in_host = _given(_in_host)
+tiered_task = _given(_tiered_task)
 row_probabilities = _given(_row_probabilities)
 valid_placements = _given(_valid_placements)

@@ -112,7 +112,12 @@ CHOSEN = [
     (env_id, suite, list(OBSERVATIONS)[(a + b) % len(OBSERVATIONS)], list(REWARDS)[(a + 2 * b) % len(REWARDS)])
     for (a, env_id), (b, suite) in itertools.product(enumerate(PLACING), enumerate(SUITES))
 ]
-"""Environment, suite, observation and reward; all pairs are those of test_vector_parity.py."""
+CHOSEN += [
+    ("EmbeddingPlacement-v0", "tier-4", "features", "dense"),
+    ("EmbeddingSharding-v0", "tier-4", "compact", "terminal"),
+]
+"""Environment, suite, observation and reward; all pairs are those of test_vector_parity.py. Tasks of tier-4 have host
+memory."""
 
 DRIFTING_SUITES = ("drift-medium-120", "growth-600", "spot-600")
 

@@ -69,6 +69,7 @@ MASKED = [
     (env_id, {"observation": each, **arguments})
     for env_id, each, arguments in zip(PLACING, OBSERVATIONS, cycle(SETTINGS), strict=False)
 ]
+MASKED.append(("EmbeddingSharding-v0", {"observation": "compact", "suite": "tier-4"}))  # with host memory
 
 
 @pytest.mark.parametrize(("env_id", "arguments"), [*MASKED, (DRIFTING, DRIFTING_SETTINGS[1])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -22,7 +23,7 @@ Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
 PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
-SOURCES = ("dlrm-20x4", "generalize", "tight")
+SOURCES = ("dlrm-20x4", "generalize", "tight", "tiered")
 STEPS = {1: 150, 4: 60, 33: 30}  # several environments take half as many of short tasks
 
 # All pairs of source, mode and size are there, and all observations and rewards with each of them.
@@ -78,9 +79,10 @@ def pair(random_tables: Any, drifting: Any) -> MakePair:
     """Makes a SyncVectorEnv and the vector environment of the same arguments."""
     # Hardly more memory than needed: many placements end in a dead end. Tasks are short and of all sizes.
     tight = TaskSampler(random_tables(np.random.default_rng(1), 60), (3, 9), (2, 3), memory_slack=1.02)
+    tiered = replace(tight, hbm_share=(0.05, 0.5))
 
     def make(env_id: str, source: str, mode: AutoresetMode, num_envs: int, **more: Any) -> Pair:
-        sources = {"tight": tight, "drifting": drifting}
+        sources = {"tight": tight, "tiered": tiered, "drifting": drifting}
         arguments = {"suite": sources.get(source, source), "max_devices": 17, **more}
         reference = SyncVectorEnv(
             [lambda: gymnasium.make(env_id, disable_env_checker=True, **arguments)] * num_envs, autoreset_mode=mode
@@ -143,7 +145,7 @@ def test_every_step_is_that_of_a_sync_vector(
     if env_id == DRIFTING:
         steps = (LONG if more["illegal"] == "redirect" else DRIFTING_STEPS)[num_envs]
     else:
-        steps = STEPS[num_envs] // (2 if source == "tight" and num_envs > 1 else 1)
+        steps = STEPS[num_envs] // (2 if source in ("tight", "tiered") and num_envs > 1 else 1)
     if "Sharding" in env_id and num_envs == 1:
         steps *= 3  # an episode has more steps than tables
     for _ in range(steps):

@@ -59,8 +59,8 @@ def together() -> Callable[..., Problem]:
     """Makes one problem of tasks, one for each environment, padded to a number of tables and of devices."""
 
     def make(tasks: list[Task], max_tables: int, max_devices: int, rules: SplitRules | None = None) -> Problem:
-        host_memory = any(task.topology.host is not None for task in tasks)
-        source: Any = SimpleNamespace(host_memory=host_memory)  # every task is stored once for each environment
+        # No suite: every task is stored once for each environment.
+        source: Any = SimpleNamespace(host_memory=any(task.topology.host is not None for task in tasks))
         model = make_additive_cost_model("analytical") if rules is None else make_sharding_cost_model("analytical")
         prepared = PreparedTasks(source, model, max_tables, max_devices, len(tasks), rules=rules)
         prepared.begin(np.arange(len(tasks)), tasks)

@@ -320,7 +320,8 @@ class Episodes(EpisodeBatch[Task]):
             "bytes_free": free,
             "message": (
                 f"{part} {table} {reasons[status]}: it needs {needed} bytes ({format_bytes(needed)}), "
-                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free."
+                f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free"
+                + (" in HBM and host memory." if task.topology.host else ".")
             ),
         }
 

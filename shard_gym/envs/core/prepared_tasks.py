@@ -36,8 +36,9 @@ class PreparedTasks:
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
-        self._num_loads = model.num_loads_with(has_host_memory(source))
-        tables = empty_tables(places, max_tables, self._num_loads, 1 if rules is None else rules.num_variants)
+        self._host_memory = has_host_memory(source)
+        num_loads, num_variants = model.num_loads_with(self._host_memory), 1 if rules is None else rules.num_variants
+        tables = empty_tables(places, max_tables, num_loads, num_variants, self._host_memory)
         self._all = empty_problem(places, max_devices, tables, rules)
         self.problem = empty_problem(num_envs, max_devices, tables, rules)
         self.suite_index = np.full(num_envs, -1, np.int64)
@@ -48,7 +49,7 @@ class PreparedTasks:
         # All are prepared before any replaces a task that an environment plays: preparing one may raise.
         padding = self.problem.max_tables, self.problem.max_devices
         new = {
-            row: prepare(task, self._model, *padding, self._num_loads, self._order_of, self.problem.rules)
+            row: prepare(task, self._model, *padding, self._host_memory, self._order_of, self.problem.rules)
             for row, task in dict(zip(rows.tolist(), tasks, strict=True)).items()
             if row >= len(self._suite) or not self._prepared[row]
         }

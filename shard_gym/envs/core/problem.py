@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, FloatArray, placement_order
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.errors import InvalidTaskError, TableTooLargeError
 from shard_gym.sharding.variants import variants_of, whole_tables
@@ -54,6 +55,7 @@ class TableRows:
     shares: FloatArray
     widths: NDArray[np.float32]  # (S, R) float32, embedding_dim / `WIDE`, at most 1
     legal: NDArray[np.bool_]  # (S, R) bool, whether the table has this variant
+    hbm_curves: FloatArray  # (S, R, C) float64, see hbm_curves.py; C is 0 without host memory
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Problem:
     row: IntArray  # (N,) int64, which of the S tasks each environment solves
     num_tables: IntArray  # (N,) int64, the true T
     memory_cap: IntArray  # (N, D) int64, bytes; 0 where there is no device
+    hbm_bytes: IntArray  # (N,) int64, `HostMemory.hbm_bytes` of a device; 0 without host memory
     cluster: Cluster  # the topologies, leading shape (N,)
     penalty_ms: FloatArray  # (N,) float64, cost of a failed episode; above the cost of every valid placement
     lower_bound_ms: FloatArray  # (N,) float64, lower bound on the cost of every placement
@@ -136,11 +139,13 @@ class Problem:
 
 def _per_env(problem: Problem) -> list[NDArray[Any]]:
     """All arrays of a problem with a leading axis of environments, except `row`."""
-    own = [problem.num_tables, problem.memory_cap, problem.penalty_ms, problem.lower_bound_ms]
+    own = [problem.num_tables, problem.memory_cap, problem.hbm_bytes, problem.penalty_ms, problem.lower_bound_ms]
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
-def empty_tables(size: int, max_tables: int, num_loads: int, num_variants: int = 1) -> TableRows:
+def empty_tables(
+    size: int, max_tables: int, num_loads: int, num_variants: int = 1, host_memory: bool = False
+) -> TableRows:
     """Room for the tables of `size` tasks; all zeros."""
     rows = max_tables * num_variants
     return TableRows(
@@ -152,6 +157,7 @@ def empty_tables(size: int, max_tables: int, num_loads: int, num_variants: int =
         shares=np.zeros((size, rows, len(AMOUNT_NAMES))),
         widths=np.zeros((size, rows), np.float32),
         legal=np.zeros((size, rows), np.bool_),
+        hbm_curves=np.zeros((size, rows, NUM_CURVE if host_memory else 0)),
     )
 
 
@@ -162,6 +168,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
         row=np.zeros(num_envs, np.int64),
         num_tables=np.zeros(num_envs, np.int64),
         memory_cap=by_device(num_envs, max_devices, dtype=np.int64),
+        hbm_bytes=np.zeros(num_envs, np.int64),
         cluster=Cluster(
             device_mask=by_device(num_envs, max_devices, dtype=np.bool_),
             host_begin=by_device(num_envs, max_devices, dtype=np.int64),
@@ -197,21 +204,29 @@ def prepare(
     model: AdditiveCostModel,
     max_tables: int,
     max_devices: int,
-    num_loads: int | None = None,
+    host_memory: bool | None = None,
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
 ) -> Problem:
     """`task` as a problem with N = 1; the model is a `ShardingCostModel` if there are `rules`.
 
     The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
-    the model evaluates nothing. Loads are padded with zeros to `num_loads` columns, by default to none.
+    the model evaluates nothing. With `host_memory`, by default that of the task, there is room for what it adds.
 
     Raises:
-        InvalidTaskError: the task has more tables, devices or hosts than the padding.
+        InvalidTaskError: the task has more tables, devices or hosts than the padding, or host memory without
+            `host_memory`.
         TableTooLargeError: a table fits no empty device, and no legal split of it fits the empty devices.
     """
     require_room(task, max_tables, max_devices)
     tables, topology = task.tables, task.topology
+    if host_memory is None:
+        host_memory = topology.host is not None
+    if topology.host is not None and not host_memory:
+        raise InvalidTaskError(
+            f"Task {task.name!r} has host memory, but this environment was made for tasks without it. Give its source "
+            "of tasks an attribute host_memory = True, or make the environment with a suite that has host memory."
+        )
     if rules is None:
         variants = whole_tables(tables)
         loads = model.table_loads(tables, topology)[:, None]
@@ -223,11 +238,6 @@ def prepare(
         loads = model.variant_loads(variants, topology)
         low, high = model.variant_bounds(variants, loads, topology)
         penalty = PENALTY_MARGIN * high
-    if num_loads is not None and loads.shape[-1] > num_loads:
-        raise InvalidTaskError(
-            f"Task {task.name!r} has host memory, but this environment was made for tasks without it. Give its source "
-            "of tasks an attribute host_memory = True, or make the environment with a suite that has host memory."
-        )
     stuck = np.flatnonzero(~variants.fit_empty_devices(topology).any(axis=1))
     if stuck.size:
         raise TableTooLargeError(
@@ -256,17 +266,19 @@ def prepare(
     return Problem(
         tables=TableRows(
             order=_padded(order, max_tables),
-            loads=rows(_widened(loads, num_loads)),
+            loads=rows(_widened(loads, model.num_loads_with(host_memory))),
             memory=rows(variants.memory),
             features=rows(features),
             costs=rows(costs * variants.legal[..., None]),
             shares=rows(amounts / np.where(total > 0, total, 1.0) * variants.legal[..., None]),
             widths=rows(np.minimum(dims / WIDE, 1.0).astype(np.float32)),
             legal=rows(variants.legal),
+            hbm_curves=rows(hbm_curves(variants, topology))[..., : NUM_CURVE if host_memory else 0],
         ),
         row=np.zeros(1, np.int64),
         num_tables=np.array([task.num_tables]),
         memory_cap=_padded(topology.memory_cap_bytes, max_devices),
+        hbm_bytes=np.array([0 if topology.host is None else topology.host.hbm_bytes]),
         cluster=Cluster.stack([topology.cluster(max_devices)]),
         penalty_ms=np.array([penalty]),
         lower_bound_ms=np.array([low]),
@@ -274,9 +286,9 @@ def prepare(
     )
 
 
-def _widened(loads: FloatArray, num_loads: int | None) -> FloatArray:
+def _widened(loads: FloatArray, num_loads: int) -> FloatArray:
     """(T, V, K) loads with columns of zeros behind them."""
-    return np.pad(loads, ((0, 0), (0, 0), (0, (num_loads or loads.shape[-1]) - loads.shape[-1])))
+    return np.pad(loads, ((0, 0), (0, 0), (0, num_loads - loads.shape[-1])))
 
 
 Scalar = TypeVar("Scalar", bound=np.generic)

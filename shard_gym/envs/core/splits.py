@@ -71,8 +71,7 @@ def _add(
         parts = np.concatenate([parts, whole[env] + rules.variants_and_hosts[0][actions[env]]])
     if not rows.size:
         return  # all of them are halved, or over
-    loads = tables.loads.reshape(-1, tables.loads.shape[-1]).take(parts, axis=0)
-    add(state, rows, loads, tables.memory.reshape(-1).take(parts), model)
+    add(state, rows, tables, parts, model)
     update_costs(state, problem.cluster, model)
 
 

@@ -41,6 +41,7 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
         "memory_used": by_device(count, max_devices, dtype=np.int64),
         "phases_ms": by_device(count, max_devices, len(PHASES)),
         "cost_ms": np.zeros(count),
+        "hbm_curves": by_device(count, max_devices, problem.tables.hbm_curves.shape[-1]),
         "fits": by_device(count, problem.num_actions, dtype=np.bool_),
         "status": np.zeros(count, np.int8),
     }
@@ -55,7 +56,8 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
 def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
     """Reset the environments `envs` to nothing placed, in place. The first table of every valid task fits somewhere."""
     state.assignment[envs] = UNPLACED
-    for array in (state.step, state.device_loads, state.memory_used, state.phases_ms, state.cost_ms, state.status):
+    held = (state.device_loads, state.memory_used, state.phases_ms, state.hbm_curves)
+    for array in (state.step, state.cost_ms, state.status, *held):
         array[envs] = 0
     if isinstance(state, ShardingState):
         begin_table(state, envs)
@@ -111,6 +113,8 @@ def _advance_one(
     phases_ms[...] = phases
     state.assignment[0, step] = device
     state.memory_used[0, device] += tables.memory.item(row, step)
+    if state.hbm_curves.size:
+        state.hbm_curves[0, device] += tables.hbm_curves[row, step]
     state.step[0] = step = step + 1
 
     if step == problem.num_tables.item():
@@ -137,8 +141,7 @@ def _place(
     tables = problem.tables
     state.assignment[envs, state.step[envs]] = actions[envs]
     state.step[envs] += 1
-    loads = tables.loads.reshape(-1, tables.loads.shape[-1]).take(current, axis=0)
-    add(state, chosen, loads, tables.memory.reshape(-1).take(current), model)
+    add(state, chosen, tables, current, model)
     update_costs(state, problem.cluster, model)
 
 

@@ -38,6 +38,10 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     as long as its slowest device. The costs of tables on one device are not additive, because the tables are fused into
     one operator.
 
+    Where the topology has host memory, the memory of a device is its HBM and its part of its host's memory. Which rows
+    are in HBM is no action: the cost model takes the best split of the rows that a device holds (host_rows.py), and
+    reading and updating the others takes longer.
+
     ## Action Space
 
     `Discrete(max_devices)`: the device that receives the current table.
@@ -58,6 +62,13 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     for its reward in training only. Tables then come in descending order of embedding_dim * pooling_factor, because the
     order by cost tells costs.
 
+    If tasks have host memory (`HostMemory`), every observation has the keys marked !, too. A curve has eight numbers,
+    one for each probability p with which a batch reads a row that it is expected to read 1.4, 1/2, 1/8, 1/32, 1/128,
+    1/512, 2^-12 and 2^-16 times. Rows that a batch reads with at least that probability count whole, the others by
+    their probability / p. If the bytes of the rows are x times a device's HBM, the number is x / (1 + x): 0.5 says that
+    they just fill it. Curves come from the tables alone; that of a device is of the sum of x over its tables. Among
+    such tasks, those without host memory have zeros there.
+
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
     | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.tables.FEATURE_NAMES` |
@@ -67,6 +78,10 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | `device_shares` + | (D * 5,) | float32 | the same of each device: the sums over its tables |
     | `device_width` + | (D,) | float32 | embedding_dim / 128 of the widest table on each device, at most 1 |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current table's share of it |
+    | `current_table_curve` ! | (8,) | float32 | curve of the table to place |
+    | `device_curves` ! | (D * 8,) | float32 | curve of each device with the tables placed so far |
+    | `device_hbm` ! | (D,) | float32 | the HBM's share of the memory cap of each device, which is HBM and host memory |
+    | `hbm_gib` ! | (1,) | float32 | GiB of HBM of each device |
     | `device_mask` | (D,) | int8 | 1 for a device of the task, 0 for padding |
     | `action_mask` | (D,) | int8 | 1 for a device where the current table fits |
     | `progress` | (1,) | float32 | share of the tables already placed |
@@ -80,6 +95,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     |---|---|
     | 0 to 1e9 | `current_table_costs`, `device_costs` |
     | 0 to 1 | `current_table_shares`, `device_shares`, `device_width`, `device_memory`, `progress` |
+    | 0 to 1 | `current_table_curve`, `device_curves`, `device_hbm` |
+    | 0 to 2**33 | `hbm_gib` |
     | -1 to D - 1 | `assignment` |
     | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
 
@@ -117,8 +134,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
       own order, -1 in padding;
     - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it by
-      `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device) and
-      `message`;
+      `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device, in HBM
+      and host memory together) and `message`;
     - `redirected`: int, illegal actions of the episode that were redirected.
 
     `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`

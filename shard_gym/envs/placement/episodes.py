@@ -13,6 +13,7 @@ from shard_gym.envs.core.episodes import Episodes, EpisodesConfig, Observation
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import render
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlacementView
+from shard_gym.tasks import has_host_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class PlacementConfig(EpisodesConfig):
     @override
     @cached_property
     def observe(self) -> Observation:
-        return make_observation(self.observation)
+        return make_observation(self.observation, has_host_memory(self.source))
 
     @override
     def episodes(self, num_envs: int) -> PlacementEpisodes:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES
+from shard_gym.envs.core.devices import merged
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.episodes import Observation
+from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
@@ -26,13 +28,29 @@ from shard_gym.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
 
 ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
 MAX_MS = 1e9  # bound of the costs in the space
+GIB = 2**30
+MAX_GIB = 2.0**33  # bound of bytes that fit an int64
 
 
 class CompactObservation:
-    """The current table and the devices; the size does not depend on the number of tables."""
+    """The current table and the devices; the size does not depend on the number of tables.
+
+    Args:
+        host_memory: whether there are the keys of host memory; zeros for tasks without it. Of an observation given by
+            name, whether the source of the tasks has host memory.
+    """
+
+    def __init__(self, host_memory: bool = False) -> None:
+        self.host_memory = host_memory
 
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         """The keys of one environment; shapes and units are in the environment's documentation."""
+        of_hbm = {
+            "current_table_curve": box(0.0, 1.0, NUM_CURVE),
+            "device_curves": box(0.0, 1.0, max_devices * NUM_CURVE),
+            "device_hbm": box(0.0, 1.0, max_devices),
+            "hbm_gib": box(0.0, MAX_GIB, 1),
+        }
         return spaces.Dict(
             {
                 "current_table": features_box(1),
@@ -42,18 +60,40 @@ class CompactObservation:
                 "device_mask": spaces.MultiBinary(max_devices),
                 "action_mask": spaces.MultiBinary(max_devices),
                 "progress": box(0.0, 1.0, 1),
+                **(of_hbm if self.host_memory else {}),
             }
         )
 
     def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
         """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
-        mask = problem.cluster.device_mask if envs is None else problem.cluster.device_mask[envs]
-        return {"device_mask": mask.astype(np.int8, order="C")}
+        some = slice(None) if envs is None else envs
+        mask = problem.cluster.device_mask[some]
+        keys = {"device_mask": mask.astype(np.int8, order="C")}
+        if not self.host_memory:
+            return keys
+        hbm, cap = problem.hbm_bytes[some, None], np.maximum(problem.memory_cap[some], 1)
+        shares = np.minimum(hbm / cap, 1.0) * mask
+        return {**keys, "device_hbm": shares.astype(np.float32, order="C"), "hbm_gib": (hbm / GIB).astype(np.float32)}
 
     def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
         """The other keys, leading shape (N,); new arrays."""
-        if problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None:
-            return self._of_one(problem, state)
+        plain = problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None
+        observation = self._of_one(problem, state) if plain else self._of_many(problem, state)
+        return {**observation, **self._curves(problem, state)} if self.host_memory else observation
+
+    @staticmethod
+    def _curves(problem: Problem, state: PlacementState) -> ObservationDict:
+        """The curves of the current tables and of the devices."""
+        count = problem.num_envs
+        if not state.hbm_curves.size:
+            zeros = [np.zeros((count, size), np.float32) for size in (NUM_CURVE, problem.max_devices * NUM_CURVE)]
+            return {"current_table_curve": zeros[0], "device_curves": zeros[1]}
+        current = bounded(merged(problem.tables.hbm_curves).take(current_rows(problem, state), axis=0))
+        current[state.step == problem.num_tables] = 0.0
+        return {"current_table_curve": current, "device_curves": bounded(state.hbm_curves).reshape(count, -1)}
+
+    @staticmethod
+    def _of_many(problem: Problem, state: PlacementState) -> ObservationDict:
         tables, current = problem.tables, current_rows(problem, state)
         features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
         costs = tables.costs.reshape(-1, len(PHASES)).take(current, axis=0)
@@ -64,14 +104,14 @@ class CompactObservation:
             "current_table": features,
             "current_table_costs": costs,
             "device_costs": state.phases_ms.astype(np.float32, order="C").reshape(len(current), -1),
-            "device_memory": self._memory(problem, state, needed[:, None]),
+            "device_memory": CompactObservation._memory(problem, state, needed[:, None]),
             "action_mask": action_mask(problem, state).astype(np.int8, order="C"),
             "progress": (state.step / problem.num_tables).astype(np.float32)[:, None],
         }
 
     @staticmethod
     def _of_one(problem: Problem, state: PlacementState) -> ObservationDict:
-        """`__call__` for a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
+        """`_of_many` for a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
         tables, num_tables = problem.tables, problem.num_tables.item()
         row, step = problem.row.item(), state.step.item()
         if step < num_tables:
@@ -208,7 +248,7 @@ def features_box(tables: int) -> spaces.Box:
     return spaces.Box(np.tile(low, tables), np.tile(high, tables), dtype=np.float32)
 
 
-OBSERVATIONS: Mapping[str, Callable[[], Observation]] = {
+OBSERVATIONS: Mapping[str, Callable[[bool], Observation]] = {
     "full": FullObservation,
     "compact": CompactObservation,
     "features": FeaturesObservation,
@@ -216,9 +256,14 @@ OBSERVATIONS: Mapping[str, Callable[[], Observation]] = {
 
 
 def make_observation(
-    observation: str | Observation, named: Mapping[str, Callable[[], Observation]] = OBSERVATIONS
+    observation: str | Observation,
+    host_memory: bool = False,
+    named: Mapping[str, Callable[[bool], Observation]] = OBSERVATIONS,
 ) -> Observation:
-    """The observation that `observation` names among those `named`; an object is returned as it is."""
+    """The observation that `observation` names among those `named`; an object is returned as it is.
+
+    `host_memory` is the argument of those named.
+    """
     if not isinstance(observation, str):
         if isinstance(observation, type) or not isinstance(observation, Observation):
             wanted = f"the name of one, {sorted(named)}, or an object of the shape of Observation"
@@ -226,4 +271,4 @@ def make_observation(
         return observation
     if observation not in named:
         raise unknown_name("observation", observation, named)
-    return named[observation]()
+    return named[observation](host_memory)

@@ -24,7 +24,8 @@ class EmbeddingPlacementVectorEnv(EpisodeVectorEnv[PlacementEpisodes]):
             `options={"reset_mask": mask}`, (N,) bool. It is an argument of `make_vec` itself; Gymnasium takes
             `vector_kwargs` for its own vector environments only (`vectorization_mode="sync"` or `"async"`).
         copy: False returns the observation arrays that stay the same during an episode (`device_mask`,
-            `table_features`, `table_mask`) without copying them; they change in place when an episode begins.
+            `table_features`, `table_mask`, `device_hbm`, `hbm_gib`) without copying them; they change in place when an
+            episode begins.
         max_episode_steps: must be None, because an episode ends after one step for each table.
 
     The other arguments are those of `EmbeddingPlacementEnv`.

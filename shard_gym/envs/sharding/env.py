@@ -47,6 +47,9 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     `observation="features"`, which holds no cost, none marked * or -. With "features" tables come in descending order
     of embedding_dim * pooling_factor.
 
+    If tasks have host memory, there are the keys marked !, too: curves as in `EmbeddingPlacementEnv`, of parts. A block
+    has its share of the rows and of their reads; a batch updates all rows of a replica on several devices.
+
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
     | `current_table` | (21,) | float32 | features of the current part, see `shard_gym.tables.FEATURE_NAMES` |
@@ -56,6 +59,11 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | `device_shares` + | (D * 5,) | float32 | the same of each device: the sums over its parts, at most U |
     | `device_width` + | (D,) | float32 | columns / 128 of the widest part on each device, at most 1 |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current part's share of it |
+    | `current_table_curve` ! | (8,) | float32 | curve of the current part |
+    | `device_curves` ! | (D * 8,) | float32 | curve of each device with what it holds so far |
+    | `variant_curves` ! | (V * 8,) | float32 | curve of one part of each variant; 0 if not possible |
+    | `device_hbm` ! | (D,) | float32 | the HBM's share of the memory cap of each device, which is HBM and host memory |
+    | `hbm_gib` ! | (1,) | float32 | GiB of HBM of each device |
     | `device_mask` | (D,) | int8 | 1 for a device of the task, 0 for padding |
     | `action_mask` | (A,) | int8 | 1 for a legal action |
     | `progress` | (1,) | float32 | share of the tables completed |
@@ -72,6 +80,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     |---|---|
     | 0 to 1e9 | `current_table_costs`, `device_costs`, `variant_costs` |
     | 0 to 1 | `current_table_shares`, `variant_shares`, `device_width`, `device_memory`, `progress` |
+    | 0 to 1 | `current_table_curve`, `device_curves`, `variant_curves`, `device_hbm` |
+    | 0 to 2**33 | `hbm_gib` |
     | 0 to U | `device_shares`, `parts_waiting` |
     | -1 to A - 1 | `assignment` |
     | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |

@@ -24,7 +24,7 @@ from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView
 from shard_gym.envs.sharding.observation import OBSERVATIONS
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import Task, TaskSource, TaskSuite, has_host_memory
 from shard_gym.topology import MAX_DEVICES
 
 
@@ -56,9 +56,8 @@ class ShardingConfig(PlacementConfig):
     @override
     @cached_property
     def observe(self) -> Observation:
-        return make_observation(
-            self.observation, {name: partial(each, self.rules) for name, each in OBSERVATIONS.items()}
-        )
+        named = {name: partial(each, self.rules) for name, each in OBSERVATIONS.items()}
+        return make_observation(self.observation, has_host_memory(self.source), named)
 
     @override
     def episodes(self, num_envs: int) -> ShardingEpisodes:

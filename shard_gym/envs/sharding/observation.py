@@ -14,6 +14,7 @@ from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState, ShardingState
 from shard_gym.envs.core.episodes import Observation
+from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
@@ -31,18 +32,21 @@ from shard_gym.tables import AMOUNT_NAMES
 class CompactShardingObservation(CompactObservation):
     """The current part and the devices; the size does not depend on the number of tables."""
 
-    def __init__(self, rules: SplitRules) -> None:
+    def __init__(self, rules: SplitRules, host_memory: bool = False) -> None:
+        super().__init__(host_memory)
         self._rules = rules
 
     @override
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         rules, base = self._rules, super().space(max_tables, max_devices)
+        curves = {"variant_curves": box(0.0, 1.0, rules.num_variants * NUM_CURVE)} if self.host_memory else {}
         return spaces.Dict(
             {
                 **base.spaces,
                 "action_mask": spaces.MultiBinary(rules.num_actions),
                 "parts_waiting": box(0.0, rules.max_shards, rules.max_halvings + 1),
                 "variant_costs": box(0.0, MAX_MS, rules.num_variants * len(PHASES)),
+                **curves,
             }
         )
 
@@ -55,7 +59,14 @@ class CompactShardingObservation(CompactObservation):
             **super().__call__(problem, state),
             "parts_waiting": waiting,
             "variant_costs": self._of_variants(problem, state, problem.tables.costs),
+            **(self._variant_curves(problem, state) if self.host_memory else {}),
         }
+
+    def _variant_curves(self, problem: Problem, state: PlacementState) -> ObservationDict:
+        curves = problem.tables.hbm_curves
+        if not curves.size:
+            return {"variant_curves": np.zeros((problem.num_envs, self._rules.num_variants * NUM_CURVE), np.float32)}
+        return {"variant_curves": bounded(self._of_variants(problem, state, curves))}
 
     def _of_variants(self, problem: Problem, state: PlacementState, rows: NDArray[Any]) -> NDArray[np.float32]:
         """(N, V * n) of (S, R, n) rows: those of the variants of the current tables; 0 after the last."""
@@ -84,8 +95,8 @@ class FullShardingObservation(FullObservation, CompactShardingObservation):
 class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservation):
     """`CompactShardingObservation` without costs: in their place sums of the amounts of the parts on each device."""
 
-    def __init__(self, rules: SplitRules) -> None:
-        super().__init__(rules)
+    def __init__(self, rules: SplitRules, host_memory: bool = False) -> None:
+        super().__init__(rules, host_memory)
         self.most = float(rules.max_shards)  # every column shard of a table has all of its lookups
 
     @override
@@ -120,7 +131,7 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         return env[chosen], np.concatenate([action[single], device]), rows[chosen]
 
 
-OBSERVATIONS: dict[str, Callable[[SplitRules], Observation]] = {
+OBSERVATIONS: dict[str, Callable[[SplitRules, bool], Observation]] = {
     "full": FullShardingObservation,
     "compact": CompactShardingObservation,
     "features": FeaturesShardingObservation,

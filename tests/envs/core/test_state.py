@@ -36,7 +36,7 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per
 
 
 def prepared(task: Any, host_memory: bool = False) -> Problem:
-    return prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, MODEL.num_loads_with(host_memory))
+    return prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, host_memory)
 
 
 def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_many_rows_step_exactly_as_each_would_alone(
             advance(problem, row, actions[i : i + 1], MODEL)
             assert not differing(row, PlacementState(**{name: value[i, None] for name, value in vars(state).items()}))
         for observation in OBSERVATIONS:
-            observe = make_observation(observation)
+            observe = make_observation(observation, memory)
             seen, own = observe(many, state), [observe(*each) for each in zip(problems, alone, strict=True)]
             for name, value in seen.items():
                 assert_same_bits(value, np.concatenate([each[name] for each in own]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,13 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.problem import Problem
-from shard_gym.envs.placement.observation import CompactObservation
+from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.errors import InvalidTaskError
 from shard_gym.placement import memory_used
+from shard_gym.sharding.variants import whole_tables
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -119,7 +123,80 @@ class Reversed(AnalyticalCostModel):
         return loads.max(axis=0) + loads.min(axis=0) - loads
 
 
-@pytest.mark.parametrize("suite", ["dlrm-20x4", "mixdim-4"])
+HBM_KEYS = {"current_table_curve", "device_curves", "device_hbm", "hbm_gib"}
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_with_host_memory_the_curves_are_those_of_the_tables(
+    tiered_task: Any, random_task: Any, env_of: Any, observation: str
+) -> None:
+    rng = np.random.default_rng(0)
+    task, plain = tiered_task(rng, 6, 3, name="tiered"), random_task(rng, 6, 3, name="plain")
+    env = env_of(task, plain, max_tables=8, max_devices=5, observation=observation)
+    obs, _ = env.reset(options={"task": "tiered"})
+    hbm, order = task.topology.host.hbm_bytes, env.problem.order[0, :6]
+    each = hbm_curves(whole_tables(task.tables), task.topology)[:, 0]
+    for placed in range(7):
+        assert env.observation_space.contains(obs)
+        held = np.zeros((5, NUM_CURVE))
+        np.add.at(held, env.state.assignment[0, :placed], each[order[:placed]])
+        assert obs["device_curves"].reshape(5, -1) == pytest.approx(held / (1 + held), rel=1e-6)
+        assert obs["device_hbm"] == pytest.approx([*np.minimum(hbm / task.topology.memory_cap_bytes, 1), 0, 0])
+        assert obs["hbm_gib"] == pytest.approx([hbm / 2**30])
+        if placed == 6:
+            assert not obs["current_table_curve"].any()
+            break
+        current = each[order[placed]]
+        assert obs["current_table_curve"] == pytest.approx(current / (1 + current), rel=1e-6)
+        obs, _, over, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        assert not over or placed == 5
+    obs, _ = env.reset(options={"task": "plain"})
+    obs, *_ = env.step(0)
+    assert not any(obs[key].any() for key in HBM_KEYS)
+    assert env.observation_space.contains(obs)
+
+
+class WithoutAttribute:
+    """A custom source of tasks with no more members than the protocol asks for."""
+
+    max_tables, max_devices = 6, 3
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        return self.task
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_without_host_memory_there_is_no_key_of_it(tiered_task: Any, random_task: Any, observation: str) -> None:
+    rng = np.random.default_rng(0)
+    envs = EmbeddingPlacementVectorEnv(2, WithoutAttribute(random_task(rng, 6, 3)), observation=observation)
+    obs, _ = envs.reset(seed=0)
+    assert not HBM_KEYS & set(obs)
+    assert not HBM_KEYS & set(envs.single_observation_space)
+    with pytest.raises(InvalidTaskError, match="has host memory, but this environment was made for tasks without it"):
+        envs.reset(options={"task": tiered_task(rng, 6, 3)})
+    with pytest.raises(InvalidTaskError, match="an attribute host_memory = True"):
+        EmbeddingPlacementVectorEnv(2, WithoutAttribute(tiered_task(rng, 6, 3)), observation=observation).reset()
+
+
+def test_an_observation_object_says_itself_whether_it_shows_host_memory(
+    tiered_task: Any, random_task: Any, env_of: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    for task, shows in itertools.product((tiered_task(rng, 4, 2), random_task(rng, 4, 2)), (True, False)):
+        env = env_of(task, observation=CompactObservation(shows))
+        obs, _ = env.reset(seed=0)
+        for device in (0, 1, 0):
+            assert env.observation_space.contains(obs)
+            assert HBM_KEYS & set(obs) == (HBM_KEYS if shows else set())
+            obs, *_ = env.step(device)
+        if shows:
+            assert obs["device_curves"].any() == (task.topology.host is not None)
+
+
+@pytest.mark.parametrize("suite", ["dlrm-20x4", "mixdim-4", "tier-4"])
 def test_the_features_do_not_depend_on_the_cost_model(suite: str, same: Any) -> None:
     """Neither do the order of the tables and the masks."""
 

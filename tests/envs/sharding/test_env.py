@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models.host_rows import THRESHOLDS, host_bytes
 from shard_gym.envs.core.episode_batch import ObservationDict
+from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.envs.sharding.observation import OBSERVATIONS
 from shard_gym.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
 from shard_gym.sharding import SHARDING_TYPES, check_plan
 from shard_gym.sharding.statistics import shard_tables
@@ -189,6 +192,33 @@ def test_the_observation_without_costs_adds_up_the_amounts_of_the_shards(random_
                 widths[device] = max(widths[device], columns / 128)
             assert obs["device_shares"] == pytest.approx((amounts / tables.amounts().sum(axis=0)).ravel(), rel=1e-5)
             assert obs["device_width"] == pytest.approx(widths)
+    assert kinds == set(SHARDING_TYPES)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_the_curves_of_devices_are_those_of_their_shards(tiered_task: Any, observation: str) -> None:
+    rng, kinds = np.random.default_rng(2), set()
+    tasks = [tiered_task(rng, 5, 4, devices_per_host=2, dims=(16, 64), name=f"task {i}") for i in range(4)]
+    env = EmbeddingShardingEnv(TaskSuite("own", tuple(tasks)), observation=observation, max_devices=5)
+    count, seen = env.rules.num_variants, np.abs(THRESHOLDS[:, None] + np.expm1(-READS)).argmin(axis=0)
+    for seed in range(6):
+        obs, info = env.reset(seed=seed)
+        tables, topology, over = env.task.tables, env.task.topology, False
+        while not over:
+            variants = obs["variant_curves"].reshape(count, -1)
+            level = int(env.state.level[0])
+            assert np.array_equal(obs["current_table_curve"], variants[level])
+            obs, _, over, _, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
+            assert env.observation_space.contains(obs)
+            held = np.zeros((5, NUM_CURVE))
+            for table, device, _, _, _, columns in env.plan.shard_arrays().tolist():
+                kind = env.plan.tables[table].sharding_type
+                kinds.add(kind)
+                part = shard_tables(tables.select([table]), kind, topology, np.array([columns]))
+                held[device] += host_bytes(part, dense=kind == "data_parallel")[0, seen] / THRESHOLDS[seen]
+            held /= topology.host.hbm_bytes
+            assert obs["device_curves"].reshape(5, -1) == pytest.approx(held / (1 + held), rel=1e-5)
+        assert not obs["variant_curves"].any() or info["failure"]
     assert kinds == set(SHARDING_TYPES)
 
 
