@@ -195,8 +195,8 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
         if told >= own.room:
             raise NoPlacementFoundError(
                 f"The buffers of a training step need {format_bytes(told)} of the HBM of a device, which has "
-                f"{format_bytes(own.room)} for them and for rows; host memory is for rows alone. Give more devices, more "
-                "HBM, or smaller batches."
+                f"{format_bytes(own.room)} for them and for rows; host memory is for rows alone. Give more devices, "
+                "more HBM, or smaller batches."
             )
         task = own.task(own.beside(told), splits)
         problem = problem_of(task)
