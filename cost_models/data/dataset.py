@@ -142,8 +142,9 @@ class CostDataset(PlacementCosts):
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
             require_fields(about["workload"], WORKLOAD_KEYS, "Its workload")
+            columns: dict[str, Any] = {name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS}
             tables = Tables(
-                **{name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS},
+                **columns,
                 workload=Workload(**about["workload"]),
                 names=tuple(about["names"]),
             )
@@ -274,7 +275,7 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
             f"Tables of one workload are wanted, but these have {parts[0].workload} and {different}. Learn from tasks "
             "of one batch size, weight dtype and optimizer."
         )
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
     names = tuple(name for part in parts for name in part.names)
     return Tables(**arrays, workload=parts[0].workload, names=names)
 

@@ -111,7 +111,7 @@ def _read(kind: str, content: bytes) -> dict[str, Any]:
 
 
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
-    arrays = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
+    arrays: dict[str, Any] = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
     splits = columns["split"].to_pylist()
     unknown = sorted(set(splits) - set(SPLITS))

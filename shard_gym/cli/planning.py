@@ -193,7 +193,11 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
     told = -(-of_buffers // own.num_devices)  # the least that those of the fullest device take
     for _ in range(ATTEMPTS):
         if told >= own.room:
-            raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
+            raise NoPlacementFoundError(
+                f"The buffers of a training step need {format_bytes(told)} of the HBM of a device, which has "
+                f"{format_bytes(own.room)} for them and for rows; host memory is for rows alone. Give more devices, "
+                "more HBM, or smaller batches."
+            )
         task = own.task(own.beside(told), splits)
         problem = problem_of(task)
         problem.require_agent(agent)
