@@ -22,11 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import host_memory
 import numpy as np
 import replanning
 import tyro
 from bare_loop import BareLoop
 from growth import DEVICES, MANY, ON_MANY, TABLES, exponents, largest
+from stepping import fixed_suite, prepare_tasks, sampler, scalar_steps, vector_steps
 from timing import Stopwatch, median_rate, seconds_of
 
 import shard_gym
@@ -46,7 +48,6 @@ from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
 from shard_gym.placement import pack_by_memory
 from shard_gym.system import cpu_model
-from shard_gym.tasks import TaskSampler
 from shard_gym.text import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -66,69 +67,18 @@ class ArraysOnly(AnalyticalCostModel):
     plain_costs = AdditiveCostModel.plain_costs
 
 
-def sampler(tables: int, devices: int) -> TaskSampler:
-    """Tasks of one size, one host, mixed dims."""
-    pool = shard_gym.load_pool("dlrm-2022").tables
-    return TaskSampler(pool, (tables, tables), (devices, devices), "a100-dgx", (16, 32, 64, 128))
-
-
-def fixed_suite(tables: int, devices: int) -> shard_gym.TaskSuite:
-    """Fifty such tasks as a suite."""
-    rng, source = np.random.default_rng(0), sampler(tables, devices)
-    return shard_gym.TaskSuite(f"{tables}x{devices}", tuple(source.sample(rng) for _ in range(50)))
-
-
-def prepare_tasks(env: Any, suite: shard_gym.TaskSuite) -> None:
-    """Begin every task once, because a task is prepared when it comes for the first time."""
-    for number in range(len(suite)):
-        env.reset(options={"task": number})
-
-
-def scalar_env(suite: shard_gym.TaskSuite, observation: str, repeats: int, model: AdditiveCostModel) -> int:
-    """Steps/s of one environment under random legal actions; the time to choose them is not counted."""
-    env = shard_gym.EmbeddingPlacementEnv(suite, observation=observation, cost_model=model)
-    rng = np.random.default_rng(0)
-    env.reset(seed=0)
-    prepare_tasks(env, suite)
-
-    def run(watch: Stopwatch) -> int:
-        for _ in range(1000):
-            action = int(rng.choice(np.flatnonzero(env.action_masks())))
-            with watch:
-                if env.step(action)[2]:
-                    env.reset()
-        return 1000
-
-    return median_rate(run, repeats)
-
-
-def vector_env(envs: EmbeddingPlacementVectorEnv, suite: shard_gym.TaskSuite, repeats: int) -> int:
-    """Steps/s of a vector environment over whole episodes with resets; the time to choose actions is not counted."""
-    prepare_tasks(envs, suite)
-    seen, _ = envs.reset(seed=0)
-    rng = np.random.default_rng(0)
-    noise = [rng.random(seen["action_mask"].shape) for _ in range(8)]
-
-    def run(watch: Stopwatch) -> int:
-        nonlocal seen
-        steps = 2 * suite.max_tables + 2
-        for number in range(steps):
-            actions = (noise[number % 8] * seen["action_mask"]).argmax(axis=1)
-            with watch:
-                seen, *_ = envs.step(actions)
-        return steps * envs.num_envs
-
-    return median_rate(run, repeats)
-
-
 def rates(tables: int, devices: int, repeats: int) -> list[dict[str, Any]]:
     suite, rows = fixed_suite(tables, devices), list[dict[str, Any]]()
 
     def vectors(make: type[EmbeddingPlacementVectorEnv], num_envs: int) -> dict[str, int]:
-        return {each: vector_env(make(num_envs, suite, observation=each), suite, repeats) for each in OBSERVATIONS}
+        return {
+            each: median_rate(vector_steps(make(num_envs, suite, observation=each), suite), repeats)
+            for each in OBSERVATIONS
+        }
 
     for kind, model in (("scalar", AnalyticalCostModel()), ("scalar, on arrays", ArraysOnly())):
-        rows.append({"envs": kind, **{each: scalar_env(suite, each, repeats, model) for each in OBSERVATIONS}})
+        made = {e: shard_gym.EmbeddingPlacementEnv(suite, observation=e, cost_model=model) for e in OBSERVATIONS}
+        rows.append({"envs": kind, **{e: median_rate(scalar_steps(env, suite), repeats) for e, env in made.items()}})
     for num_envs in NUM_ENVS:
         bare = BareLoop(suite, num_envs)
 
@@ -252,7 +202,9 @@ def page_tables(record: dict[str, Any]) -> str:
     )
 
 
-def main(only: Literal["environments", "replanning"] | None = None, repeats: int = 5, write: bool = False) -> None:
+def main(
+    only: Literal["environments", "host-memory", "replanning"] | None = None, repeats: int = 5, write: bool = False
+) -> None:
     """Measure, print, and write where asked to.
 
     Args:
@@ -265,6 +217,7 @@ def main(only: Literal["environments", "replanning"] | None = None, repeats: int
     about = f"Machine: {cpu_model()}, {os.cpu_count()} cores; {versions}; one thread; {date}."
     record: dict[str, Any] = {"about": about}
     parts = {"environments": (measure, page_tables, "bench")}
+    parts["host-memory"] = (host_memory.measure, host_memory.page_table, "bench host memory")
     parts["replanning"] = (replanning.measure, replanning.page_table, "bench replanning")
     for name, (measure_part, render, block) in parts.items():
         if only in (None, name):

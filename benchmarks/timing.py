@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class Stopwatch:
@@ -31,9 +31,15 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 def median_rate(work: Callable[[Stopwatch], int], repeats: int) -> int:
     """Median over `repeats` runs of the items per second of `work`, which times itself; one run more warms up."""
-    rates = []
+    return median_rates([work], repeats)[0]
+
+
+def median_rates(works: Sequence[Callable[[Stopwatch], int]], repeats: int) -> list[int]:
+    """`median_rate` of each of several works, which take turns, so that a busy machine slows all of them."""
+    rates: list[list[float]] = [[] for _ in works]
     for _ in range(repeats + 1):
-        watch = Stopwatch()
-        items = work(watch)
-        rates.append(items / watch.seconds)
-    return round(statistics.median(rates[1:]))
+        for work, of_work in zip(works, rates, strict=True):
+            watch = Stopwatch()
+            items = work(watch)
+            of_work.append(items / watch.seconds)
+    return [round(statistics.median(each[1:])) for each in rates]

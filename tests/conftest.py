@@ -106,7 +106,7 @@ def _in_host(task: Task, share: float, read: float = 16.0, update: float = 20.0)
 
 
 def _tiered_task(rng: np.random.Generator, num_tables: int, num_devices: int, **options: Any) -> Task:
-    """A task as `_random_task` makes it, with HBM for 5 to 60% of an even part of the tables; the rest is in hosts."""
+    """A task of `_random_task` with HBM for 5 to 60% of an even part of the tables; the rest of a cap is the host's."""
     task = _random_task(rng, num_tables, num_devices, **options)
     hbm = max(int(rng.uniform(0.05, 0.6) * task.tables.memory_bytes.sum() / num_devices), 2**16)
     return replace(
