@@ -53,10 +53,9 @@ from shard_gym.workload import STATE_BYTES
 WAYS = 32
 """Slots of a set, on NVIDIA GPUs."""
 
-LOOKUP_MS = 2.2e-6
-"""Of one lookup in the prefetch: the forward of FBGEMM on an H100 takes 3.0 ms longer with a cache that holds nearly
-all rows, for 1,048,570 lookups (recsys-examples, dynamicemb benchmark_results.json). An upper bound, as few rows are
-missed."""
+LOOKUP_MS = 2.1e-6
+"""Of one lookup in the prefetch, by two caches of FBGEMM on an H100 (recsys-examples, dynamicemb benchmark_results.json);
+docs/cost-model.md says how. An upper bound is 2.9 ns, if no row were missed."""
 
 INDEX_BYTES, SLOT_BYTES = 4, 16  # of the index of the cache, for a row of a table and for a slot
 
@@ -217,10 +216,11 @@ def _of_law(num_embeddings: float, lookups: float, q: float, s: float) -> FloatA
 def _curves(rates: FloatArray, rows: FloatArray) -> FloatArray:
     """(2, G) of one table whose rows have these expected reads; so many have each."""
     there = (rates > 0) & (rows > 0)
-    rates, rows = rates[there], rows[there]
+    rates, left = rates[there], rows[there]  # those that were not read in so many batches
+    reads = -np.expm1(-rates)
     both = np.empty((2, len(BATCHES)))
     for number, (begin, end) in enumerate(pairwise([0.0, *BATCHES.tolist()])):
-        # (1 - P)^begin - (1 - P)^end, with P = 1 - exp(-rate)
-        last = rows * np.exp(-rates * begin) * -np.expm1(-rates * (end - begin))
-        both[:, number] = last.sum(), (last * -np.expm1(-rates)).sum()
+        last = left * -np.expm1(rates * (begin - end))
+        left = left - last
+        both[:, number] = last.sum(), last @ reads
     return both
