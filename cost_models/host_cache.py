@@ -54,8 +54,8 @@ WAYS = 32
 """Slots of a set, on NVIDIA GPUs."""
 
 LOOKUP_MS = 2.1e-6
-"""Of one lookup in the prefetch, by two caches of FBGEMM on an H100 (recsys-examples, dynamicemb benchmark_results.json);
-docs/cost-model.md says how. An upper bound is 2.9 ns, if no row were missed."""
+"""Of one lookup in the prefetch, by two caches of FBGEMM on an H100 (recsys-examples, dynamicemb
+benchmark_results.json); docs/cost-model.md says how. An upper bound is 2.9 ns, if no row were missed."""
 
 INDEX_BYTES, SLOT_BYTES = 4, 16  # of the index of the cache, for a row of a table and for a slot
 
