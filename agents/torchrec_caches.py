@@ -39,9 +39,11 @@ class LruStatistics(CacheStatistics):
 
     @property
     def expected_lookups(self) -> float:
+        """Distinct rows of a global batch, as TorchRec has it."""
         return self.distinct_rows
 
     def expected_miss_rate(self, clf: float) -> float:
+        """Of a cache with that load factor."""
         return float(np.interp(clf, self.load_factors, self.miss_rates))
 
     @property
@@ -61,7 +63,5 @@ def lru_statistics(tables: Tables) -> list[LruStatistics]:
         distinct = float(read.sum())
         kept = (1.0 - missed) @ count / max(float(count.sum()), 1e-300)
         misses = missed @ read / max(distinct, 1e-300) if distinct else 1.0 - kept
-        found.append(
-            LruStatistics(min(distinct, total), np.append(np.minimum(kept, 1.0), 1.0), np.append(misses, 0.0))
-        )
+        found.append(LruStatistics(min(distinct, total), np.append(np.minimum(kept, 1.0), 1.0), np.append(misses, 0.0)))
     return found

@@ -27,8 +27,8 @@ from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
 BUFFERS = (1.0, 2.0, 4.0, 8.0, 0.5, 0.0)
-"""TorchRec counts buffers of inputs and outputs as memory, and 4 bytes for each row that a cache may hold; memory caps of
-tasks do not. So it is told a larger cap, by these multiples of an even share of such bytes, until a plan fits."""
+"""TorchRec counts buffers of inputs and outputs as memory, and 4 bytes for each row that a cache may hold; memory caps
+of tasks do not. So it is told a larger cap, by these multiples of an even share of such bytes, until a plan fits."""
 
 SORTS = ("storage", "perf")
 
@@ -138,7 +138,7 @@ class TunedTorchRecAgent(TorchRecAgent):
 
 
 def _uncounted_bytes(tables: Tables, topology: Topology) -> float:
-    """Bytes on all devices together that TorchRec counts and caps do not: of outputs, indices and the maps of caches."""
+    """Bytes on all devices together that TorchRec counts and caps do not: outputs, indices and the maps of caches."""
     outputs = 4.0 * tables.embedding_dim * tables.num_features * tables.workload.batch_size
     maps = 0.0 if topology.host is None else 4.0 * float(tables.num_embeddings.sum())
     return maps + float((outputs + 8.0 * tables.lookups_per_batch).sum())
