@@ -38,7 +38,7 @@ class RecShardAgent(Agent):
     Args:
         steps: of the ICDF of a table, as many shares of its lookups from 0 to 1.
         gap: HiGHS stops when no solution is better by more than this share.
-        max_seconds: of HiGHS for a task. With 100 steps it has a solution of 100 tables on 8 devices in a minute.
+        max_seconds: of HiGHS for a task. TODO
     """
 
     name = "recshard"
@@ -108,7 +108,7 @@ class RecShardAgent(Agent):
 
 
 def hbm_bytes(tables: Tables, shares: FloatArray) -> FloatArray:
-    """(T, S) bytes of the most popular rows of each table that get (S,) shares of its lookups; of all rows for 1."""
+    """(T, S) bytes of the most popular rows of each table that get the (S,) shares of its lookups; 1 is all rows."""
     num_embeddings = tables.num_embeddings.astype(np.float64)
     lookups, rows = tables.row_popularity.steps(num_embeddings)
     kept = np.empty((len(tables), len(shares)))  # shares of the rows

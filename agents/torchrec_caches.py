@@ -39,11 +39,11 @@ class LruStatistics(CacheStatistics):
 
     @property
     def expected_lookups(self) -> float:
-        """Distinct rows of a batch, as TorchRec has it."""
+        """Distinct rows of a global batch, as TorchRec has it."""
         return self.distinct_rows
 
     def expected_miss_rate(self, clf: float) -> float:
-        """The share of them that a cache with this load factor does not have."""
+        """Of a cache with that load factor."""
         return float(np.interp(clf, self.load_factors, self.miss_rates))
 
     @property

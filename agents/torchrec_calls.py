@@ -153,14 +153,14 @@ def _constraints(
         TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
     }
     features = tables.num_features.tolist()
-    caches = (
-        [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)] if offloads else None
-    )
+    caches: list[CacheParams | None] = [None] * len(tables)
+    if offloads:
+        caches = [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)]
     return {
         name: ParameterConstraints(
             sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],
             compute_kernels=list(_KERNELS if topology.host is None else _KERNELS + _HOST_KERNELS),
-            cache_params=None if caches is None else caches[table],
+            cache_params=caches[table],
             min_partition=min_partition,
             pooling_factors=[float(tables.pooling_factor[table] / features[table])] * features[table],
         )

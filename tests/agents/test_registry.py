@@ -33,7 +33,7 @@ def test_every_name_makes_an_agent_of_that_name() -> None:
     assert "exact" in AGENTS
     assert "exact" not in agent_names("placement")
     for name, entry in AGENTS.items():
-        if name in ("torchrec", "torchrec-tuned", "page-hinkley", "adwin", "kswin"):  # they need extras
+        if name.startswith("torchrec") or name in ("page-hinkley", "adwin", "kswin"):  # they need extras
             continue
         agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3, suite="drift-strong-600")
         assert isinstance(agent, Agent)

@@ -11,7 +11,7 @@ pytest.importorskip("torchrec")
 
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 
-from shard_gym.agents import make_agent
+from shard_gym.agents import make_agent, torchrec_calls
 from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import Tables
@@ -101,3 +101,49 @@ def test_the_tuned_settings_leave_to_the_shipped_ones_what_they_cannot_do() -> N
 def test_an_unknown_order_is_a_named_error() -> None:
     with pytest.raises(UnknownNameError, match=r"no order of TorchRec's partitioner named 'prf'.*perf"):
         make_agent("torchrec", sort_by="prf")
+
+
+def tiered(tables: Tables, devices: int, hbm: int, host: int) -> Task:
+    """A task with so many bytes of HBM, and of host memory, for each device."""
+    topology = hardware_profile("a100-dgx").topology(devices, memory_cap_bytes=hbm, host_memory_bytes=devices * host)
+    return Task("tiered", tables, topology, splittable=True)
+
+
+HOST_NAMES = (*NAMES, "torchrec-offload")
+
+
+@pytest.mark.parametrize("name", HOST_NAMES)
+def test_tables_that_are_not_in_hbm_must_fit_the_host(name: str) -> None:
+    """By their time five of the six tables of 1.6 MB would share a device; its host has room for three."""
+    tables = plain([100_000] * 6, [4] * 6, [200.0] + 5 * [1.0], Workload(256, "fp32"))
+    placement = make_agent(name).place(tiered(tables, 2, 200_000, 5_000_000))
+    assert np.bincount(placement, minlength=2).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("name", HOST_NAMES)
+def test_the_planner_knows_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topology has HBM, host memory and the bandwidth between them; caches have the statistics of the tables."""
+    told = {}
+
+    class Told(torchrec_calls.EmbeddingShardingPlanner):
+        def plan(self, *given: Any, **named: Any) -> Any:
+            told["topology"], told["constraints"] = self._topology, self._constraints
+            return super().plan(*given, **named)
+
+    monkeypatch.setattr(torchrec_calls, "EmbeddingShardingPlanner", Told)
+    tables = plain([100_000] * 4, [16] * 4, [20.0, 5.0, 3.0, 1.0], Workload(256, "fp32"))
+    make_agent(name).plan(tiered(tables, 2, 2_000_000, 24_000_000))
+    assert told["topology"].hbm_to_ddr_mem_bw == 16e6
+    for device in told["topology"].devices:
+        assert device.storage.ddr == 24_000_000
+        assert 2_000_000 < device.storage.hbm < 4_000_000, "with room for buffers and the maps of caches"
+    caches = [each.cache_params for each in told["constraints"].values()]
+    if name == "torchrec-offload":
+        assert [each.stats.expected_lookups for each in caches] == pytest.approx(tables.distinct_rows, rel=1e-3)
+    else:
+        assert caches == [None] * 4, "it ships without"
+
+
+def test_without_host_memory_there_are_no_caches(random_tables: Any) -> None:
+    drawn = task(random_tables(np.random.default_rng(3), 6), 2)
+    assert np.array_equal(make_agent("torchrec-offload").place(drawn), make_agent("torchrec").place(drawn))
