@@ -58,8 +58,10 @@ class RecShardAgent(Agent):
         topology = task.topology
         shares = np.linspace(0.0, 1.0, self.steps + 1) if topology.host is not None else np.ones(1)
         placement = self._solved(task, device_ms(task.tables, topology, shares), hbm_bytes(task.tables, shares))
-        used = None if placement is None else memory_used(placement, task.tables, task.num_devices)
-        if placement is None or (used > topology.memory_cap_bytes).any():
+        if (
+            placement is None
+            or (memory_used(placement, task.tables, task.num_devices) > topology.memory_cap_bytes).any()
+        ):
             raise NoPlacementFoundError(
                 f"HiGHS found no solution of RecShard's program for task {task.name!r} within {self.max_seconds:g} "
                 "seconds: whole tables do not fit its devices, or it needs longer. Raise max_seconds, or give fewer "

@@ -24,7 +24,7 @@ BATCHES = np.concatenate([[0.0], np.exp2(np.arange(-12.0, 40.0, 0.5))])
 
 
 @dataclass(frozen=True)
-class LruStatistics(CacheStatistics):
+class LruStatistics(CacheStatistics):  # type: ignore[misc]
     """Those of a table: expected distinct rows of a batch, and the curve of its miss rates.
 
     Attributes:
