@@ -52,6 +52,11 @@ SPLIT = ("shard-4", "shard-8")
 TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16", "shard-merlin-medium-x32")
 """Suites with entries of TorchRec's tuned planner; on larger tasks it takes minutes."""
 
+TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
+TIERED_PLACEMENT = ("tier-4", "tier-8")
+IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in TIERED)
+"""Suites with entries of DreamShard as it ships; with host memory, which it has not learned, a heuristic answers."""
+
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 
@@ -91,10 +96,13 @@ ENTRANTS = (
     Entrant("lane-greedy", "Greedy by lanes", tracks=BOTH),
     Entrant("cost-greedy", "Greedy by cost", tracks=BOTH),
     Entrant("local-search", "Local search", tracks=BOTH),
-    Entrant("dreamshard", "DreamShard (dream-search), as it ships", tracks=BOTH),
+    Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
+    Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
+    Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
+    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
     Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
@@ -103,7 +111,11 @@ ENTRANTS = (
         Entrant(
             "dreamshard-search", "DreamShard (dream-search)", "dreamshard", suites, BOTH, dreamshard(SEARCH), placing
         )
-        for suites, placing in ((CORE_SUITES, {}), (SPLIT, {"queries": 200_000}))  # as many as plan-search takes
+        for suites, placing in (
+            (CORE_SUITES, {}),
+            (TIERED_PLACEMENT, {}),
+            (SPLIT, {"queries": 200_000}),  # as many as plan-search takes
+        )
     ),
     Entrant("dreamshard-paper", "DreamShard (paper)", "dreamshard", CORE_SUITES, options=dreamshard("paper")),
     Entrant("rnn", "RNN policy", "rnn", CORE_SUITES),
