@@ -31,7 +31,6 @@ The constants are fitted to the public measurements by tools/fit_analytical.py; 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -59,12 +58,10 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
-from shard_gym.cost_models.host_cache import LRU
-from shard_gym.cost_models.host_policy import HostPolicy
-from shard_gym.cost_models.host_rows import STATIC, host_reads_of
+from shard_gym.cost_models.host_policies import host_policy_named
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
-from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -225,16 +222,12 @@ def _checked(constants: Constants) -> Constants:
     return constants
 
 
-HOST_POLICIES: Mapping[str, HostPolicy] = {policy.name: policy for policy in (STATIC, LRU)}
-"""Which rows are in HBM where a topology has host memory: the best split (host_rows.py), or a cache (host_cache.py)."""
-
-
 class AnalyticalCostModel(AdditiveCostModel):
     """The model described at the top of this file; costs never decrease when a table is added to a device.
 
     Args:
         constants: others than `FITTED`; the fingerprint then ends with a hash of them.
-        host_policy: "static" or "lru", see `HOST_POLICIES`; with "lru" its name is "analytical-lru".
+        host_policy: "static" or "lru", see `host_policies.py`; with "lru" its name is "analytical-lru".
 
     Raises:
         InvalidOptionError: a constant is no number or negative, or an efficiency is 0.
@@ -250,13 +243,11 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     constants: Constants = FITTED
 
-    def __init__(self, constants: Constants | None = None, host_policy: str = STATIC.name) -> None:
+    def __init__(self, constants: Constants | None = None, host_policy: str = "static") -> None:
         if constants is not None:
             self.constants = _checked(constants)
-        if not isinstance(host_policy, str) or host_policy not in HOST_POLICIES:
-            raise unknown_name("host policy", host_policy, HOST_POLICIES)
-        if host_policy != STATIC.name:
-            self.host_policy = HOST_POLICIES[host_policy]
+        self.host_policy = host_policy_named(host_policy)
+        if host_policy != "static":
             self.name = f"{self.name}-{host_policy}"
 
     @property
@@ -356,8 +347,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
         """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
 
-        None for constants with an overlap loss above 1, and for rows in host memory behind a cache, where the phases
-        are no maxima of linear functions.
+        None where phases are no maxima of linear functions: with an overlap loss above 1, and with cached rows.
         """
         cached = topology.host is not None and not self.host_policy.is_linear
         if cached or not 0.0 <= self.constants.overlap_loss <= 1.0:
@@ -389,7 +379,7 @@ class AnalyticalCostModel(AdditiveCostModel):
             outputs=columns[OUTPUT_BYTES_SENT],
             links=links,
             latency_ms=latency_ms,
-            host=host_reads_of(loads[:, LOADS:]),
+            host=self.host_policy.reads_of(loads[:, LOADS:]),
         )
 
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.linear import HostReads
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -47,6 +48,10 @@ class HostPolicy(ABC):
     @abstractmethod
     def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:
         """`added_ms` of one device on floats, with the same bits."""
+
+    def reads_of(self, loads: FloatArray) -> HostReads | None:
+        """The (T, H) loads of tables as linear functions; None for (T, 0), and for a policy that has none."""
+        return None
 
     def with_host(self, phases: FloatArray, loads: FloatArray) -> FloatArray:
         """`phases`, (..., 4) ms of devices whose rows are all in HBM, changed in place: with those in the host.

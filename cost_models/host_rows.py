@@ -89,14 +89,6 @@ def host_read_ms(loads: FloatArray) -> FloatArray:
     return np.asarray(above.max(axis=0, initial=0.0).T)
 
 
-def host_reads_of(loads: FloatArray) -> HostReads | None:
-    """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory."""
-    if not loads.shape[1]:
-        return None
-    hbm, updates = loads[0, [HBM_MS, UPDATE_TIMES]]
-    return HostReads(loads[:, NUM_MAXIMA:].T, THRESHOLDS * hbm, np.array([1.0, updates]))
-
-
 def plain_host_read_ms(loads: list[float]) -> float:
     """`host_read_ms` of one device on floats, with the same bits."""
     hbm = loads[HBM_MS]
@@ -127,6 +119,13 @@ class _StaticSplit(HostPolicy):
         """`added_ms` of one device on floats, with the same bits."""
         read_ms = plain_host_read_ms(loads)
         return read_ms, read_ms * loads[UPDATE_TIMES]
+
+    def reads_of(self, loads: FloatArray) -> HostReads | None:
+        """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory."""
+        if not loads.shape[1]:
+            return None
+        hbm, updates = loads[0, [HBM_MS, UPDATE_TIMES]]
+        return HostReads(loads[:, NUM_MAXIMA:].T, THRESHOLDS * hbm, np.array([1.0, updates]))
 
 
 STATIC = _StaticSplit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,13 @@ from shard_gym.cost_models.host_cache import (
     WAYS,
     overflow,
 )
+from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
 from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSampler
-from shard_gym.topology import HostMemory, Topology
+from shard_gym.topology import Cluster, HostMemory, Topology
 
 MODEL, STATIC = AnalyticalCostModel(host_policy="lru"), AnalyticalCostModel()
 
@@ -271,3 +273,29 @@ def test_whole_tables_cost_the_same_as_shards_and_counting_changes_nothing() -> 
     costs = {model.estimate(placement, task.tables, roomy).total_ms for model in models}
     assert len(costs) == 1
     assert costs != {STATIC.estimate(placement, task.tables, roomy).total_ms}
+
+
+@pytest.mark.parametrize("policy", ["static", "lru"])
+def test_placing_table_by_table_costs_the_same_in_plain_numbers_and_in_arrays(policy: str) -> None:
+    model, task = AnalyticalCostModel(host_policy=policy), sampled(7, tables=(20, 20), optimizer="adam")
+    loads, cluster = model.table_loads(task.tables, task.topology), Cluster.stack([task.topology.cluster()])
+    devices, phases = np.zeros((1, 3, loads.shape[1])), [[0.0] * 3 for _ in range(4)]
+    for table, row in enumerate(loads):
+        device = table % 3
+        devices[0, device] = model.add(devices[0, device], row)
+        shared = devices[0, :, model.shared_loads].T.tolist()
+        cost = model.plain_costs(device, devices[0, device].tolist(), phases, shared, cluster)
+        expected, total = model.costs(devices, cluster)
+        assert np.array_equal(np.array(phases).T, expected[0])
+        assert cost == total[0]
+
+
+def test_the_bound_of_plans_ignores_the_cache_and_holds() -> None:
+    task = sampled(3, tables=(4, 4))
+    roomy = replace(task.topology, memory_cap_bytes=np.asarray(2**50))
+    model = AnalyticalShardingModel(host_policy="lru")
+    bound = plan_lower_bound_ms(task.tables, roomy, model)
+    whole = [model.estimate(np.array(devices), task.tables, roomy).total_ms for devices in product(range(3), repeat=4)]
+    in_hbm = plan_lower_bound_ms(task.tables, replace(roomy, host=None), AnalyticalShardingModel())
+    assert in_hbm == pytest.approx(bound, rel=1e-6)
+    assert bound <= min(whole)
