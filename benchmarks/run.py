@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import host_memory
+import host_steps
 import numpy as np
 import replanning
 import tyro
@@ -217,7 +217,7 @@ def main(
     about = f"Machine: {cpu_model()}, {os.cpu_count()} cores; {versions}; one thread; {date}."
     record: dict[str, Any] = {"about": about}
     parts = {"environments": (measure, page_tables, "bench")}
-    parts["host-memory"] = (host_memory.measure, host_memory.page_table, "bench host memory")
+    parts["host-memory"] = (host_steps.measure, host_steps.page_table, "bench host memory")
     parts["replanning"] = (replanning.measure, replanning.page_table, "bench replanning")
     for name, (measure_part, render, block) in parts.items():
         if only in (None, name):

@@ -22,10 +22,12 @@ def sampler(tables: int, devices: int, hbm_share: tuple[float, float] | None = N
     return TaskSampler(pool, (tables, tables), (devices, devices), "a100-dgx", dims, hbm_share=hbm_share)
 
 
-def fixed_suite(tables: int, devices: int, hbm_share: tuple[float, float] | None = None) -> shard_gym.TaskSuite:
-    """Fifty such tasks as a suite."""
+def fixed_suite(
+    tables: int, devices: int, hbm_share: tuple[float, float] | None = None, count: int = 50
+) -> shard_gym.TaskSuite:
+    """`count` such tasks as a suite."""
     rng, source = np.random.default_rng(0), sampler(tables, devices, hbm_share)
-    return shard_gym.TaskSuite(f"{tables}x{devices}", tuple(source.sample(rng) for _ in range(50)))
+    return shard_gym.TaskSuite(f"{tables}x{devices}", tuple(source.sample(rng) for _ in range(count)))
 
 
 def prepare_tasks(env: Any, suite: shard_gym.TaskSuite) -> None:

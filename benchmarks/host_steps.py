@@ -17,9 +17,9 @@ from shard_gym.io.markdown import table
 
 TABLES, DEVICES = 50, 4
 HBM_SHARE = (0.05, 0.5)
-VECTORS = ((128, "compact"), (4096, "compact"), (4096, "full"), (4096, "features"))  # N and observation
+VECTORS = ((128, "compact"), (4096, "compact"), (4096, "features"))  # N and observation
 AGENTS = ("cost-greedy", "plan-search")
-NUM_PLANS = 5  # tasks that an agent plans in one run
+NUM_TASKS, NUM_PLANS = 10, 3  # tasks of the suites, and of those that an agent plans in one run
 
 SCALAR = {"`EmbeddingPlacement-v0`": shard_gym.EmbeddingPlacementEnv, "`EmbeddingSharding-v0`": EmbeddingShardingEnv}
 VECTOR = dict(zip(SCALAR, (EmbeddingPlacementVectorEnv, EmbeddingShardingVectorEnv), strict=True))
@@ -27,7 +27,7 @@ VECTOR = dict(zip(SCALAR, (EmbeddingPlacementVectorEnv, EmbeddingShardingVectorE
 
 def measure(repeats: int) -> list[dict[str, Any]]:
     """Rows of rates without host memory and with it: steps per second, or plans per hour."""
-    suites = [fixed_suite(TABLES, DEVICES, share) for share in (None, HBM_SHARE)]
+    suites = [fixed_suite(TABLES, DEVICES, share, NUM_TASKS) for share in (None, HBM_SHARE)]
     rows = []
 
     def add(what: str, kind: str, works: list[Run]) -> None:
