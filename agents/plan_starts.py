@@ -17,7 +17,7 @@ from shard_gym.agents.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import IntArray
-from shard_gym.tables import MAX_DIM
+from shard_gym.table_features import MAX_DIM
 
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has

@@ -15,34 +15,15 @@ from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
+from shard_gym.table_features import MAX_BYTES, MAX_DIM, MAX_ROWS, scaled
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
-
-FEATURE_NAMES: tuple[str, ...] = (
-    "embedding_dim",
-    "num_embeddings",
-    "pooling_factor",
-    "table_size",
-    *(f"reuse_bin_{k}" for k in range(NUM_BINS)),
-)
-"""DreamShard's 21 table features (daochenzha/dreamshard, dreamshard/utils.py), in its order."""
 
 AMOUNT_NAMES: tuple[str, ...] = ("tables", "lookups", "values_read", "values_updated", "values_sent")
 """What adds up over the tables of a device, see `Tables.amounts`."""
 
-FEATURE_MEAN = (4.0875, 19.28, 3.23, 0.127)
-FEATURE_STD = (1.0, 3.36, 1.46, 0.233)
-"""Mean and std of log2(1 + x) of the first four features, table_size in GiB: rounded numbers of the pool `dlrm-2021` at
-dim 16 in FP16 (its dims are constant, so their std is set to 1). One scale serves all pools and tasks, so that equal
-tables have equal features everywhere and a task of equal tables yields no NaN."""
-
 MAX_ROWS_SHOWN = 20
 """Tables that a notebook shows."""
-
-MAX_ROWS = 2**40
-MAX_DIM = 2**16
-MAX_BYTES = 2**62
-"""The most bytes of all tables together: sums are int64, which ends at 2**63."""
 
 _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
     "num_embeddings": (np.int64, 1, MAX_ROWS),
@@ -56,17 +37,6 @@ _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 """Dtype, smallest and largest value of each array of `Tables`."""
 
 _SHARE_TOLERANCE = 5e-3
-
-
-def _scaled(sizes: ArrayLike) -> NDArray[np.float64]:
-    """(..., 4) dim, rows, pooling factor and GiB of a table as its first features."""
-    return np.asarray((np.log2(1.0 + np.asarray(sizes)) - np.asarray(FEATURE_MEAN)) / np.asarray(FEATURE_STD))
-
-
-_BINS = np.repeat([[0.0], [1.0]], NUM_BINS, axis=1)
-_SIZES = [(4, 1, 0, 0), (MAX_DIM, MAX_ROWS, 1e6, MAX_BYTES / 2**30)]
-FEATURE_BOUNDS: NDArray[np.float32] = np.concatenate([_scaled(_SIZES), _BINS], axis=1).astype(np.float32)
-"""(2, 21) float32, the least and the largest value of each of `FEATURE_NAMES` that tables can have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +305,7 @@ class Tables:
             ],
             axis=1,
         )
-        return np.concatenate([_scaled(sizes), self.reuse_histogram], axis=1).astype(np.float32)
+        return np.concatenate([scaled(sizes), self.reuse_histogram], axis=1).astype(np.float32)
 
     def amounts(self) -> NDArray[np.float64]:
         """(T, 5) float64, in the order of `AMOUNT_NAMES`: what a batch asks of each table, numbers that add up.

@@ -24,7 +24,8 @@ from shard_gym.io.files import read_shipped
 from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.sharding import ShardingPlan, check_plan
-from shard_gym.tables import MAX_BYTES, Tables
+from shard_gym.table_features import MAX_BYTES
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 

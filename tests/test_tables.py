@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.errors import InvalidTablesError
-from shard_gym.tables import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, MAX_DIM, MAX_ROWS, Tables
+from shard_gym.table_features import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, MAX_DIM, MAX_ROWS
+from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
 ARRAYS = {

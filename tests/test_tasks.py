@@ -21,7 +21,8 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement, memory_used, pack_by_memory
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
-from shard_gym.tasks import MIB, Task, TaskSampler, TaskSource, TaskSuite, capped_task
+from shard_gym.task_sampler import TaskSampler, capped_task
+from shard_gym.tasks import MIB, Task, TaskSource, TaskSuite
 
 PROFILE = hardware_profile("a100-dgx")
 SEEDS = st.integers(0, 2**32 - 1)

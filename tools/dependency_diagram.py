@@ -22,21 +22,14 @@ DESIGN = ROOT / "docs" / "design.md"
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     (
-        *(
-            "lookup_statistics",
-            "row_popularity",
-            "tables",
-            "workload",
-            "topology",
-            "hardware",
-            "placement",
-            "sharding",
-            "hbm_split",
-        ),
-        *("pools", "training_memory", "hbm_split"),
+        *("lookup_statistics", "row_popularity", "table_features", "tables", "workload", "topology", "hardware"),
+        *("placement", "sharding", "pools", "training_memory", "hbm_split"),
     ),
     ("cost_models", "trust"),
-    ("tasks", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain", "comparison", "interop"),
+    (
+        *("tasks", "task_sampler", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain"),
+        *("comparison", "interop"),
+    ),
     ("agents",),
     ("leaderboard", "offline", "plots", "__init__"),
     ("cli", "__main__"),

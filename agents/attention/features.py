@@ -15,7 +15,8 @@ from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.statistics import shard_tables
-from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, Tables
 from shard_gym.tasks import Task
 
 NUM_SHARES = len(AMOUNT_NAMES) + 1  # shares of a table: of the `Tables.amounts` and of the memory

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from shard_gym.agents.training.modules import tensors_beside
-from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_NAMES
+from shard_gym.tables import Tables
 
 LATENT = 32  # size of the latents of a table, of the progress and of a device's own numbers; the state has two of them
 NUM_STANDARDIZED = 3  # the dims, rows and pooling factors come first among the features

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shard_gym.agents.heuristics import lookup_score
 from shard_gym.agents.training.modules import NOWHERE, tensors_beside
-from shard_gym.tables import FEATURE_NAMES
+from shard_gym.table_features import FEATURE_NAMES
 from shard_gym.tasks import Task
 
 Memory = tuple[Tensor, Tensor]  # the (B, H) hidden and cell state of the decoder's LSTM, for B placements

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
+from shard_gym.row_popularity import Popularity
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -67,8 +68,10 @@ def to_line(message: Command | Answer) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, Popularity):  # a measurement draws its lookups from the histograms
+        return None
     if is_dataclass(value):
-        return vars(value)
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"{value!r} is no part of a message.")
 
 

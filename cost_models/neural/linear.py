@@ -9,7 +9,8 @@ from typing_extensions import override
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.neural.features import plain_features
-from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_NAMES
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
 

@@ -28,7 +28,8 @@ from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
-from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_NAMES
+from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
 WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mib", "distinct_mib", "gradient_mib")

@@ -79,8 +79,9 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, plan-search splits tables where whole ones do not fit. Rows for which the HBM has no room lie in
-    host memory, those that are read least.
+    Without --agent, plan-search splits tables where whole ones do not fit.
+
+    Rows for which the HBM has no room lie in host memory.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.

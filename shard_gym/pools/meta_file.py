@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, missing_extra
-from shard_gym.tables import MAX_ROWS
+from shard_gym.table_features import MAX_ROWS
 
 Integers = NDArray[np.integer[Any]]
 

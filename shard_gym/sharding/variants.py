@@ -21,7 +21,8 @@ from shard_gym.sharding.plan import (
     has_equal_blocks,
 )
 from shard_gym.sharding.statistics import shard_tables
-from shard_gym.tables import MAX_DIM, Tables
+from shard_gym.table_features import MAX_DIM
+from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
 FULL_WIDTH = 128  # columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there

@@ -19,8 +19,10 @@ from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites.info import DATA, MEASURED, SHARDING, SIMULATED, SPLITS
 from shard_gym.suites.placing import SCHEMA
-from shard_gym.tables import MAX_ROWS, Tables
-from shard_gym.tasks import MIB, Task, TaskSampler, capped_task
+from shard_gym.table_features import MAX_ROWS
+from shard_gym.tables import Tables
+from shard_gym.task_sampler import TaskSampler, capped_task
+from shard_gym.tasks import MIB, Task
 
 TASKS_PER_SPLIT = 50
 NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)

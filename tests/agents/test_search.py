@@ -22,7 +22,8 @@ from shard_gym.evaluation import evaluate, score
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.tasks import Task, capped_task
+from shard_gym.task_sampler import capped_task
+from shard_gym.tasks import Task
 
 MODEL = make_cost_model("analytical")
 

@@ -174,7 +174,7 @@ def test_equal_seeds_give_equal_results_and_others_do_not(run, tmp_path: Path) -
         ({"split": "dev"}, "has the splits ['test', 'train'], not 'dev'."),
         ({"agent": "ridge"}, "Agent 'ridge' answers replanning, not placement. Those that do: random, size-greedy,"),
         ({"agent": "oracle"}, "only shard-gym show takes it"),
-        ({"agent": None}, "Name an agent with --agent NAME. Known: cost-greedy,"),
+        ({"agent": None}, "Name an agent with --agent NAME. Known: blind-search, cost-greedy,"),
     ],
 )
 def test_an_unknown_name_is_a_sentence_and_exit_code_2(run, change: dict[str, str | None], says: str) -> None:

@@ -38,7 +38,8 @@ from shard_gym.errors import UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSampler
+from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks import Task
 from shard_gym.topology import Cluster, HostMemory, Topology
 
 MODEL, STATIC = AnalyticalCostModel(host_policy="lru"), AnalyticalCostModel()

@@ -29,7 +29,7 @@ from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.envs.replanning.windows import WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.tables import FEATURE_BOUNDS
+from shard_gym.table_features import FEATURE_BOUNDS
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks; it lacks those marked ! if no task has host memory."""

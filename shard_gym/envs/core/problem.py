@@ -15,7 +15,8 @@ from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.errors import InvalidTaskError, TableTooLargeError
 from shard_gym.sharding.variants import variants_of, whole_tables
-from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
 

@@ -71,7 +71,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
-    | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.tables.FEATURE_NAMES` |
+    | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.table_features.FEATURE_NAMES` |
     | `current_table_costs` - | (4,) | float32 | ms of the four phases with that table alone on a device |
     | `device_costs` - | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
     | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.AMOUNT_NAMES` |
@@ -98,7 +98,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | 0 to 1 | `current_table_curve`, `device_curves`, `device_hbm` |
     | 0 to 2**33 | `hbm_gib` |
     | -1 to D - 1 | `assignment` |
-    | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+    | `shard_gym.table_features.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
 
     ## Starting State
 

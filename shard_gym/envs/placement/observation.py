@@ -24,7 +24,8 @@ from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.problem import IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
-from shard_gym.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
+from shard_gym.table_features import FEATURE_BOUNDS, FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, Tables
 
 ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
 MAX_MS = 1e9  # bound of the costs in the space

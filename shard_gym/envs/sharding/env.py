@@ -52,7 +52,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
-    | `current_table` | (21,) | float32 | features of the current part, see `shard_gym.tables.FEATURE_NAMES` |
+    | `current_table` | (21,) | float32 | features of the current part, see `shard_gym.table_features.FEATURE_NAMES` |
     | `current_table_costs` - | (4,) | float32 | ms of the four phases with that part alone on a device |
     | `device_costs` - | (D * 4,) | float32 | ms of the four phases of each device with what it holds so far |
     | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.AMOUNT_NAMES` |
@@ -84,7 +84,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | 0 to 2**33 | `hbm_gib` |
     | 0 to U | `device_shares`, `parts_waiting` |
     | -1 to A - 1 | `assignment` |
-    | `shard_gym.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+    | `shard_gym.table_features.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
 
     ## Starting State
 

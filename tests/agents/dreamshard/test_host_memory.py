@@ -20,7 +20,8 @@ from shard_gym.evaluation import evaluate
 from shard_gym.placement import check_placement
 from shard_gym.pools import load_pool
 from shard_gym.sharding import check_plan
-from shard_gym.tasks import TaskSampler, TaskSuite
+from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks import TaskSuite
 
 MODEL = AnalyticalCostModel()
 SHORT: dict[str, Any] = {"iterations": 2, "measurements": 10, "cost_updates": 60, "queries": 500}

@@ -39,7 +39,8 @@ from shard_gym.pools import load_pool
 from shard_gym.sharding import check_plan
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 

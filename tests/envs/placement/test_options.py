@@ -16,7 +16,8 @@ from shard_gym.envs.placement.observation import CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSampler, TaskSuite
+from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks import TaskSuite
 
 SUITE = "dlrm-20x4"
 

@@ -28,7 +28,8 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tasks import Task, capped_task
+from shard_gym.task_sampler import capped_task
+from shard_gym.tasks import Task
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like

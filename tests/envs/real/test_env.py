@@ -18,7 +18,8 @@ from shard_gym.errors import InvalidOptionError, InvalidTablesError, Measurement
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSampler, TaskSuite
+from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks import TaskSuite
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
