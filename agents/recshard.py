@@ -38,7 +38,7 @@ class RecShardAgent(Agent):
     Args:
         steps: of the ICDF of a table, as many shares of its lookups from 0 to 1.
         gap: HiGHS stops when no solution is better by more than this share.
-        max_seconds: of HiGHS for a task. TODO
+        max_seconds: that HiGHS may take for a task.
     """
 
     name = "recshard"
