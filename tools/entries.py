@@ -53,7 +53,6 @@ TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16"
 """Suites with entries of TorchRec's tuned planner; on larger tasks it takes minutes."""
 
 TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
-TIERED_PLACEMENT = ("tier-4", "tier-8")
 IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in TIERED)
 """Suites with entries of DreamShard as it ships; with host memory, which it has not learned, a heuristic answers."""
 
@@ -99,10 +98,8 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", suites=IN_HBM, tracks=(SHARDING,)),
     Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
-    Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
-    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
     Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
@@ -113,7 +110,6 @@ ENTRANTS = (
         )
         for suites, placing in (
             (CORE_SUITES, {}),
-            (TIERED_PLACEMENT, {}),
             (SPLIT, {"queries": 200_000}),  # as many as plan-search takes
         )
     ),
