@@ -17,9 +17,13 @@ from shard_gym import suite_names
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
+from shard_gym.envs.real.tasks import suite_as_measured
+from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.ranking import SOLVED
+from shard_gym.suites import load_suite
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.gaps import PROVEN
+from shard_gym.tasks import TaskSuite
 from shard_gym.text import format_ms
 
 REPO = Path(__file__).resolve().parents[1]
@@ -174,6 +178,21 @@ def test_the_figures_of_the_readme_are_those_of_the_pages_of_results(markdown_ro
         for over in re.findall(r"^\| (?!oracle)[^|]+ \| ([\d.]+)% \|", table.split("\n| oracle")[0], re.MULTILINE)
     )
     assert f"{best:.1f}" == over
+
+
+def test_the_race_on_an_h100_gives_the_figures_of_its_page_and_of_the_readme(markdown_rows: Any) -> None:
+    pytest.importorskip("pyarrow")
+    tasks = TaskSuite("gpu-40x4", load_suite("gpu-40x4").tasks[:8], "test")
+    race = load_race(RESULTS / "hardware-h100", suite_as_measured(tasks, "nvidia-h100-80gb-hbm3", None))
+    results = race.results()
+    rows = markdown_rows((RESULTS / "hardware-h100.md").read_text(encoding="utf-8"), "## A race")
+    assert [[f"{one.mean_ms:.3f}", f"{one.ratio:.3f}"] for one in results] == [row[:2] for row in rows.values()]
+    ratios = {one.entry: (f"{one.ratio:.2f}", *(f"{end:.2f}" for end in one.ratio_interval)) for one in results}
+    text = " ".join(README.split())
+    found = re.search(r"for four, `cost-greedy` costs ([\d.]+) times as much \(([\d.]+) to ([\d.]+)\)", text)
+    assert found is not None
+    assert ratios["cost-greedy"] == found.groups()
+    assert f"`local-search` {ratios['local-search'][0]} (8 tasks)" in text
 
 
 def test_the_cheap_commands_of_the_readme_run(
