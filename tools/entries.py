@@ -52,6 +52,7 @@ SPLIT = ("shard-4", "shard-8")
 TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16", "shard-merlin-medium-x32")
 """Suites with entries of TorchRec's tuned planner; on larger tasks it takes minutes."""
 
+TIERED_PLACEMENT = ("tier-4", "tier-8")
 TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
 IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in TIERED)
 """Suites with entries of DreamShard as it ships; with host memory, which it has not learned, a heuristic answers."""
@@ -110,6 +111,7 @@ ENTRANTS = (
         )
         for suites, placing in (
             (CORE_SUITES, {}),
+            (TIERED_PLACEMENT, {}),
             (SPLIT, {"queries": 200_000}),  # as many as plan-search takes
         )
     ),
