@@ -189,10 +189,10 @@ def test_the_race_on_an_h100_gives_the_figures_of_its_page_and_of_the_readme(mar
     assert [[f"{one.mean_ms:.3f}", f"{one.ratio:.3f}"] for one in results] == [row[:2] for row in rows.values()]
     ratios = {one.entry: (f"{one.ratio:.2f}", *(f"{end:.2f}" for end in one.ratio_interval)) for one in results}
     text = " ".join(README.split())
-    found = re.search(r"for four, `cost-greedy` costs ([\d.]+) times as much \(([\d.]+) to ([\d.]+)\)", text)
+    found = re.search(r"stands for four, `cost-greedy` costs ([\d.]+) times as much \(([\d.]+) to ([\d.]+)\)", text)
     assert found is not None
     assert ratios["cost-greedy"] == found.groups()
-    assert f"`local-search` {ratios['local-search'][0]} (8 tasks)" in text
+    assert "`local-search` {} ({} to {}; 8 tasks, 3 rounds)".format(*ratios["local-search"]) in text
 
 
 def test_the_cheap_commands_of_the_readme_run(

@@ -24,14 +24,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -40,13 +40,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Peers, Phase
+from shard_gym.cost_models.measured.operator import FIRST_WEIGHT, OPTIMIZERS, WEIGHTS
 
 HBM, HOST, MAPPED, CACHE = "hbm", "host", "host mapped", "cache"
-OPTIMIZERS = {
-    "adam": EmbOptimType.ADAM,
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "sgd": EmbOptimType.EXACT_SGD,
-}
 BATCHES = 4  # different ones, in turn
 
 
@@ -72,7 +68,7 @@ class Load:
     where: str = HBM
     same_rows: bool = False  # whether all batches read the same distinct rows
     load_factor: float = 0.25  # slots of the cache as a share of the rows
-    iterations: int = field(default=7)
+    iterations: int = 7
 
 
 # --- The design
@@ -178,8 +174,8 @@ class Bench:
         return self.timed(lambda _: [phase], 7)
 
     def operator(self, load: Load) -> Any:
-        key = (load.tables, load.dtype, load.optimizer, load.where, load.load_factor)
-        shapes = ([(table.rows, table.dim) for table in load.tables], *key[1:])
+        sizes = [(table.rows, table.dim) for table in load.tables]
+        shapes = (sizes, load.dtype, load.optimizer, load.where, load.load_factor)
         if self._kept[0] != shapes:
             self._kept = (None, None)
             if self.device.type == "cuda":
@@ -199,7 +195,7 @@ class Bench:
             where = (EmbeddingLocation.HOST, ComputeDevice.CPU)
         module: Any = SplitTableBatchedEmbeddingBagsCodegen(
             [(table.rows, table.dim, *where) for table in load.tables],
-            weights_precision={"fp16": SparseType.FP16, "fp32": SparseType.FP32}[load.dtype],
+            weights_precision=WEIGHTS[load.dtype],
             output_dtype=SparseType.FP32,
             optimizer=OPTIMIZERS[load.optimizer],
             learning_rate=0.01,
@@ -209,7 +205,7 @@ class Bench:
             device=self.device,
         )
         for weight in module.split_embedding_weights():
-            weight.detach().fill_(0.01)
+            weight.detach().fill_(FIRST_WEIGHT)
         return module
 
     def batches(self, load: Load) -> list[tuple[Any, Any]]:

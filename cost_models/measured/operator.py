@@ -28,8 +28,8 @@ FIRST_WEIGHT = 0.01
 """Every weight before a measurement. Drawing billions of random weights would take longer than the measurement, and
 the time of a lookup or an update does not depend on them."""
 
-_WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
-_OPTIMIZERS = {
+WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
+OPTIMIZERS = {
     "adam": EmbOptimType.ADAM,
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "sgd": EmbOptimType.EXACT_SGD,
@@ -51,9 +51,9 @@ class FusedTables:
         self._module: Any = SplitTableBatchedEmbeddingBagsCodegen(
             [(count, dim, *where) for count, dim in zip(rows, dims, strict=True)],
             feature_table_map=[table for table, count in enumerate(tables.num_features.tolist()) for _ in range(count)],
-            weights_precision=_WEIGHTS[tables.workload.weight_dtype],
+            weights_precision=WEIGHTS[tables.workload.weight_dtype],
             output_dtype=SparseType.FP32,
-            optimizer=_OPTIMIZERS[tables.workload.optimizer],
+            optimizer=OPTIMIZERS[tables.workload.optimizer],
             learning_rate=learning_rate,
             device=device,
         )

@@ -18,4 +18,6 @@ SCRIPTS = [
 def test_it_can_be_imported_and_says_what_it_does(
     tool: Callable[[str, str], ModuleType], name: str, folder: str
 ) -> None:
+    if name == "measure_operators":
+        pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
     assert tool(name, folder).__doc__
