@@ -43,6 +43,7 @@ from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Pee
 from shard_gym.cost_models.measured.operator import FIRST_WEIGHT, OPTIMIZERS, WEIGHTS
 
 HBM, HOST, MAPPED, CACHE = "hbm", "host", "host mapped", "cache"
+IN_HBM, TO_GPU, TO_HOST = "in HBM", "to the GPU", "to the host"
 BATCHES = 4  # different ones, in turn
 
 
@@ -245,27 +246,24 @@ class Bench:
         names = ["prefetch", "forward", "backward"][-2 - (load.where == CACHE) :]
         return {**asdict(load), "phases": names, **self.timed(phases, load.iterations)}
 
-    def sorts(self) -> Iterator[dict[str, Any]]:
-        """FBGEMM's sort of a batch, by lookups and bits of the row numbers."""
-        for bits in (12, 17, 20, 24, 28, 33):
-            for lookups in (2**14, 2**17, 2**20, 2**23, 2**25):
-                indices = torch.randint(2**bits, (lookups,), device=self.device)
-                offsets = torch.arange(0, lookups + 1, 16, device=self.device)
-                hashes = torch.tensor([0, 2**bits], device=self.device)
-                call = partial(torch.ops.fbgemm.transpose_embedding_input, hashes, bits, indices, offsets)
-                yield {"part": "sort", "bits": bits, "lookups": lookups, **self.alone(call)}
+    def sort(self, bits: int, lookups: int) -> dict[str, Any]:
+        """FBGEMM's sort of a batch."""
+        indices = torch.randint(2**bits, (lookups,), device=self.device)
+        offsets = torch.arange(0, lookups + 1, 16, device=self.device)
+        hashes = torch.tensor([0, 2**bits], device=self.device)
+        call = partial(torch.ops.fbgemm.transpose_embedding_input, hashes, bits, indices, offsets)
+        return {"part": "sort", "bits": bits, "lookups": lookups, **self.alone(call)}
 
-    def copies(self) -> Iterator[dict[str, Any]]:
-        """Copies by bytes: in HBM, and from and to pinned memory of the host."""
-        for size in (2**20, 2**24, 2**28, 2**31):
-            here = torch.zeros(size, dtype=torch.uint8, device=self.device)
-            there, pinned = torch.empty_like(here), torch.empty(size, dtype=torch.uint8, pin_memory=True)
-            for name, call in (
-                ("in HBM", partial(there.copy_, here)),
-                ("to the GPU", partial(here.copy_, pinned, non_blocking=True)),
-                ("to the host", partial(pinned.copy_, here, non_blocking=True)),
-            ):
-                yield {"part": "copies", "copy": name, "bytes": size, **self.alone(call)}
+    def copy(self, name: str, size: int) -> dict[str, Any]:
+        """A copy of so many bytes, in HBM, or between it and pinned memory of the host."""
+        here = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        if name == IN_HBM:
+            source, target = here, torch.empty_like(here)
+        else:
+            pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            source, target = (pinned, here) if name == TO_GPU else (here, pinned)
+        call = partial(target.copy_, source, non_blocking=True)
+        return {"part": "copies", "copy": name, "bytes": size, **self.alone(call)}
 
 
 DESIGN: dict[str, Callable[[], Iterator[Load]]] = {
@@ -282,13 +280,17 @@ PARTS = ("dims", "widths", "runs", "hot", "tables", "sort", "copies", "host", "c
 
 def records(bench: Bench, part: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """What makes the records of a part, one after the other."""
-    if part in DESIGN:
+    if part == "sort":
+        for bits in (12, 17, 20, 24, 28, 33):
+            for lookups in (2**14, 2**17, 2**20, 2**23, 2**25):
+                yield partial(bench.sort, bits, lookups)
+    elif part == "copies":
+        for size in (2**20, 2**24, 2**28, 2**31):
+            for name in (IN_HBM, TO_GPU, TO_HOST):
+                yield partial(bench.copy, name, size)
+    else:
         for load in DESIGN[part]():
             yield partial(bench.measure, load)
-    else:
-        made = bench.sorts() if part == "sort" else bench.copies()
-        while True:
-            yield lambda: next(made)
 
 
 def main() -> None:
@@ -307,8 +309,6 @@ def main() -> None:
                     break
                 try:
                     line = record()
-                except StopIteration:
-                    break
                 except Exception as error:
                     errors += 1
                     line = {"part": part, "error": f"{type(error).__name__}: {error}"[:300]}
