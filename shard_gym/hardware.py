@@ -193,6 +193,13 @@ _H200 = _device(
     dram_gb_per_s=(4300.0, "[assumed] 0.895 of the 4800 GB/s of the data sheet"),
 )
 
+_GH200 = _device(
+    "GH200-96GB",
+    **{**_HOPPER, "clock_ghz": (1.755, "[assumed] as the H100")},
+    memory_bytes=(96 * _GIB, "[spec] 96 GB"),
+    dram_gb_per_s=(3580.0, "[assumed] 0.895 of the 4000 GB/s of the data sheet, as the H100"),
+)
+
 _CALIBRATED = (
     "[measured] calibrated on 777 placements on an AMD EPYC, 2 threads, one for each process "
     "(docs/results/cost-model-cpu-amd-epyc-2-threads.md); includes effects that the model leaves out"
@@ -288,6 +295,16 @@ _PCIE3_HOST = HostSpec(
         "update_gb_per_s": "[assumed] as reads",
     },
 )
+_GRACE_HOST = HostSpec(
+    memory_bytes=4 * 480 * _GIB,
+    read_gb_per_s=280.0,
+    update_gb_per_s=240.0,
+    sources={
+        "memory_bytes": "[spec] 480 GB for each device, and four devices; JUPITER and Alps have 120 and 128",
+        "read_gb_per_s": "[assumed] 0.82 of the 342 GB/s of copies, nvbandwidth issue 23; they drop with 20 GB or more",
+        "update_gb_per_s": "[assumed] 15% less, as copies to the host, nvbandwidth issue 41",
+    },
+)
 _HOPPER_LINES = "450 GB/s by the data sheet, a 400 Gb/s card for each device"
 _KNEES = [field.name for field in fields(LinkSpec) if "knee" in field.name]
 
@@ -314,6 +331,13 @@ _PROFILES = (
     ),
     HardwareProfile("h100-dgx", _H100, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES), host=_PCIE5_HOST),
     HardwareProfile("h200-dgx", _H200, fitted_links("nvlink", 450.0, 50.0, _HOPPER_LINES), host=_PCIE5_HOST),
+    HardwareProfile(
+        "gh200-quad",
+        _GH200,
+        fitted_links("nvlink", 450.0, 25.0, "450 GB/s by the data sheet, a 200 Gb/s card for each device, as in Alps"),
+        devices_per_host=4,
+        host=_GRACE_HOST,
+    ),
     HardwareProfile(
         "cpu",
         _CPU,

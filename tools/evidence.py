@@ -33,6 +33,7 @@ GPUS: Mapping[str, tuple[str, ...]] = {
     "a100-dgx": ("A100 80 GB", "A100"),
     "h100-dgx": ("H100 80GB HBM3",),
     "h200-dgx": ("H200",),
+    "gh200-quad": ("GH200",),
 }
 """The GPUs of each profile, as published_measurements.json names them; one that is assumed is none of them."""
 

@@ -95,7 +95,9 @@ def this_machine(device: str) -> Machine:
 def profile_of(hardware: str) -> str | None:
     """The hardware profile of a machine of that name: "h200-dgx" for "nvidia-h200"; None if there is none."""
     plain = hardware.replace("-", "")
-    return next((name for name in PROFILES if name.partition("-")[0] in plain), None)
+    devices = {name.partition("-")[0]: name for name in PROFILES}
+    found = max((device for device in devices if device in plain), key=len, default="")  # "gh200" has "h200" in it
+    return devices.get(found)
 
 
 def _cuda(fbgemm: str) -> Machine:

@@ -80,9 +80,13 @@ def print_memory(console: Console, explanation: Explanation, room: int, reserve:
     """
     memory = _memory(explanation)
     shown = np.sort(np.argsort(-memory.total, kind="stable")[:devices])
-    away = explanation.task.topology.host is not None
+    host = explanation.task.topology.host
+    away = host is not None
     of_host = rooms(explanation, 0)
-    heading(console, f"\nMemory of a training step, GiB of {format_gib(room + reserve)}{' of HBM' * away}\n")
+    of = f"{format_gib(room + reserve)}{' of HBM' * away}"
+    if host is not None and not reserve:  # the tasks of suites give tables a part of the HBM
+        of = f"{of}, of which tables may take {format_gib(host.hbm_bytes)}"
+    heading(console, f"\nMemory of a training step, GiB of {of}\n")
     table = new_table()
     for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free", *["in host memory"] * away):
         table.add_column(name, justify="right", no_wrap=True)

@@ -17,6 +17,7 @@ from shard_gym.pools import Pool, load_pool, save_pool
 from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding import plan_from_json
 from shard_gym.sharding.files import hbm_rows_from_json
+from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.training_memory import training_memory, usable_bytes
@@ -85,6 +86,13 @@ def test_a_model_that_does_not_fit_is_placed_without_a_flag(run: Any, file: Call
     for device in range(2):
         held = sum(content["hbm_rows"][name] * 256 for name, its in content["placement"].items() if its == device)
         assert held <= content["host_memory"]["hbm_bytes"]
+
+
+def test_answers_to_a_suite_say_how_much_of_the_hbm_tables_may_take(run: Any) -> None:
+    host = load_suite("tier-4", "test")[0].topology.host
+    assert host is not None
+    text = " ".join(run.ok("show", "--suite", "tier-4", "--agent", "lane-greedy").out.split())
+    assert f"GiB of 80.00 of HBM, of which tables may take {host.hbm_bytes / GIB:.2f} " in text
 
 
 def test_tables_that_are_split_say_their_rows_in_hbm_shard_by_shard(

@@ -99,6 +99,7 @@ def test_no_gpu_an_old_driver_and_mixed_gpus_are_refused(monkeypatch: pytest.Mon
     ("hardware", "profile"),
     [
         ("nvidia-h200", "h200-dgx"),
+        ("nvidia-gh200-480gb", "gh200-quad"),
         ("tesla-v100-sxm2-32gb", "v100-nvlink"),
         ("cpu-intel-xeon-2-threads", "cpu"),
         ("nvidia-l4", None),
