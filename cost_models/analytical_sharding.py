@@ -17,10 +17,12 @@ of whole tables costs exactly what the model `analytical` says of the placement.
   DP_ELEMENTWISE_KERNELS_PERF_FACTOR, "empirical studies"). It is added to the time of the backward. An optimizer with
   numbers for each weight, such as Adam, then reads and writes those of all rows, not only of the rows that the batch
   reads (assumed, at DRAM speed; TorchRec's factor knows no optimizer).
-- With a communication dtype of two bytes, pooled outputs and partial sums have half the bytes. A codec reads four bytes
-  and writes two of every number that a device sends, and the reverse of what it receives, at DRAM speed
-  (pytorch/torchrec, distributed/fbgemm_qcomm_codec.py: FP16 and BF16). FP16 and BF16 cost the same here. Gradients of
-  replicas stay FP32, because TorchRec's codecs do not cover them.
+- With a communication dtype other than FP32, pooled outputs and partial sums have fewer bytes (`COMMUNICATION_BYTES`).
+  A codec reads the four bytes of every number that a device sends and writes those of the dtype, and the reverse of
+  what it receives, at DRAM speed (assumed; MX4 is slower, `CODEC_PASSES`). FP16 and BF16 cost the same here. Numbers
+  that a collective adds up are not narrower than two bytes: TorchRec sends those of a reduce-scatter in FP16 or BF16
+  where FP8 or MX4 is asked for, and so does the model for INT8, for which TorchRec has no such rule. Gradients of
+  replicas stay FP32, because the codecs do not cover them (pytorch/torchrec, distributed/fbgemm_qcomm_codec.py).
 - On one device nothing is exchanged, coded or reduced, so all types of one shard cost the same.
 
 Not in the model: indices on their way to the shards, which pipelines prefetch; copies before and after collectives.
@@ -51,8 +53,29 @@ from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
-COMMUNICATION_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
-"""Bytes of one number of pooled outputs and their gradients on the links."""
+COMMUNICATION_BYTES: Mapping[str, float] = {
+    "fp32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0 + 8 / 32,
+    "mx4": 0.5 + 1 / 32,
+}
+"""Bytes of one number of pooled outputs and their gradients on the links.
+
+INT8 has a scale and an offset of 4 bytes each for every 32 numbers, MX4 an exponent of one byte for every 32 (FBGEMM
+v1.8.0, fbgemm_gpu/quantize_comm.py and quantize_utils.py, defaults). FP8 has none, unless `fp8_quantize_dim` asks for
+a scale of each row.
+"""
+
+LEAST_SUMMED_BYTES = 2.0  # of one number that a collective adds up
+
+CODEC_PASSES: Mapping[str, float] = {"mx4": 2.05}
+"""How long a codec takes, in times of its bytes at DRAM speed; 1, assumed, for those that nobody measured.
+
+MX4 on a GB300, groups of 16: quantised at 2.17 and dequantised at 5.2 TB/s of FP32 (pytorch/FBGEMM, pull requests 6083
+and 6148), where DRAM at 0.895 of 8 TB/s allows 6.3 TB/s.
+"""
 
 DENSE_UPDATE_PASSES = 9.22  # times that the bytes of a dense gradient pass the DRAM for the update
 _OWN_SUMS, _OWN_LOADS = AnalyticalCostModel.num_sum_loads, AnalyticalCostModel.num_loads
@@ -70,7 +93,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     """The model described at the top of this file.
 
     Args:
-        communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
+        communication_dtype: a name in `COMMUNICATION_BYTES`, of pooled outputs and their gradients on the links.
         constants, host_policy: see `AnalyticalCostModel`.
 
     Raises:
@@ -92,6 +115,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if not isinstance(communication_dtype, str) or communication_dtype not in COMMUNICATION_BYTES:
             raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
         self.communication_dtype = communication_dtype
+        self.sent_bytes = COMMUNICATION_BYTES[communication_dtype]  #: of one number that no collective adds up
+        self.summed_bytes = max(self.sent_bytes, LEAST_SUMMED_BYTES)  #: of one number that a collective adds up
 
     @property
     def fingerprint(self) -> str:
@@ -112,7 +137,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if topology.host is not None:
             dense = several and sharding_type == DATA_PARALLEL
             loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
-        exchanged = loads[:, OUTPUT_BYTES_SENT] * (COMMUNICATION_BYTES[self.communication_dtype] / OUTPUT_BYTES)
+        numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
         if sharding_type == DATA_PARALLEL:
@@ -122,14 +147,13 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
                 loads[:, SORT_MS] += self.dense_update_scale * passes * gradient / dram_bytes_per_ms
         elif sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host:
-            loads[:, HOST_PARTIAL_BYTES] = exchanged
+            loads[:, HOST_PARTIAL_BYTES] = numbers * self.summed_bytes
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
-            loads[:, PARTIAL_BYTES] = exchanged
+            loads[:, PARTIAL_BYTES] = numbers * self.summed_bytes
         else:
-            loads[:, OUTPUT_BYTES_SENT] = exchanged
-        sent = COMMUNICATION_BYTES[self.communication_dtype]
-        if several and sent != OUTPUT_BYTES:
-            loads[:, CODEC_MS_PER_BYTE] = (OUTPUT_BYTES + sent) / sent / dram_bytes_per_ms
+            loads[:, OUTPUT_BYTES_SENT] = numbers * self.sent_bytes
+        if several and self.sent_bytes != OUTPUT_BYTES:
+            loads[:, CODEC_MS_PER_BYTE] = self._coded_bytes(self.sent_bytes) / dram_bytes_per_ms
         return loads
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
@@ -144,15 +168,30 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if partial.any():
             took = took + collectives.reduce_scatter_ms(partial, cluster)
         if host_partial.any():
-            took = took + collectives.host_reduce_scatter_ms(host_partial, cluster)
+            took = took + self._host_reduce_scatter_ms(host_partial, cluster)
         if codec.any():
             devices = np.asarray(cluster.num_devices)[..., None]
-            summed = outputs + partial / devices + host_partial / (cluster.num_peers + 1.0)
-            took = took + collectives.codec_ms(outputs + partial + host_partial, summed, codec, cluster)
+            passed = outputs + self._coded * (partial + host_partial)
+            summed = outputs + self._coded * (partial / devices + host_partial / (cluster.num_peers + 1.0))
+            took = took + collectives.codec_ms(passed, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took
         if gradient.any():
             took = took + collectives.all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
+
+    def _host_reduce_scatter_ms(self, partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+        """(..., D) ms; what was added up inside the hosts passes between them as pooled outputs do."""
+        return collectives.host_reduce_scatter_ms(partial_bytes, cluster, self.sent_bytes / self.summed_bytes)
+
+    @property
+    def _coded(self) -> float:
+        """How long the codec takes for a byte of partial sums, in times of a byte of outputs."""
+        return self._coded_bytes(self.summed_bytes) / self._coded_bytes(self.sent_bytes)
+
+    def _coded_bytes(self, of_number: float) -> float:
+        """How many bytes could pass the DRAM while a codec makes one byte, of numbers of so many."""
+        passes = CODEC_PASSES.get(self.communication_dtype, 1.0) if of_number == self.sent_bytes else 1.0
+        return passes * (OUTPUT_BYTES + of_number) / of_number
 
     def costs_with_one(
         self,
@@ -170,7 +209,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         outputs, partial, host_partial, gradient, codec = shared.T
         exchanges = (
             (collectives.reduce_scatter_ms, partial),
-            (collectives.host_reduce_scatter_ms, host_partial),
+            (self._host_reduce_scatter_ms, host_partial),
             (collectives.all_reduce_ms, gradient),
         )
         times = [exchange(sent, cluster) if sent.any() else np.zeros(1) for exchange, sent in exchanges]

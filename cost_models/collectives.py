@@ -27,16 +27,19 @@ def reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray
     return all_to_all_ms(partial_bytes, cluster)
 
 
-def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster, share: float = 1.0) -> FloatArray:
     """(..., D) ms of a reduce-scatter of partial sums inside each host, and of the all-to-all across hosts after it.
 
     The first leaves each device of a host of W the sums of a W-th of the samples. The second is between devices of the
     same rank in their hosts, so all of its bytes pass the network cards. All hosts, more than one, are equal.
+
+    Args:
+        share: of the bytes of a partial sum that a sum has in the all-to-all.
     """
     devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
-    near, far = host_reduce_scatter_bytes(partial_bytes, cluster)
-    summed = partial_bytes / host
-    elsewhere = summed.sum(axis=-1, keepdims=True) - partial_bytes  # the W devices of a host have W parts of the same
+    near, far = host_reduce_scatter_bytes(partial_bytes, cluster, share)
+    total = (partial_bytes / host).sum(axis=-1, keepdims=True)
+    elsewhere = share * (total - partial_bytes)  # the W devices of a host have W parts of the same
     busy = _inside_ms(near, cluster) + _across_ms(np.maximum(far, elsewhere / devices), cluster)
     busy += 2.0 * column(cluster.latency_ms)
     return np.where(partial_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
@@ -59,11 +62,13 @@ def all_to_all_bytes(output_bytes: FloatArray, cluster: Cluster) -> tuple[FloatA
     return output_bytes * cluster.num_peers / devices, output_bytes * (devices - host) / devices
 
 
-def host_reduce_scatter_bytes(partial_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+def host_reduce_scatter_bytes(
+    partial_bytes: FloatArray, cluster: Cluster, share: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
     """(..., D) bytes that each device sends inside its host, and in the all-to-all that follows to other hosts."""
     devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     summed = partial_bytes / host
-    return summed * cluster.num_peers, summed * (devices - host) / devices
+    return summed * cluster.num_peers, share * summed * (devices - host) / devices
 
 
 def all_reduce_bytes(gradient_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:

@@ -110,6 +110,7 @@ class _Relaxation:
         self._outputs, self._partial, self._host_partial, self._gradient = loads[form][
             :, [OUTPUT_BYTES_SENT, PARTIAL_BYTES, HOST_PARTIAL_BYTES, GRADIENT_BYTES]
         ].T
+        self._far = self._host_partial * (model.sent_bytes / model.summed_bytes)  # in the all-to-all across hosts
         self._memory, self._caps = memory[form], topology.memory_cap_bytes.astype(np.float64)
         self._ms = costs.ms[..., form]  # (2, L, P, V) of a part
         self._host = None if costs.host is None else replace(costs.host, ms=costs.host.ms[:, form])
@@ -218,15 +219,16 @@ class _Relaxation:
                 rows.add(main_bytes / case.most_bytes, 1.0)
 
         for _, share in groups:
-            sent, summed = (self._outputs + self._partial) * share, self._host_partial * share / hosts.max()
+            sent = (self._outputs + self._partial) * share
+            summed, far = self._host_partial * share / hosts.max(), self._far * share / hosts.max()
             near = (sent / devices + summed) * (peers / inside)
             if not cluster.crosses_hosts:
                 send(sent * (peers / devices))
                 continue
             # The offset of a line is that of the busiest device, so it is not added to what others take besides.
-            send((sent + summed) * others)
-            rows.add((sent + summed) * (others * case.line.slope) + summed * (peers / inside), exchange=-1.0)
-            rows.add(near + summed * (others / across), exchange=-1.0)
+            send((sent + far) * others)
+            rows.add((sent + far) * (others * case.line.slope) + summed * (peers / inside), exchange=-1.0)
+            rows.add(near + far * (others / across), exchange=-1.0)
         rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
         if cluster.crosses_hosts:
             rows.add(2.0 * self._gradient * (others / hosts.max() / across), exchange=1.0, back=-1.0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.collectives import all_to_all_bytes, host_reduce_scatter_bytes
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan
@@ -33,12 +33,14 @@ def sent_bytes(
 
     Args:
         plan: a checked plan.
-        communication_dtype: "fp32", "fp16" or "bf16", of pooled outputs and their gradients on the links.
+        communication_dtype: a name in `COMMUNICATION_BYTES`, of pooled outputs and their gradients on the links.
     """
     table, device, _, rows, _, columns = plan.shard_arrays().T
     kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
     bags = tables.workload.batch_size * tables.num_features[table].astype(np.float64)
-    outputs = bags * columns * COMMUNICATION_BYTES[communication_dtype]
+    of_number = COMMUNICATION_BYTES[communication_dtype]
+    of_sum = max(of_number, LEAST_SUMMED_BYTES)
+    outputs, partial = bags * columns * of_number, bags * columns * of_sum
 
     def on_devices(chosen: NDArray[np.bool_], num_bytes: FloatArray) -> FloatArray:
         return np.bincount(device[chosen], num_bytes[chosen], topology.num_devices).astype(np.float64)
@@ -48,8 +50,8 @@ def sent_bytes(
     cluster = topology.cluster()
     forward = {
         "all_to_all": all_to_all_bytes(on_devices(~(replicated | in_hosts | scattered), outputs), cluster),
-        "reduce_scatter": all_to_all_bytes(on_devices(scattered, outputs), cluster),
-        "host_reduce_scatter": host_reduce_scatter_bytes(on_devices(in_hosts, outputs), cluster),
+        "reduce_scatter": all_to_all_bytes(on_devices(scattered, partial), cluster),
+        "host_reduce_scatter": host_reduce_scatter_bytes(on_devices(in_hosts, partial), cluster, of_number / of_sum),
     }
     gradients = on_devices(replicated, GRADIENT_BYTES * rows * columns.astype(np.float64))
     members = np.bincount(topology.hosts)[topology.hosts]

@@ -23,6 +23,10 @@ from shard_gym.workload import Workload
 
 Messages = dict[tuple[int, int], float]
 
+# Of one number. 32 numbers have 8 bytes besides in INT8, a byte in MX4.
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": (32 + 8) / 32, "mx4": (16 + 1) / 32}
+PASSES = dict.fromkeys(BYTES, 1.0) | {"mx4": 2.05}  # of a codec, beside those of its bytes at DRAM speed
+
 
 def exchange_ms(messages: Messages, topology: Topology) -> list[float]:
     """Ms of each device: the larger of what it sends and receives, on the slower of its two links."""
@@ -107,9 +111,13 @@ def ring_messages(size: float, topology: Topology) -> Messages:
 
 
 def plain_phases(
-    plan: ShardingPlan, tables: Tables, topology: Topology, sent: int
+    plan: ShardingPlan, tables: Tables, topology: Topology, sent: float, codec: float
 ) -> tuple[list[list[float]], dict[str, list[list[float]]]]:
-    """(D, 4) phases, shard by shard and message by message, and bytes of the collectives that send messages."""
+    """(D, 4) phases, shard by shard and message by message, and bytes of the collectives that send messages.
+
+    A number has `sent` bytes on the links, which take the codec so many passes, but two at least, and one pass, where
+    it is still to be added up.
+    """
     count, batch = topology.num_devices, tables.workload.batch_size
     per_host = min(topology.devices_per_host, count)
     on: list[list[tuple[Tables, int, float]]] = [[] for _ in range(count)]  # shard, its bags, ms of dense updates
@@ -117,7 +125,7 @@ def plain_phases(
     scattered: Messages = {}
     in_host: Messages = {}
     over_hosts: Messages = {}
-    gradients, encoded, decoded = 0.0, [0.0] * count, 0.0
+    gradients, coded, decoded, summed = 0.0, [0.0] * count, 0.0, max(sent, 2.0)  # coded: bytes that pass the DRAM
     dram = topology.device.dram_gb_per_s * 1e6
 
     def add(messages: Messages, source: int, target: int, size: float) -> None:
@@ -132,8 +140,8 @@ def plain_phases(
                 on[here].append((one.with_dims(shard.num_columns), bags, 0.0))
                 for other in range(count):
                     add(to_all, here, other, numbers * sent / count)
-                encoded[here] += numbers
-                decoded += numbers / count
+                coded[here] += codec * numbers * (4 + sent)
+                decoded += codec * numbers * (4 + sent) / count
             elif kind == "data_parallel":
                 samples = int(np.ceil(batch / count))
                 size = 4.0 * one.num_embeddings[0] * dim
@@ -151,20 +159,20 @@ def plain_phases(
                     distinct_rows=one.distinct_rows / blocks,
                 )
                 on[here].append((block, bags, 0.0))
-                encoded[here] += numbers
-                decoded += numbers / blocks / count
+                coded[here] += numbers * (4 + summed)
+                decoded += numbers * (4 + summed) / blocks / count
                 if blocks == count:
                     for other in range(count):
-                        add(scattered, here, other, numbers * sent / count)
+                        add(scattered, here, other, numbers * summed / count)
                 else:
                     for other in sharding.devices:
-                        add(in_host, here, other, numbers * sent / per_host)
+                        add(in_host, here, other, numbers * summed / per_host)
                     for other in range(here % per_host, count, per_host):
                         add(over_hosts, here, other, numbers * sent / per_host / (count // per_host))
     exchanges = [exchange_ms(messages, topology) for messages in (to_all, scattered, in_host, over_hosts)]
     forward_comm = [sum(times) for times in zip(*exchanges, strict=True)]
     if sent != 4 and count > 1 and any(on):
-        forward_comm = [ms + (own + decoded) * (4 + sent) / dram for ms, own in zip(forward_comm, encoded, strict=True)]
+        forward_comm = [ms + (own + decoded) / dram for ms, own in zip(forward_comm, coded, strict=True)]
     reduced = all_reduce_of(gradients, topology) if gradients else [0.0] * count
     phases = [
         [forward, exchange, exchange + all_reduce, backward]
@@ -214,7 +222,7 @@ def compute_ms(shards: list[tuple[Tables, int, float]], topology: Topology) -> t
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(["fp32", "fp16", "bf16"]))
+@given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(sorted(BYTES)))
 def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     random_tables: Any, random_plan: Any, random_topology: Any, seed: int, dtype: str
 ) -> None:
@@ -226,7 +234,7 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     tables = random_tables(rng, int(rng.integers(1, 5)), dims=(4, 16, 40, 64, 128, 320), **training)
     topology = random_topology(rng)
     plan = random_plan(rng, tables, topology)
-    phases, sent = plain_phases(plan, tables, topology, 4 if dtype == "fp32" else 2)
+    phases, sent = plain_phases(plan, tables, topology, BYTES[dtype], PASSES[dtype])
     plain, model = np.array(phases), AnalyticalShardingModel(dtype)
     cost = model.estimate_plan(plan, tables, topology)
     told = sent_bytes(plan, tables, topology, dtype)

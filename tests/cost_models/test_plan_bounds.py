@@ -95,7 +95,7 @@ def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, se
     if rng.random() < 0.5:
         task = in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(1.1))))
     loss = rng.choice([FITTED.overlap_loss, 1.0])
-    model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16"])), FITTED._replace(overlap_loss=float(loss)))
+    model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16", "mx4"])), FITTED._replace(overlap_loss=float(loss)))
     bound = plan_lower_bound_ms(task.tables, task.topology, model)
     plans = [random_plan(rng, task.tables, task.topology) for _ in range(20)]
     with suppress(NoPlacementFoundError):

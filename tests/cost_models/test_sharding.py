@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
 from shard_gym.cost_models.analytical import FITTED
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
@@ -95,7 +95,7 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
     rng = np.random.default_rng(seed)
     tables, topology = random_tables(rng, 2, dims=(8, 16, 128)), random_topology(rng, 4)
     types = ("table_wise", *rng.choice(SHARDING_TYPES, 2).tolist())
-    model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16"])))
+    model = AnalyticalShardingModel(str(rng.choice(sorted(COMMUNICATION_BYTES))))
     variants = variants_of(tables, topology, types, max_halvings=2)
     low, high = model.variant_bounds(variants, model.variant_loads(variants, topology), topology)
     kinds = list(zip(variants.sharding_types, variants.parts.tolist(), strict=True))
@@ -127,9 +127,9 @@ def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert made.constants == constants
     half = AnalyticalShardingModel("fp16")
     assert make_sharding_cost_model(half) is half
-    assert len({AnalyticalShardingModel(t).fingerprint for t in ("fp32", "fp16", "bf16")}) == 3
-    with pytest.raises(UnknownNameError, match=r"'fp8'.*bf16, fp16, fp32"):
-        AnalyticalShardingModel("fp8")
+    assert len({AnalyticalShardingModel(t).fingerprint for t in COMMUNICATION_BYTES}) == 6
+    with pytest.raises(UnknownNameError, match=r"'fp4'.*bf16, fp16, fp32, fp8, int8, mx4"):
+        AnalyticalShardingModel("fp4")
     with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
         make_sharding_cost_model("measured")
 
