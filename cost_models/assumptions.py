@@ -33,7 +33,7 @@ ASSUMED: Mapping[str, str] = {
     "dense_update": "updates of replicas",
     "reduce_scatter": "reduce-scatters of row blocks across hosts",
     "all_reduce": "all-reduces of replicas",
-    "codec": "the codec of FP16 and BF16 on the links",
+    "codec": "the codec of outputs on the links",
     "latency": "latencies of collectives",
     "small_messages": "the slower start of messages",
     "host_memory": "reads and updates of rows in host memory",

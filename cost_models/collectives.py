@@ -52,7 +52,8 @@ def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     each network card. The two overlap, so the slower counts.
     """
     near, far = all_reduce_bytes(gradient_bytes, cluster)
-    busy = np.maximum(_inside_ms(near, cluster), _across_ms(far, cluster)) + column(cluster.latency_ms)
+    across = _across_ms(far / column(cluster.cross_host_ratio), cluster)  # its links count bytes before they shrink
+    busy = np.maximum(_inside_ms(near, cluster), across) + column(cluster.latency_ms)
     return np.where(gradient_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
 
 

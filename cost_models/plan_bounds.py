@@ -211,6 +211,7 @@ class _Relaxation:
             return
         cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
         inside, across = cluster.intra_bytes_per_ms, cluster.inter_bytes_per_ms
+        of_gradients = across * cluster.cross_host_ratio
         peers, others = hosts.min() - 1.0, (devices - hosts.max()) / devices
 
         def send(main_bytes: FloatArray) -> None:
@@ -231,12 +232,12 @@ class _Relaxation:
             rows.add(near + far * (others / across), exchange=-1.0)
         rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
         if cluster.crosses_hosts:
-            rows.add(2.0 * self._gradient * (others / hosts.max() / across), exchange=1.0, back=-1.0)
+            rows.add(2.0 * self._gradient * (others / hosts.max() / of_gradients), exchange=1.0, back=-1.0)
             for row in self._links[-1].received:
                 host = self._links[-1].sent[row == 0]  # of the devices of a receiver's own host, which is the smallest
                 # Weights of these devices, and of one as a receiver, with which all outputs count the same.
                 weight = 1.0 / ((1.0 / host).sum() + 1.0 / row[row > 0].min())
-                reduced = 2.0 * self._gradient * (host.min() / len(host) / across)
+                reduced = 2.0 * self._gradient * (host.min() / len(host) / of_gradients)
                 received = self._outputs * self._parts * weight + self._partial * host.min()
                 send(received)
                 rows.add(received * case.line.slope + reduced, back=-1.0)

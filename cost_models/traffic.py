@@ -57,7 +57,8 @@ def sent_bytes(
     members = np.bincount(topology.hosts)[topology.hosts]
     ring = 2.0 * gradients / members
     around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_hosts)], axis=-1)
-    sent = {name: np.stack(pair, axis=-1) for name, pair in forward.items()}
+    shrunk = np.array([1.0, topology.cross_host_ratio])
+    sent = {name: np.stack(pair, axis=-1) * shrunk for name, pair in forward.items()}
     return {name: each + _received(each, topology) for name, each in sent.items()} | {"all_reduce": around}
 
 

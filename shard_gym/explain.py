@@ -171,6 +171,7 @@ def explain(
         moves=moves,
         lower_bound_ms=max(filter(None, (own_bound_ms, lower_bound_ms)), default=None),
         best_known_ms=best_known_ms,
+        communication_dtype=getattr(model, "communication_dtype", "fp32"),
         all_in_hbm_ms=None if in_hbm is None else model.estimate(placement, tables, in_hbm).total_ms,
     )
 

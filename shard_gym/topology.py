@@ -16,6 +16,9 @@ from shard_gym.text import format_bytes
 MAX_DEVICES = 4096
 """The most devices of a topology."""
 
+MIN_RATIO = 1e-3
+"""The least share of the bytes across hosts that a model sends."""
+
 LEAST, MOST = 1e-9, 2.0**63
 """Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
 
@@ -150,6 +153,9 @@ class Topology:
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
             device's memory. With `host`, those in its HBM and in its part of the host's memory together.
         host: the host memory for rows that the HBM has no room for; None if all rows are in HBM.
+        cross_host_ratio: how much is sent of the bytes of outputs, partial sums and their gradients that leave a host,
+            above 0 and at most 1. A model that compresses them has less than 1: with tower modules on each host (DMT),
+            or by leaving out small values (DCT).
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -161,6 +167,7 @@ class Topology:
     devices_per_host: int = 8
     memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     host: HostMemory | None = None
+    cross_host_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         hint = " A profile has both: hardware_profile(name).topology(num_devices)."
@@ -175,6 +182,11 @@ class Topology:
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
         if self.host is not None:
             require_kinds(self, "a Topology", InvalidTopologyError, host=HostMemory)
+        if not is_positive(self.cross_host_ratio) or not MIN_RATIO <= self.cross_host_ratio <= 1.0:
+            raise InvalidTopologyError(
+                f"cross_host_ratio must be a number from {MIN_RATIO:g} to 1, not {short_repr(self.cross_host_ratio)}."
+            )
+        object.__setattr__(self, "cross_host_ratio", float(self.cross_host_ratio))
 
     def __repr__(self) -> str:
         return f"Topology({self.num_devices} x {self.device.name!r}, {self._memory})"
@@ -247,13 +259,14 @@ class Topology:
             num_peers=np.where(real, end - begin - 1.0, 0.0),
             num_devices=np.float64(self.num_devices),
             intra_bytes_per_ms=np.float64(self.links.intra_host_gb_per_s * 1e6),
-            inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6),
+            inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6 / self.cross_host_ratio),
             intra_knee_bytes=np.float64(self.links.intra_host_knee_bytes),
             intra_knee_extra=np.float64(self.links.intra_host_knee_extra),
-            inter_knee_bytes=np.float64(self.links.inter_host_knee_bytes),
+            inter_knee_bytes=np.float64(self.links.inter_host_knee_bytes / self.cross_host_ratio),
             inter_knee_extra=np.float64(self.links.inter_host_knee_extra),
             latency_ms=np.float64(latency_us * 1e-3 if self.num_devices > 1 else 0.0),
             crosses_hosts=np.bool_(crosses),
+            cross_host_ratio=np.float64(self.cross_host_ratio),
         )
 
 
@@ -268,16 +281,17 @@ class Cluster:
     num_devices: NDArray[np.float64] | np.float64  #: (...) float64, number of devices without padding
     #: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
     intra_bytes_per_ms: NDArray[np.float64] | np.float64
-    #: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms.
+    #: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms, of bytes of which a model sends a share.
     inter_bytes_per_ms: NDArray[np.float64] | np.float64
     #: (...) float64, bytes up to which links inside a host are slower (see LinkSpec).
     intra_knee_bytes: NDArray[np.float64] | np.float64
     #: (...) float64, additional time of these bytes (see LinkSpec), a share.
     intra_knee_extra: NDArray[np.float64] | np.float64
-    inter_knee_bytes: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_bytes`, between hosts
+    inter_knee_bytes: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_bytes`, before the share
     inter_knee_extra: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_extra`, between hosts
     latency_ms: NDArray[np.float64] | np.float64  #: (...) float64, fixed time of one all-to-all; 0 for one device
     crosses_hosts: NDArray[np.bool_] | np.bool_  #: (...) bool, True for more than one host
+    cross_host_ratio: NDArray[np.float64] | np.float64  #: (...) float64, that share; replicas send whole gradients
 
     @staticmethod
     def stack(clusters: Sequence[Cluster]) -> Cluster:

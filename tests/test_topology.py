@@ -74,6 +74,8 @@ def test_counts_must_be_whole_and_positive(name: str, bad: Any) -> None:
         *(({"memory_cap_bytes": caps}, "memory_cap_bytes must be positive int64 integers") for caps in (
             np.array([1.0, 2.0, 3.0, 4.0]), np.array([1, 2, 0, 4]), np.full(4, True), -5, np.nan, "80",
             np.array(2**63, np.uint64))),
+        *(({"cross_host_ratio": ratio}, "cross_host_ratio must be a number from 0.001 to 1, not") for ratio in (
+            0, -0.5, 1.01, np.nan, "half", True)),
         ({"memory_cap_bytes": [[1], [1, 2]]}, r"one number or one for each device, not \[\[1"),
     ],
 )  # fmt: skip
@@ -106,6 +108,15 @@ def test_a_cluster_says_who_shares_a_host() -> None:
     assert cluster.inter_bytes_per_ms == LINKS.inter_host_gb_per_s * 1e9 / 1e3
     assert (cluster.intra_knee_bytes, cluster.intra_knee_extra) == (3.70e6, 3.38)
     assert (cluster.inter_knee_bytes, cluster.inter_knee_extra) == (0.938e6, 0.612)
+
+
+def test_a_model_that_compresses_sends_less_over_links_that_are_as_fast() -> None:
+    """In the cluster, links across hosts carry so much more of what is sent before it shrinks."""
+    plain, cluster = (Topology(DEVICE, LINKS, 4, 2, cross_host_ratio=ratio).cluster() for ratio in (1.0, 0.25))
+    assert cluster.inter_bytes_per_ms == 4 * plain.inter_bytes_per_ms
+    assert cluster.inter_knee_bytes == 4 * plain.inter_knee_bytes
+    assert cluster.cross_host_ratio == 0.25
+    assert cluster.intra_bytes_per_ms == plain.intra_bytes_per_ms
 
 
 def test_padding_below_the_number_of_devices_is_refused() -> None:

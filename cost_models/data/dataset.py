@@ -290,6 +290,9 @@ TOPOLOGY_KEYS: dict[str, type] = {
 }
 """The keys of `topology_to_json`."""
 
+TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {"host": dict, "cross_host_ratio": float}
+"""Further keys, of topologies with other values than the defaults."""
+
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
     """`topology` as JSON values, without the sources of its numbers."""
@@ -303,6 +306,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "num_devices": topology.num_devices,
         "devices_per_host": topology.devices_per_host,
         "memory_cap_bytes": topology.memory_cap_bytes.tolist(),
+        **({} if topology.cross_host_ratio == 1.0 else {"cross_host_ratio": topology.cross_host_ratio}),
         **host,
     }
 
@@ -323,14 +327,14 @@ def topology_from_json(record: dict[str, Any]) -> Topology:
         devices_per_host=record["devices_per_host"],
         memory_cap_bytes=np.array(caps, np.int64),
         host=HostMemory(**record["host"]) if "host" in record else None,
+        cross_host_ratio=record.get("cross_host_ratio", 1.0),
     )
 
 
 def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
     """Topologies from what `topology_to_json` made of each; raises the errors of `topology_from_json`."""
-    return tuple(
-        topology_from_json(require_fields(record, TOPOLOGY_KEYS, "A topology", {"host": dict})) for record in records
-    )
+    checked = (require_fields(record, TOPOLOGY_KEYS, "A topology", TOPOLOGY_OPTIONS) for record in records)
+    return tuple(map(topology_from_json, checked))
 
 
 def json_array(value: Any) -> NDArray[np.uint8]:

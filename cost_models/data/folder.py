@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, topology_from_json, topology_to_json
+from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, TOPOLOGY_OPTIONS, topology_from_json, topology_to_json
 from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
@@ -90,7 +90,7 @@ def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
         require_fields(part, {"topologies": list, "sha256": dict}, f"Part {number} in {path}")
         require_fields(part["sha256"], {"tables": str, "placements": str}, f"The checksums of part {number} in {path}")
         for topology in part["topologies"]:
-            require_fields(topology, TOPOLOGY_KEYS, f"A topology of part {number} in {path}")
+            require_fields(topology, TOPOLOGY_KEYS, f"A topology of part {number} in {path}", TOPOLOGY_OPTIONS)
     try:
         return MeasurementIndex(
             source=index["source"],

@@ -43,6 +43,7 @@ from shard_gym.cli.pools import pool_source
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
 from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
 from shard_gym.comparison import Comparison
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostModel
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -70,6 +71,8 @@ def place(
     embedding_dim: OptionalInt = None,
     weight_dtype: OptionalStr = None,
     optimizer: OptionalStr = None,
+    communication_dtype: str = "fp32",
+    cross_host_ratio: float = 1.0,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     format: Literal["shard-gym", "torchrec"] = "shard-gym",
@@ -99,6 +102,9 @@ def place(
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
+        communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
+            TorchRec's QCommsConfig.
+        cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
@@ -115,10 +121,11 @@ def place(
         require_problem(agent, "placement")
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     loaded, cost = with_lookups(tables, loaded, lookups, cost)
-    profile, model, options = hardware_profile(hardware), cost.make(), parse_options(option)
+    profile, options = hardware_profile(hardware), parse_options(option)
+    model = sent_in(communication_dtype, cost.make())
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     host = host_room_bytes(host_memory, reserve, profile)
-    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host)
+    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio)
     given, hbm_rows = None, None
     if compare is not None and compare != TORCHREC:
         given = plan_of_file(compare, loaded, own.topology)
@@ -160,6 +167,18 @@ def place(
     if out is None:
         return
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)
+
+
+def sent_in(communication_dtype: str, model: CostModel) -> CostModel:
+    """The analytical cost model with outputs of that dtype on the links; another cost model knows FP32 alone."""
+    if communication_dtype == "fp32":
+        return model
+    if type(model) is not AnalyticalCostModel:
+        raise InvalidOptionError(
+            f"--communication-dtype is {communication_dtype!r}, but the cost model {model.name!r} knows FP32 alone; "
+            "leave out --cost-model."
+        )
+    return AnalyticalShardingModel(communication_dtype)
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:

@@ -51,12 +51,14 @@ class OwnModel:
     room: int  #: bytes that tables and buffers together may take of the HBM of each device
     model: CostModel  #: what plans are costed by
     host_bytes: int = 0  #: that tables may take of each host's memory
+    cross_host_ratio: float = 1.0  #: see `Topology`
 
     @cached_property
     def topology(self) -> Topology:
         """The devices, with the room for tables and buffers as their HBM, and their parts of the hosts' memory."""
         count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
-        return self.hardware.topology(count, memory_cap_bytes=self.room, host_memory_bytes=self.host_bytes)
+        made = self.hardware.topology(count, memory_cap_bytes=self.room, host_memory_bytes=self.host_bytes)
+        return replace(made, cross_host_ratio=self.cross_host_ratio)
 
     @property
     def in_hbm(self) -> OwnModel:

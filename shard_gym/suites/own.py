@@ -34,8 +34,8 @@ _PARTS: dict[str, Any] = {
 }
 """The objects in a task, by their keys; each has the fields of its class."""
 
-_MAY_LACK = {"tables": "popularity", "topology": "host"}
-"""Fields that are left out where they are None, and that files of earlier versions do not have."""
+_MAY_LACK = {"tables": {"popularity"}, "topology": {"host", "cross_host_ratio"}}
+"""Fields that are left out where they have their default, and that files of earlier versions do not have."""
 
 _POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
 
@@ -109,6 +109,8 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         tables["popularity"] = {kind: asdict(popularity)}
     if host is not None:
         topology["host"] = asdict(host)
+    if topology["cross_host_ratio"] == 1.0:
+        del topology["cross_host_ratio"]
     return {
         "name": task.name,
         "tables": tables | {"workload": asdict(task.tables.workload)},
@@ -146,7 +148,7 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
 def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The object under `key`, if it has the fields of its class and no others."""
     part, known = record[key], {field.name for field in fields(_PARTS[key])}
-    if not isinstance(part, dict) or not known - {_MAY_LACK.get(key)} <= set(part) <= known:
+    if not isinstance(part, dict) or not known - _MAY_LACK.get(key, set()) <= set(part) <= known:
         raise DamagedFileError(f"Its {key} must be an object with the keys {', '.join(sorted(known))}.")
     return dict(part)
 

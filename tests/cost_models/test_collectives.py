@@ -49,7 +49,7 @@ def exchange_ms(messages: Messages, topology: Topology) -> list[float]:
                 if same_host
                 else (links.inter_host_gb_per_s, links.inter_host_knee_bytes, links.inter_host_knee_extra)
             )
-            size = max(sent, received)
+            size = max(sent, received) * (1.0 if same_host else topology.cross_host_ratio)
             times.append((size + extra * min(size, knee)) / (bandwidth * 1e6))
         took.append(max(times) + latency_ms(topology))
     return took
@@ -79,12 +79,17 @@ def all_reduce_of(size: float, topology: Topology) -> list[float]:
     return took
 
 
-def sent_of(messages: Messages, topology: Topology, *, answered: bool = True) -> list[list[float]]:
-    """Bytes that each device sends inside its host, and to other hosts; every message is answered by one as large."""
+def sent_of(messages: Messages, topology: Topology, *, gradients: bool = False) -> list[list[float]]:
+    """Bytes that each device sends inside its host, and to other hosts.
+
+    But for gradients of replicas, every message is answered by one as large, and shrinks between hosts.
+    """
     per_host, found = topology.devices_per_host, [[0.0, 0.0] for _ in range(topology.num_devices)]
     for (source, target), size in messages.items():
-        for sender in (source, target)[: 1 + answered]:
-            found[sender][source // per_host != target // per_host] += size * (source != target)
+        leaves = source // per_host != target // per_host
+        shrunk = topology.cross_host_ratio if leaves and not gradients else 1.0
+        for sender in (source,) if gradients else (source, target):
+            found[sender][leaves] += size * shrunk * (source != target)
     return found
 
 
@@ -232,7 +237,7 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
         "weight_dtype": str(rng.choice(["bf16", "fp16", "fp32"])),
     }
     tables = random_tables(rng, int(rng.integers(1, 5)), dims=(4, 16, 40, 64, 128, 320), **training)
-    topology = random_topology(rng)
+    topology = replace(random_topology(rng), cross_host_ratio=float(rng.choice([1.0, 0.5, 0.05])))
     plan = random_plan(rng, tables, topology)
     phases, sent = plain_phases(plan, tables, topology, BYTES[dtype], PASSES[dtype])
     plain, model = np.array(phases), AnalyticalShardingModel(dtype)
@@ -243,7 +248,7 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
         for sharding in plan.tables
         for shard in sharding.shards[: sharding.sharding_type == "data_parallel"]
     )
-    sent["all_reduce"] = sent_of(ring_messages(replicas, topology), topology, answered=False)
+    sent["all_reduce"] = sent_of(ring_messages(replicas, topology), topology, gradients=True)
     assert list(told) == list(sent)
     for name, numbers in sent.items():
         np.testing.assert_allclose(told[name], numbers, rtol=1e-9, atol=1e-3, err_msg=name)

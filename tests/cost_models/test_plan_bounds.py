@@ -94,6 +94,8 @@ def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, se
         task = replace(task, tables=task.tables.with_training(optimizer="adam"))
     if rng.random() < 0.5:
         task = in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(1.1))))
+    if rng.random() < 0.5:
+        task = replace(task, topology=replace(task.topology, cross_host_ratio=float(rng.uniform(0.01, 1.0))))
     loss = rng.choice([FITTED.overlap_loss, 1.0])
     model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16", "mx4"])), FITTED._replace(overlap_loss=float(loss)))
     bound = plan_lower_bound_ms(task.tables, task.topology, model)

@@ -44,17 +44,19 @@ def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [False, True])
-def test_host_memory_and_the_popularity_of_rows_are_kept(tmp_path: Path, steps: bool) -> None:
+def test_host_memory_compression_and_the_popularity_of_rows_are_kept(tmp_path: Path, steps: bool) -> None:
     """Costs are equal bit for bit; a file without them is as it was, and is read."""
     task = load_suite("tier-4")[0]
     tables = task.tables
     if steps:
         rows = np.stack([tables.num_embeddings // 4, tables.num_embeddings - tables.num_embeddings // 4], axis=1)
         tables = replace(tables, popularity=RowSteps(rows, np.tile([0.75, 0.25], (len(tables), 1))))
-    task, path = replace(task, tables=tables), tmp_path / "mine.json"
+    topology, path = replace(task.topology, cross_host_ratio=0.5), tmp_path / "mine.json"
+    task = replace(task, tables=tables, topology=topology)
     save_suite(path, TaskSuite("mine", (task,)))
     loaded = load_suite(path)[0]
     assert loaded.topology.host == task.topology.host
+    assert loaded.topology.cross_host_ratio == 0.5
     assert task.topology.host is not None
     assert loaded.topology.host.sources == task.topology.host.sources
     assert isinstance(loaded.tables.popularity, type(tables.popularity))
@@ -62,11 +64,11 @@ def test_host_memory_and_the_popularity_of_rows_are_kept(tmp_path: Path, steps: 
     loads = [model.table_loads(each.tables, each.topology).tolist() for each in (loaded, task)]
     assert loads[0] == loads[1]
     plain = replace(tables, popularity=None)
-    bare = replace(task, tables=plain, topology=replace(task.topology, host=None))
+    bare = replace(task, tables=plain, topology=replace(task.topology, host=None, cross_host_ratio=1.0))
     save_suite(path, TaskSuite("mine", (bare,)))
     record = json.loads(path.read_text())["splits"]["custom"][0]
     assert "popularity" not in record["tables"]
-    assert "host" not in record["topology"]
+    assert not {"host", "cross_host_ratio"} & set(record["topology"])
     assert load_suite(path)[0].topology.host is None
 
 

@@ -184,6 +184,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
             inter_knee_extra=np.zeros(num_envs),
             latency_ms=np.zeros(num_envs),
             crosses_hosts=np.zeros(num_envs, np.bool_),
+            cross_host_ratio=np.ones(num_envs),
         ),
         penalty_ms=np.zeros(num_envs),
         lower_bound_ms=np.zeros(num_envs),

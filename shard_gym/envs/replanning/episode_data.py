@@ -152,7 +152,8 @@ class EpisodeData:
         """Seconds that no hour takes longer than, whatever is done, without the pause of a plan."""
         parts = [fixed.parts for fixed in self._on.values()]
         links = self.task.task.topology.cluster()
-        slowest = float(np.minimum(links.intra_bytes_per_ms, links.inter_bytes_per_ms).min())
+        across = links.inter_bytes_per_ms * links.cross_host_ratio
+        slowest = float(np.minimum(links.intra_bytes_per_ms, across).min())
         moved = max(int(parts[0].bytes_of(day).sum()) for day in range(self.task.drift.days))
         iterations = max(each.highest_ms() for each in parts) * HOUR_SECONDS_PER_MS
         return iterations + moved / slowest / 1e3

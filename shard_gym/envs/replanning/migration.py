@@ -23,7 +23,7 @@ def migration_seconds(
     longest = np.zeros(before.shape[:-1])
     for those, bandwidth in (
         (moves & inside, cluster.intra_bytes_per_ms),
-        (moves & ~inside, cluster.inter_bytes_per_ms),
+        (moves & ~inside, cluster.inter_bytes_per_ms * cluster.cross_host_ratio),  # rows are sent whole
     ):
         if those.any():
             moved = np.where(those, bytes_of, 0)

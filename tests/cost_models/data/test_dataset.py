@@ -11,7 +11,13 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import CostEstimate
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
+from shard_gym.cost_models.data.dataset import (
+    TABLE_ARRAYS,
+    CostDataset,
+    CostRecorder,
+    topologies_from_json,
+    topology_to_json,
+)
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.topology import HostMemory
@@ -36,6 +42,14 @@ def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any
     with pytest.raises(InvalidOptionError, match="all rows in HBM, but these have host memory for some"):
         recorder.add(tables, tiered, placement, estimate)
     assert len(recorder) == len(recorder.dataset()) == 4
+
+
+def test_a_topology_is_the_same_through_json(drawn: Any) -> None:
+    for changes in ({}, {"cross_host_ratio": 0.5}, {"host": HostMemory(2**20, 10.0, 10.0)}):
+        topology = replace(drawn(1)[1], **changes)
+        record = topology_to_json(topology)
+        assert topology_to_json(topologies_from_json([record])[0]) == record
+        assert set(changes) == set(record) & {"cross_host_ratio", "host"}
 
 
 def test_what_is_recorded_is_there(recorder: CostRecorder, drawn: Any) -> None:

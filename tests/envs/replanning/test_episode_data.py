@@ -120,6 +120,10 @@ def test_migrations_are_between_the_devices_themselves(drift_task: MakeDriftTask
             sizes = drifted_tables(task.task.tables, task.popularity, np.ones(6), rows).memory_bytes
             expected = float(migration_seconds(before.where, after.where, sizes, task.task.topology))
             assert data.migration_seconds(before, after, day) == pytest.approx(expected, rel=1e-12)
+            compressing = replace(task.task.topology, cross_host_ratio=0.1)  # activations, not rows
+            assert migration_seconds(before.where, after.where, sizes, compressing) == pytest.approx(
+                expected, rel=1e-12
+            )
             moved += expected > 0
     assert moved
 
