@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cached_property
 
 import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
 from shard_gym.agents.descent import BATCH, MIN_GAIN_MS, Budget, Descent
+from shard_gym.agents.in_groups import cheapest_in_groups
 from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.rebuild import Rebuilder
 from shard_gym.agents.splits import SplitOptions, SplitTables
@@ -153,24 +155,40 @@ class PlanSearchAgent(Agent):
 
     @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
+        queries = self.cost_model.queries + (self._of_replicas.queries if "_of_replicas" in vars(self) else 0)
+        return queries if self.cost_model.fingerprint == fingerprint else 0
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
-        return self._search(task, (TABLE_WISE,)).device
+        return self._search(task, (TABLE_WISE,), self.cost_model).device
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
-        return self.split(task).plan()
+        """Where the task may have groups, those whose plans cost least when searched for a while are searched on."""
+        if not task.sync_every:
+            return self.split(task).plan()
+        return cheapest_in_groups(task, self._plan_in_groups)
+
+    def _plan_in_groups(self, task: Task, share: float) -> tuple[float, ShardingPlan]:
+        """The plan of one of the groups, and its cost, for a share of the evaluations."""
+        model = self.cost_model if task.topology.replicas is None else self._of_replicas
+        plan = self._search(task, self.sharding_types, model, share).plan()
+        return model.estimate_plan(plan, task.tables, task.topology).total_ms, plan
+
+    @cached_property
+    def _of_replicas(self) -> CountedShardingModel:
+        return CountedShardingModel(self.cost_model.model.with_replicas())
 
     def split(self, task: Task) -> SplitTables:
         """The parts of the plan, as the search has them; raises the error of `plan`."""
-        return self._search(task, self.sharding_types)
+        return self._search(task, self.sharding_types, self.cost_model)
 
-    def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
-        options = SplitOptions(task, self.cost_model, sharding_types, self.max_shards)
-        max_queries = min(self.max_queries, max(FEW, PER_PAIR * task.num_tables**2))
-        budget = Budget(self.cost_model, max_queries, self.max_seconds)
+    def _search(
+        self, task: Task, sharding_types: tuple[str, ...], model: CountedShardingModel, share: float = 1.0
+    ) -> SplitTables:
+        options = SplitOptions(task, model, sharding_types, self.max_shards)
+        max_queries = max(1, int(share * min(self.max_queries, max(FEW, PER_PAIR * task.num_tables**2))))
+        budget = Budget(model, max_queries, None if self.max_seconds is None else share * self.max_seconds)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
         found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}
         if not found:

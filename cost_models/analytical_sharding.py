@@ -34,6 +34,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from shard_gym.cost_models import collectives
 from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms
@@ -122,6 +123,12 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
     def fingerprint(self) -> str:
         """That of the analytical model; a communication dtype other than FP32 is added."""
         return super().fingerprint + ("" if self.communication_dtype == "fp32" else f"-{self.communication_dtype}")
+
+    @override
+    def with_replicas(self) -> ShardingCostModel:
+        from shard_gym.cost_models.grouped import GroupedShardingModel  # it is made of this class
+
+        return GroupedShardingModel(self)
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, K) float64, the loads of whole tables."""

@@ -64,18 +64,20 @@ class CostModel(ABC):
         detail_names: names of the `details` of its estimates.
         knows_host_memory: whether it computes costs of tables whose rows are in part in host memory. Of a model that
             does not, `estimate`, `table_loads` and `shard_loads` raise InvalidOptionError where a topology has some.
+        knows_replicas: the same of devices whose shards have replicas in other groups.
     """
 
     name: str
     version: int
     detail_names: tuple[str, ...] = ()
     knows_host_memory: bool = False
+    knows_replicas: bool = False
 
     def __init_subclass__(cls) -> None:
-        """Let the methods that get a topology refuse host memory that the model does not know."""
+        """Let the methods that get a topology refuse host memory, or replicas, that the model does not know."""
         for name in ("estimate", "table_loads", "shard_loads"):
             if name in vars(cls):
-                setattr(cls, name, _checking_host_memory(vars(cls)[name]))
+                setattr(cls, name, _checking_topology(vars(cls)[name]))
 
     @property
     def fingerprint(self) -> str:
@@ -95,7 +97,7 @@ class CostModel(ABC):
         """Ms charged for a task without a valid placement: finite, and above the cost of every valid placement."""
 
 
-def _checking_host_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
     """`method` of a cost model, whose last argument is a topology."""
 
     @wraps(method)
@@ -105,6 +107,11 @@ def _checking_host_memory(method: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidOptionError(
                 f"The cost model {model.name!r} does not know host memory, and the devices have some for rows of "
                 "tables. Name 'analytical', or give devices without host memory."
+            )
+        if getattr(topology, "replicas", None) is not None and not model.knows_replicas:
+            raise InvalidOptionError(
+                f"The cost model {model.name!r} does not know replicas in other groups of devices; its `with_replicas` "
+                "is one that does, if there is one."
             )
         return method(model, *args, **kwargs)
 

@@ -31,8 +31,13 @@ class CountedCostModel(AdditiveCostModel):
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
-        self.knows_host_memory = model.knows_host_memory
+        self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
         self.host_policy = model.host_policy
+
+    @property
+    @override
+    def maxima(self) -> slice:
+        return self.model.maxima
 
     @property
     @override
@@ -120,7 +125,7 @@ class CountedEstimates(CostModel):
         self.queries = 0
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
-        self.knows_host_memory = model.knows_host_memory
+        self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
 
     @property
     @override

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, FloatArray
+from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.statistics import shard_tables
@@ -27,6 +28,16 @@ class ShardingCostModel(AdditiveCostModel):
     @abstractmethod
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64 loads of shards of one sharding type on one device each, as `shard_tables` describes them."""
+
+    def with_replicas(self) -> ShardingCostModel:
+        """This model, on devices whose shards have replicas in other groups (`Topology.replicas`).
+
+        Raises:
+            InvalidOptionError: there is no such model.
+        """
+        raise InvalidOptionError(
+            f"The cost model {self.name!r} does not cost groups of devices. Name 'analytical', or plan for one group."
+        )
 
     @abstractmethod
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:

@@ -30,6 +30,9 @@ MIB = 2**20
 MAX_DESCRIPTION = 1_000
 """The most characters of the description of a suite."""
 
+MAX_SYNC = 10**9
+"""The most iterations between two averagings of copies of tables."""
+
 MAX_VERSION = 2**31
 """The largest version of a suite."""
 
@@ -45,6 +48,8 @@ class Task:
         known_placement: (T,) int64, a valid placement that proves the task solvable, of any cost; or None.
         splittable: whether an answer is a sharding plan, so that tables may be larger than a device. An agent's `plan`
             and `EmbeddingSharding-v0` may split the tables of any task.
+        sync_every: iterations after which copies of tables are averaged, if a plan may have groups of devices
+            (`shard_gym.grouping`); 0 if it may not.
 
     Raises:
         TableTooLargeError: a table does not fit any empty device; if it may be split, nor does any split of it.
@@ -58,10 +63,21 @@ class Task:
     topology: Topology
     known_placement: Placement | None = None
     splittable: bool = False
+    sync_every: int = 0
 
     def __post_init__(self) -> None:
         require_kinds(self, "a Task", InvalidTaskError, name=str, tables=Tables, topology=Topology, splittable=bool)
         require_name("The name of a task", self.name, InvalidTaskError)
+        if not is_integer(self.sync_every) or not 0 <= self.sync_every <= MAX_SYNC:
+            raise InvalidTaskError(
+                f"sync_every of task {self.name!r} must be an integer from 0 to {MAX_SYNC:,}, "
+                f"not {short_repr(self.sync_every)}."
+            )
+        if self.sync_every and not self.splittable:
+            raise InvalidTaskError(
+                f"Task {self.name!r} has sync_every {self.sync_every}, but only plans have groups; pass "
+                "splittable=True, too."
+            )
         needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
         too_large = np.flatnonzero(needed > caps.max())
         if self.splittable and too_large.size:

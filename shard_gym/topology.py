@@ -143,6 +143,46 @@ class HostMemory:
         object.__setattr__(self, "hbm_bytes", int(self.hbm_bytes))
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """The copies of a device's shards in other groups of devices, which are averaged every so often (`grouping`).
+
+    Attributes:
+        count: G, copies of every shard, its own included.
+        in_host: how many of them are on one host.
+        sync_every: iterations from one averaging to the next.
+
+    Raises:
+        InvalidTopologyError: a number is no integer of at least 1, or `in_host` does not divide `count`.
+    """
+
+    count: int
+    in_host: int
+    sync_every: int
+
+    def __post_init__(self) -> None:
+        for name in ("count", "in_host", "sync_every"):
+            value = getattr(self, name)
+            if not is_integer(value) or not 1 <= value < MOST:
+                raise InvalidTopologyError(
+                    f"{name} of Replicas must be an integer of at least 1, not {short_repr(value)}."
+                )
+            object.__setattr__(self, name, int(value))
+        if self.count % self.in_host:
+            raise InvalidTopologyError(
+                f"Hosts hold equal numbers of replicas, so in_host must divide count; got {self.in_host} and "
+                f"{self.count}."
+            )
+
+    def sent_per_byte(self) -> tuple[float, float]:
+        """What a device sends inside its host, and across hosts, to average a byte of its shards.
+
+        The all-reduce is one of h copies in each host, 2 (h - 1) / h, and across hosts 2 (1 / h - 1 / G) (nccl-tests,
+        doc/PERFORMANCE.md): the cards of a host share what leaves it.
+        """
+        return 2.0 * (self.in_host - 1) / self.in_host, 2.0 * (1.0 / self.in_host - 1.0 / self.count)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """D equal devices; device d belongs to host d // devices_per_host.
@@ -156,6 +196,7 @@ class Topology:
         cross_host_ratio: how much is sent of the bytes of outputs, partial sums and their gradients that leave a host,
             above 0 and at most 1. A model that compresses them has less than 1: with tower modules on each host (DMT),
             or by leaving out small values (DCT).
+        replicas: copies of the shards of these devices in other groups (`shard_gym.grouping`); None if there are none.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -168,6 +209,7 @@ class Topology:
     memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     host: HostMemory | None = None
     cross_host_ratio: float = 1.0
+    replicas: Replicas | None = None
 
     def __post_init__(self) -> None:
         hint = " A profile has both: hardware_profile(name).topology(num_devices)."
@@ -182,6 +224,10 @@ class Topology:
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
         if self.host is not None:
             require_kinds(self, "a Topology", InvalidTopologyError, host=HostMemory)
+        if self.replicas is not None:
+            require_kinds(self, "a Topology", InvalidTopologyError, replicas=Replicas)
+            if self.host is not None:
+                raise InvalidTopologyError("Rows in host memory are not averaged: give host or replicas, not both.")
         if not is_positive(self.cross_host_ratio) or not MIN_RATIO <= self.cross_host_ratio <= 1.0:
             raise InvalidTopologyError(
                 f"cross_host_ratio must be a number from {MIN_RATIO:g} to 1, not {short_repr(self.cross_host_ratio)}."

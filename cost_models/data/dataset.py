@@ -209,8 +209,10 @@ class CostRecorder(PlacementRecorder):
         self._members: list[IntArray] = []
 
     def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
-        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before, and for host
-        memory. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it."""
+        """Record the cost of a valid `placement`; InvalidOptionError for another workload than before, for host memory,
+        and for replicas. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it."""
+        if topology.replicas is not None:
+            raise InvalidOptionError("A data set holds costs of all devices, not of one of several groups.")
         if topology.host is not None:
             raise InvalidOptionError(
                 "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. "

@@ -12,12 +12,19 @@ from typing_extensions import override
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.grouping import model_of, task_of_group, task_of_plan, tasks_of_groups
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
 from shard_gym.problems.placement import cost_in_turn
 from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
-from shard_gym.sharding.files import shardings_from_json, shardings_to_json
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.sharding.files import (
+    GROUPS,
+    groups_from_json,
+    groups_to_json,
+    shardings_from_json,
+    shardings_to_json,
+)
+from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of, with_all_widths
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -43,15 +50,23 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def checked(self, returned: Any, task: Task) -> ShardingPlan:
-        return check_plan(returned, task.tables, task.topology)
+        own = task_of_plan(returned, task) if isinstance(returned, ShardingPlan) else task
+        return check_plan(returned, own.tables, own.topology)
 
     @override
-    def to_json(self, answer: ShardingPlan) -> list[Any]:
-        return shardings_to_json(answer)
+    def to_json(self, answer: ShardingPlan) -> Any:
+        shardings = shardings_to_json(answer)
+        if answer.groups == ONE_GROUP:
+            return shardings
+        return {GROUPS: groups_to_json(answer.groups), "shardings": shardings}
 
     @override
     def from_json(self, value: Any, task: Task) -> ShardingPlan:
-        return shardings_from_json(value, task.tables, task.topology)
+        groups = ONE_GROUP
+        if isinstance(value, dict) and set(value) == {GROUPS, "shardings"}:
+            groups, value = groups_from_json(value[GROUPS]), value["shardings"]
+        own = task_of_group(task, groups)
+        return shardings_from_json(value, own.tables, own.topology, groups)
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
@@ -60,26 +75,30 @@ class ShardingProblem(Problem[Task]):
     @override
     def cost_ms(self, answer: ShardingPlan, task: Task, model: CostModel) -> float:
         assert isinstance(model, ShardingCostModel)
-        return float(model.estimate_plan(answer, task.tables, task.topology).total_ms)
+        own = task_of_plan(answer, task)
+        return float(model_of(own, model).estimate_plan(answer, own.tables, own.topology).total_ms)
 
     @override
     def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
         assert isinstance(model, ShardingCostModel)
+        if any(plan.groups != ONE_GROUP for plan in answers):
+            return np.array([self.cost_ms(plan, task, model) for plan in answers])
         device_loads = np.stack([model.plan_loads(plan, task.tables, task.topology) for plan in answers])
         return model.costs(device_loads, task.topology.cluster())[1]
 
     @override
     def penalty_ms(self, task: Task, model: CostModel) -> float:
-        return PENALTY_MARGIN * self._bounds(task, model)[1]
+        return PENALTY_MARGIN * max(self._bounds(own, model)[1] for own in tasks_of_groups(task))
 
     @override
     def lower_bound_ms(self, task: Task, model: AdditiveCostModel) -> float:
-        return self._bounds(task, model)[0]
+        return min(self._bounds(own, model)[0] for own in tasks_of_groups(task))
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
+        model = model_of(task, model)
         dims = task.tables.embedding_dim
         variants = variants_of(task.tables, task.topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
         if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
@@ -98,7 +117,7 @@ class ShardingProblem(Problem[Task]):
     def canonical(self, answer: ShardingPlan, task: Task) -> bytes:
         """Without the numbers of devices, the order of shards, which of two equal shards is where, or the sharding type
         of a whole table."""
-        everywhere: list[tuple[int, str]] = []
+        everywhere: list[tuple[int, str]] = [] if answer.groups == ONE_GROUP else [answer.groups]
         held: dict[int, list[tuple[int, str, int]]] = {}
         for table, sharding in enumerate(answer.tables):
             kind, shards = sharding.sharding_type, sharding.shards

@@ -17,6 +17,7 @@ from shard_gym.sharding.plan import (
     SHARDING_TYPES,
     TABLE_ROW_WISE,
     TABLE_WISE,
+    Groups,
     Shard,
     ShardingPlan,
     TableSharding,
@@ -49,6 +50,9 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
     - table_row_wise: the same over the W devices of one host; all hosts have W devices.
     - data_parallel: the table is on every device once.
 
+    Of a plan with groups, tables and topology are those of one group (`shard_gym.grouping.task_of_group`), for which
+    one without groups is valid, too.
+
     Raises:
         InvalidPlanError: it is not such a plan; the message names the table.
         MemoryExceededError: the shards of a device need more bytes than its memory cap.
@@ -59,6 +63,12 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
         raise InvalidPlanError(f"A plan is a ShardingPlan with a TableSharding for each table, not {wrong}.")
     if len(plan) != len(tables):
         raise InvalidPlanError(f"The plan has {counted(len(plan), 'sharding')}, but there are {len(tables)} tables.")
+    replicas = 1 if topology.replicas is None else topology.replicas.count
+    if not isinstance(plan.groups, Groups) or plan.groups.count not in (1, replicas):
+        raise InvalidPlanError(
+            f"The plan has the groups {short_repr(plan.groups)}, but these are the devices of one of "
+            f"{counted(replicas, 'group')}. `task_of_group` has the tables and devices of a plan with groups."
+        )
     for table, sharding in enumerate(plan.tables):
         problem = _problem(sharding, int(tables.num_embeddings[table]), int(tables.embedding_dim[table]), topology)
         if problem:

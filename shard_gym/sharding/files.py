@@ -16,7 +16,7 @@ from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows, split_of_plan
-from shard_gym.sharding.plan import Shard, ShardingPlan, TableSharding
+from shard_gym.sharding.plan import LAYOUTS, ONE_GROUP, Groups, Shard, ShardingPlan, TableSharding
 from shard_gym.tables import Tables
 from shard_gym.text import counted
 from shard_gym.topology import Topology
@@ -26,6 +26,9 @@ Entry = TypeVar("Entry")
 SCHEMA = "shard-gym plan 1"
 _FILE_KEYS: dict[str, type] = {"schema": str, "sha256": str, "plan": list}
 _KEYS = {"table", "sharding_type", "shards"}
+GROUPS = "groups"
+"""The key of the groups of a plan, which plans for one group do not have."""
+
 HBM_ROWS = "hbm_rows"
 """The key of the rows of each shard in HBM, which only plans for devices with host memory have."""
 
@@ -58,13 +61,32 @@ def shardings_to_json(plan: ShardingPlan) -> list[Any]:
     return [[each.sharding_type, [[int(n) for n in shard] for shard in each.shards]] for each in plan.tables]
 
 
-def shardings_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
-    """The checked plan in a JSON value of `shardings_to_json`.
+def groups_to_json(groups: Groups) -> list[Any]:
+    """Their number and layout."""
+    return [groups.count, groups.layout]
+
+
+def groups_from_json(value: Any) -> Groups:
+    """The inverse of `groups_to_json`.
+
+    Raises:
+        InvalidPlanError: `value` has another form.
+    """
+    pair = value if isinstance(value, list) and len(value) == 2 else [0, ""]
+    if not is_integer(pair[0]) or pair[0] < 1 or pair[1] not in LAYOUTS:
+        raise InvalidPlanError(
+            f"The groups of a plan are a list of their number and {' or '.join(LAYOUTS)}, not {short_repr(value)}."
+        )
+    return Groups(*pair)
+
+
+def shardings_from_json(value: Any, tables: Tables, topology: Topology, groups: Groups = ONE_GROUP) -> ShardingPlan:
+    """The checked plan in a JSON value of `shardings_to_json`, with these groups.
 
     Raises:
         InvalidPlanError: `value` has another form; also the errors of `check_plan`.
     """
-    return _plan(value, _pair, tables, topology)
+    return _plan(value, _pair, tables, topology, groups)
 
 
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
@@ -119,14 +141,18 @@ def in_order(found: Mapping[str, Entry], tables: Tables) -> list[Entry]:
 
 
 def _plan(
-    value: Any, sharding: Callable[[Any, int, str], TableSharding], tables: Tables, topology: Topology
+    value: Any,
+    sharding: Callable[[Any, int, str], TableSharding],
+    tables: Tables,
+    topology: Topology,
+    groups: Groups = ONE_GROUP,
 ) -> ShardingPlan:
     if not isinstance(value, list):
         raise InvalidPlanError(f"A plan in JSON is a list with an entry for each table, not {short_repr(value)}.")
     if len(value) != len(tables):
         raise InvalidPlanError(f"The plan has {len(value)} tables, but there are {len(tables)}.")
     shardings = (sharding(entry, table, tables.names[table]) for table, entry in enumerate(value))
-    return check_plan(ShardingPlan(tuple(shardings)), tables, topology)
+    return check_plan(ShardingPlan(tuple(shardings), groups), tables, topology)
 
 
 def _pair(entry: Any, table: int, name: str) -> TableSharding:

@@ -60,21 +60,38 @@ class TableSharding:
         return [shard.device for shard in self.shards]
 
 
+STRIDED, CONTIGUOUS = LAYOUTS = "strided", "contiguous"
+"""Which devices form a group, see `shard_gym.grouping`."""
+
+
+class Groups(NamedTuple):
+    """How many groups of devices hold all tables each, and which devices form one (`LAYOUTS`)."""
+
+    count: int = 1
+    layout: str = STRIDED
+
+
+ONE_GROUP = Groups()
+
+
 @dataclass(frozen=True)
 class ShardingPlan:
     """One sharding for each of T tables; `check_plan` says whether it is valid for tables and a topology.
 
     Attributes:
         tables: T shardings, in the order of the tables.
+        groups: of devices with a copy of all tables each; the devices of the shards are then those of one group.
     """
 
     tables: tuple[TableSharding, ...]
+    groups: Groups = ONE_GROUP
 
     def __len__(self) -> int:
         return len(self.tables)
 
     def __repr__(self) -> str:
-        return f"ShardingPlan({len(self)} tables, {self.num_shards} shards)"
+        of = f", {self.groups.count} {self.groups.layout} groups" if self.groups.count > 1 else ""
+        return f"ShardingPlan({len(self)} tables, {self.num_shards} shards{of})"
 
     @property
     def num_shards(self) -> int:

@@ -16,7 +16,7 @@ from shard_gym.io.parsing import parse_json, require_fields, require_schema
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
+from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
 from shard_gym.workload import Workload
 
 SCHEMA = "shard-gym suite 1"
@@ -27,14 +27,14 @@ _TASK_KEYS: dict[str, type | tuple[type, ...]] = {
     **{"name": str, "tables": dict, "topology": dict},
     "known_placement": (list, type(None)),
 }
-_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool}
+_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_every": int}
 _PARTS: dict[str, Any] = {
     **{"tables": Tables, "topology": Topology, "workload": Workload},
-    **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory},
+    **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory, "replicas": Replicas},
 }
 """The objects in a task, by their keys; each has the fields of its class."""
 
-_MAY_LACK = {"tables": {"popularity"}, "topology": {"host", "cross_host_ratio"}}
+_MAY_LACK = {"tables": {"popularity"}, "topology": {"host", "cross_host_ratio", "replicas"}}
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
 
 _POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
@@ -103,12 +103,14 @@ def read_suite(path: Path, split: str) -> TaskSuite:
 def _task_to_json(task: Task) -> dict[str, Any]:
     tables = {field.name: getattr(task.tables, field.name) for field in fields(Tables)}
     topology = {field.name: getattr(task.topology, field.name) for field in fields(Topology)}
-    popularity, host = tables.pop("popularity"), topology.pop("host")
+    popularity, host, replicas = tables.pop("popularity"), topology.pop("host"), topology.pop("replicas")
     if popularity is not None:
         kind = next(name for name, each in _POPULARITIES.items() if isinstance(popularity, each))
         tables["popularity"] = {kind: asdict(popularity)}
     if host is not None:
         topology["host"] = asdict(host)
+    if replicas is not None:
+        topology["replicas"] = asdict(replicas)
     if topology["cross_host_ratio"] == 1.0:
         del topology["cross_host_ratio"]
     return {
@@ -117,6 +119,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         "topology": topology | {"device": asdict(task.topology.device), "links": asdict(task.topology.links)},
         "known_placement": task.known_placement,
         **({"splittable": True} if task.splittable else {}),
+        **({"sync_every": task.sync_every} if task.sync_every else {}),
     }
 
 
@@ -130,6 +133,8 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
             tables["popularity"] = _popularity(tables["popularity"])
         if "host" in topology:
             topology["host"] = HostMemory(**_part(topology, "host"))
+        if "replicas" in topology:
+            topology["replicas"] = Replicas(**_part(topology, "replicas"))
         known = record["known_placement"]
         return Task(
             record["name"],
@@ -139,6 +144,7 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
             ),
             None if known is None else np.asarray(known),
             record.get("splittable", False),
+            record.get("sync_every", 0),
         )
     except (ShardGymError, TypeError, ValueError, OverflowError) as error:
         name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"

@@ -20,7 +20,7 @@ from shard_gym.cost_models.data.dataset import (
 )
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.topology import HostMemory
+from shard_gym.topology import HostMemory, Replicas
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]
@@ -41,6 +41,8 @@ def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any
     tiered = replace(topology, host=HostMemory(2**20, 10.0, 10.0))
     with pytest.raises(InvalidOptionError, match="all rows in HBM, but these have host memory for some"):
         recorder.add(tables, tiered, placement, estimate)
+    with pytest.raises(InvalidOptionError, match="not of one of several groups"):
+        recorder.add(tables, replace(topology, replicas=Replicas(2, 1, 1)), placement, estimate)
     assert len(recorder) == len(recorder.dataset()) == 4
 
 
