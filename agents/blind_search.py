@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.splits import SplitTables
+from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.tasks import Task
 
 
@@ -21,5 +22,8 @@ class BlindSearchAgent(PlanSearchAgent):
     name = "blind-search"
 
     @override
-    def _search(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
-        return super()._search(replace(task, topology=replace(task.topology, host=None)), sharding_types)
+    def _search(
+        self, task: Task, sharding_types: tuple[str, ...], model: CountedShardingModel, share: float = 1.0
+    ) -> SplitTables:
+        blind = replace(task, topology=replace(task.topology, host=None))
+        return super()._search(blind, sharding_types, model, share)

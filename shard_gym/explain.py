@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
+from shard_gym.cost_models.grouped import sync_ms_per_byte
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
+from shard_gym.grouping import model_of, task_of_plan
 from shard_gym.hbm_split import HbmSplit
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
@@ -49,7 +51,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The costs of S shards of T tables on D devices. In a placement, each table is one shard."""
+    """The costs of S shards of T tables on D devices. In a placement, each table is one shard.
+
+    Of a plan with groups of devices, task, devices and numbers are those of one group.
+    """
 
     task: Task
     plan: ShardingPlan  #: the plan; of a placement that of whole tables
@@ -83,6 +88,11 @@ class Explanation:
         """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts
         (`shard_gym.cost_models.traffic`)."""
         return total_sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
+
+    @property
+    def sync_ms(self) -> float:
+        """What averaging the shards of the groups adds to an iteration; 0 for one group."""
+        return float(self.memory_used.max() * sync_ms_per_byte(self.task.topology))
 
     @cached_property
     def split(self) -> HbmSplit:
@@ -184,7 +194,8 @@ def _all_in_hbm(task: Task) -> Topology | None:
 def _explain_plan(
     task: Task, plan: ShardingPlan, model: ShardingCostModel, best_known_ms: float | None, lower_bound_ms: float | None
 ) -> Explanation:
-    tables, topology = task.tables, task.topology
+    task = task_of_plan(plan, task)
+    model, tables, topology = model_of(task, model), task.tables, task.topology
     checked = check_plan(plan, tables, topology)
     in_hbm = _all_in_hbm(task)
     loads, shards = model.each_shard(checked, tables, topology)

@@ -8,7 +8,7 @@ from rich.text import Text
 from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
 from shard_gym.cli.trusted import print_evidence
 from shard_gym.explain import Explanation
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ONE_GROUP, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
 
 CRITICAL = "bold yellow"
@@ -113,6 +113,8 @@ def _print_splits(console: Console, explanation: Explanation) -> None:
         kinds[sharding.sharding_type] = kinds.get(sharding.sharding_type, 0) + 1
     console.print()
     console.print(sentence(", ".join(f"{count} {kind}" for kind, count in kinds.items()), "dim"))
+    if explanation.plan.groups != ONE_GROUP:
+        console.print(sentence(groups_sentence(explanation)))
     if not explanation.splits:
         return
     heading(console, f"\nSplit or replicated tables ({len(explanation.splits)}), by what that gains\n")
@@ -128,6 +130,17 @@ def _print_splits(console: Console, explanation: Explanation) -> None:
     left = len(explanation.splits) - MAX_SPLITS
     if left > 0:
         console.print(sentence(f"{left} more.", "dim"))
+
+
+def groups_sentence(explanation: Explanation) -> str:
+    """How many groups of devices hold all tables, and what averaging them costs."""
+    groups, replicas = explanation.plan.groups, explanation.task.topology.replicas
+    assert replicas is not None
+    size, every = counted(explanation.task.num_devices, "device"), counted(replicas.sync_every, "iteration")
+    return (
+        f"{groups.count} {groups.layout} groups of {size} each hold all tables; this is one of them. Averaging them "
+        f"every {every} costs {format_ms(explanation.sync_ms)} of {format_ms(explanation.total_ms)} ms."
+    )
 
 
 def _print_moves(console: Console, explanation: Explanation, count: int) -> None:

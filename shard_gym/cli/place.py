@@ -54,7 +54,8 @@ from shard_gym.placement import to_plan
 from shard_gym.pools import load_pool
 from shard_gym.problems import problem_of
 from shard_gym.sharding import plan_to_json
-from shard_gym.sharding.files import HBM_ROWS
+from shard_gym.sharding.files import GROUPS, HBM_ROWS, groups_to_json
+from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.tables import Tables
 
 
@@ -73,6 +74,7 @@ def place(
     optimizer: OptionalStr = None,
     communication_dtype: str = "fp32",
     cross_host_ratio: float = 1.0,
+    sync_every: int = 0,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     format: Literal["shard-gym", "torchrec"] = "shard-gym",
@@ -105,6 +107,8 @@ def place(
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
             TorchRec's QCommsConfig.
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
+        sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
+            (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
@@ -125,7 +129,9 @@ def place(
     model = sent_in(communication_dtype, cost.make())
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     host = host_room_bytes(host_memory, reserve, profile)
-    own = OwnModel(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio)
+    own = OwnModel(
+        Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio, sync_every
+    )
     given, hbm_rows = None, None
     if compare is not None and compare != TORCHREC:
         given = plan_of_file(compare, loaded, own.topology)
@@ -145,7 +151,7 @@ def place(
         warn_if_other_split(comparison.before, comparison.before_name, hbm_rows)
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
-        content = torchrec_json(explanation.plan, loaded, plan.task.topology, module)
+        content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module)
     warn_if_full(explanation, room)
     if out is None and own.host_bytes:
         warn(host_sentence(explanation), "dim")
@@ -204,7 +210,10 @@ def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     tables, devices, traffic = explanation.task.tables, explanation.devices, traffic_to_json(explanation)
     host = host_to_json(explanation)
     if explanation.noun == "plan":
-        return record | {"plan": plan_to_json(explanation.plan, tables, explanation.task.topology)} | host | traffic
+        groups = explanation.plan.groups
+        in_groups = {} if groups == ONE_GROUP else {GROUPS: groups_to_json(groups)}
+        plan = plan_to_json(explanation.plan, tables, explanation.task.topology)
+        return record | in_groups | {"plan": plan} | host | traffic
     per_device = to_plan(devices, explanation.task.num_devices)
     placed = {
         "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},

@@ -23,8 +23,10 @@ from shard_gym.errors import (
     NoPlacementFoundError,
     TableTooLargeError,
 )
+from shard_gym.grouping import task_of_plan
 from shard_gym.hardware import HardwareProfile
 from shard_gym.problems import Answer, problem_of
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_bytes
@@ -52,6 +54,7 @@ class OwnModel:
     model: CostModel  #: what plans are costed by
     host_bytes: int = 0  #: that tables may take of each host's memory
     cross_host_ratio: float = 1.0  #: see `Topology`
+    sync_every: int = 0  #: see `Task`
 
     @cached_property
     def topology(self) -> Topology:
@@ -78,7 +81,8 @@ class OwnModel:
 
     def task(self, topology: Topology, splittable: bool) -> Task:
         """The task on these devices."""
-        task = Task(self.name, self.tables, topology, splittable=splittable)
+        every = self.sync_every if splittable else 0
+        task = Task(self.name, self.tables, topology, splittable=splittable, sync_every=every)
         return task if splittable else as_measured(TaskSuite("place", (task,)), self.model)[0]
 
 
@@ -127,6 +131,11 @@ class _TooLargeWholeError(InvalidOptionError):
 def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
     agent = None if name is None else make(name)
     splits = agent is None or getattr(agent, "splits", False)
+    if own.sync_every and (own.host_bytes or not splits):
+        raise InvalidOptionError(
+            "--sync-every averages copies of tables in groups of devices, which "
+            + ("host memory does not allow: give --host-memory 0." if splits else f"{name!r} does not plan. {OR_SPLIT}")
+        )
     if own.num_devices > len(own.tables) and not splits:
         count = len(own.tables)
         raise InvalidOptionError(
@@ -144,7 +153,7 @@ def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> P
         if splits:
             _require_costs_of_parts(own.model, f"agent {name!r} splits tables")
         return within(own, name, agent)
-    why_split = too_large or _too_few(own)
+    why_split = too_large or _too_few(own) or "groups of devices may hold copies of them" * bool(own.sync_every)
     if not why_split:
         try:
             placed = within(own, WHOLE, make(WHOLE))
@@ -239,7 +248,8 @@ def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
             if isinstance(error, TableTooLargeError):
                 raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
             raise
-        memory = training_memory(answer, task.tables, task.num_devices)
+        in_group = task_of_plan(answer, task) if isinstance(answer, ShardingPlan) else task
+        memory = training_memory(answer, in_group.tables, in_group.num_devices)
         device = int(memory.total.argmax())
         over = int(memory.total[device]) - own.room
         if over <= 0:

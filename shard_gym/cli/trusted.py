@@ -13,6 +13,7 @@ from shard_gym.cost_models.assumptions import ASSUMED
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import Explanation
 from shard_gym.sharding import ShardingPlan, plan_of_placement
+from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.topology import Topology
 from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, is_measured, robustness
 from shard_gym.workload import Workload
@@ -71,6 +72,11 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
         source: the pool that the tables are from.
     """
     task = explanation.task
+    if explanation.plan.groups != ONE_GROUP:
+        console.print(
+            sentence("\nWithout --sync-every, the plan is for one group, and its cost to be compared.", "dim")
+        )
+        return
     try:
         placement = make_agent(BASELINE).place(task)
     except NoPlacementFoundError:

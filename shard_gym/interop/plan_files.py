@@ -16,7 +16,7 @@ from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_js
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
-from shard_gym.sharding.files import HBM_ROWS, SCHEMA, hbm_rows_from_json, in_order, read_plan
+from shard_gym.sharding.files import GROUPS, HBM_ROWS, SCHEMA, hbm_rows_from_json, in_order, read_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows
 from shard_gym.tables import Tables
 from shard_gym.text import counted
@@ -61,6 +61,11 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
     if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
         of_tables = isinstance(value, dict) and value.get("schema") == POOL
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
+    if GROUPS in value:
+        raise InvalidPlanError(
+            f"{path} is a plan for groups of devices, {short_repr(value[GROUPS])}; only plans for one group are "
+            "compared."
+        )
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
     host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)

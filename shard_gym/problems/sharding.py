@@ -117,7 +117,8 @@ class ShardingProblem(Problem[Task]):
     def canonical(self, answer: ShardingPlan, task: Task) -> bytes:
         """Without the numbers of devices, the order of shards, which of two equal shards is where, or the sharding type
         of a whole table."""
-        everywhere: list[tuple[int, str]] = [] if answer.groups == ONE_GROUP else [answer.groups]
+        groups = answer.groups
+        everywhere: list[tuple[int, str]] = [] if groups == ONE_GROUP else [(groups.count, groups.layout)]
         held: dict[int, list[tuple[int, str, int]]] = {}
         for table, sharding in enumerate(answer.tables):
             kind, shards = sharding.sharding_type, sharding.shards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ Entry = TypeVar("Entry")
 
 SCHEMA = "shard-gym plan 1"
 _FILE_KEYS: dict[str, type] = {"schema": str, "sha256": str, "plan": list}
+_FILE_OPTIONS: dict[str, type | tuple[type, ...]] = {"groups": list}
 _KEYS = {"table", "sharding_type", "shards"}
 GROUPS = "groups"
 """The key of the groups of a plan, which plans for one group do not have."""
@@ -72,7 +74,7 @@ def groups_from_json(value: Any) -> Groups:
     Raises:
         InvalidPlanError: `value` has another form.
     """
-    pair = value if isinstance(value, list) and len(value) == 2 else [0, ""]
+    pair: list[Any] = value if isinstance(value, list) and len(value) == 2 else [0, ""]
     if not is_integer(pair[0]) or pair[0] < 1 or pair[1] not in LAYOUTS:
         raise InvalidPlanError(
             f"The groups of a plan are a list of their number and {' or '.join(LAYOUTS)}, not {short_repr(value)}."
@@ -198,8 +200,10 @@ def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables, topology: T
         InvalidPlanError: it is no plan of so many tables.
         UnwritablePathError: `path` cannot be written.
     """
-    content = plan_to_json(plan, tables, topology)
-    write_json(Path(path), {"schema": SCHEMA, "sha256": _checksum(content), "plan": content}, indent=None)
+    content: dict[str, Any] = {"plan": plan_to_json(plan, tables, topology)}
+    if plan.groups != ONE_GROUP:
+        content[GROUPS] = groups_to_json(plan.groups)
+    write_json(Path(path), {"schema": SCHEMA, "sha256": _checksum(content)} | content, indent=None)
 
 
 def read_plan(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
@@ -210,11 +214,15 @@ def read_plan(path: str | Path, tables: Tables, topology: Topology) -> ShardingP
         InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
         MemoryExceededError: see `check_plan` and `check_hbm_rows`.
     """
-    record = require_fields(require_schema(read_json(Path(path)), SCHEMA, str(path)), _FILE_KEYS, str(path))
-    if record["sha256"] != _checksum(record["plan"]):
+    read = require_schema(read_json(Path(path)), SCHEMA, str(path))
+    record = require_fields(read, _FILE_KEYS, str(path), _FILE_OPTIONS)
+    if record["sha256"] != _checksum(record):
         raise DamagedFileError(f"{path} was changed or damaged: its plan does not have the SHA-256 that it names.")
-    return plan_from_json(record["plan"], tables, topology)
+    plan = plan_from_json(record["plan"], tables, topology)
+    return replace(plan, groups=groups_from_json(record[GROUPS])) if GROUPS in record else plan
 
 
-def _checksum(content: Any) -> str:
+def _checksum(record: Mapping[str, Any]) -> str:
+    """Of the plan in a file, and of its groups if it has some."""
+    content = [record["plan"], record[GROUPS]] if GROUPS in record else record["plan"]
     return sha256_of(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

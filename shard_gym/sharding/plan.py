@@ -64,7 +64,8 @@ STRIDED, CONTIGUOUS = LAYOUTS = "strided", "contiguous"
 """Which devices form a group, see `shard_gym.grouping`."""
 
 
-class Groups(NamedTuple):
+@dataclass(frozen=True)
+class Groups:
     """How many groups of devices hold all tables each, and which devices form one (`LAYOUTS`)."""
 
     count: int = 1
