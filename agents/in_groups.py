@@ -8,18 +8,18 @@ from dataclasses import replace
 from shard_gym.errors import MemoryExceededError, NoPlacementFoundError
 from shard_gym.grouping import possible_groups, task_of_group
 from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import Groups
+from shard_gym.sharding.plan import ONE_GROUP, Groups
 from shard_gym.tasks import Task
 
 FINALISTS = 2
-"""Groups that are searched to the end."""
+"""Numbers of groups, above one, that are searched to the end."""
 
 
 def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, ShardingPlan]]) -> ShardingPlan:
     """The cheapest plan found for any groups of the devices of `task`.
 
-    All possible groups share one search, as long as that of a task without groups; the `FINALISTS` whose plans then
-    cost least get a whole one each.
+    One group is searched to the end, as in a task without groups, so the plan is no worse than there. All other
+    possible groups share a search as long; the `FINALISTS` whose plans then cost least get a whole one each.
 
     Args:
         plan: the cost in ms, and a plan, of the task of a group, found with this share of a whole search.
@@ -28,7 +28,7 @@ def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, Sh
         NoPlacementFoundError: none was found that fits.
     """
     found: dict[Groups, tuple[float, ShardingPlan]] = {}
-    everyone, failure = list(possible_groups(task)), None
+    several, failure = [groups for groups in possible_groups(task) if groups != ONE_GROUP], None
 
     def search(groups: Groups, share: float) -> None:
         nonlocal failure
@@ -40,9 +40,9 @@ def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, Sh
         if groups not in found or cost < found[groups][0]:
             found[groups] = cost, replace(answer, groups=groups)
 
-    for groups in everyone if len(everyone) > 1 else ():
-        search(groups, 1.0 / len(everyone))
-    for groups in sorted(found, key=lambda each: found[each][0])[:FINALISTS] or everyone:
+    for groups in several:
+        search(groups, 1.0 / len(several))
+    for groups in [ONE_GROUP, *sorted(found, key=lambda each: found[each][0])[:FINALISTS]]:
         search(groups, 1.0)
     if not found:
         raise failure or NoPlacementFoundError(f"No groups of the devices of task {task.name!r} hold its tables.")

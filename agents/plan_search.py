@@ -120,7 +120,7 @@ class PlanSearchAgent(Agent):
         max_shards: column shards of a table at most, a power of two.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start. Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a plan may have
-            groups of devices, three times as many are made (`in_groups`).
+            groups of devices, four times as many are made (`in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
