@@ -28,6 +28,7 @@ NEARLY_FULL = 0.9
 """Share of what tables and buffers may take, above which a device is named in a warning."""
 
 
+CACHED = "analytical-lru"  # how the names of cost models begin whose HBM is a cache
 MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
@@ -62,6 +63,11 @@ def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profil
         raise InvalidOptionError(
             f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
             "devices read and update rows there. Leave the option out, or name other hardware."
+        )
+    if profile.host is not None and host_memory_gib * GIB > profile.host.memory_bytes:
+        raise InvalidOptionError(
+            f"--host-memory is {host_memory_gib:,g}, but a host of {profile.name} has "
+            f"{format_bytes(profile.host.memory_bytes)}. Give at most that, or leave the option out."
         )
     return int(host_memory_gib * GIB)
 
@@ -140,6 +146,11 @@ def host_sentence(explanation: Explanation) -> str:
     if not in_host:
         return "All rows are in HBM; nothing of the host memory is needed."
     assert explanation.all_in_hbm_ms is not None
+    if explanation.cost_model.startswith(CACHED):
+        return (
+            "The cost is that of a cache in HBM, and all rows in host memory. The rows below are those of the best "
+            "split without a cache, which --cost-model analytical costs."
+        )
     share = in_host / int((explanation.shards[:, 3] * explanation.shards[:, 5]).sum() * split_bytes(tables.workload))
     more = explanation.total_ms - explanation.all_in_hbm_ms
     return (
