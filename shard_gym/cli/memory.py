@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
+from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import MAX_HOST_BYTES, HardwareProfile
@@ -155,8 +156,16 @@ def host_sentence(explanation: Explanation) -> str:
     more = explanation.total_ms - explanation.all_in_hbm_ms
     return (
         f"{format_percent(share)} of the rows' bytes, {format_bytes(in_host)}, lie in host memory, which costs "
-        f"{format_ms(more)} of {format_ms(explanation.total_ms)} ms; {popularity_source(tables)}."
+        f"{format_ms(more)} of {format_ms(explanation.total_ms)} ms; "
+        f"{popularity_source(tables)}{_assumed_rates(explanation)}."
     )
+
+
+def _assumed_rates(explanation: Explanation) -> str:
+    """That the rates of host memory are assumed, a clause; empty if they are measured."""
+    host = explanation.task.topology.host
+    assumed = host is not None and any(each.startswith("[assumed]") for each in host.sources.values())
+    return "; how fast devices read and update rows there is assumed" * assumed
 
 
 def popularity_source(tables: Tables) -> str:
@@ -182,6 +191,19 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
         "popularity": source,
     }
     return {"host_memory": found}
+
+
+def warn_of_caches(explanation: Explanation) -> None:
+    """Warn what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
+    if not explanation.host_bytes.any() or explanation.cost_model.startswith(CACHED):
+        return
+    task = explanation.task
+    cached = AnalyticalShardingModel(host_policy="lru").estimate_plan(explanation.plan, task.tables, task.topology)
+    warn(
+        f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "
+        f"{format_ms(cached.total_ms)} ms under analytical-lru, not {format_ms(explanation.total_ms)}. "
+        "--cost-model analytical-lru plans for caches."
+    )
 
 
 def warn_if_full(explanation: Explanation, room: int) -> None:

@@ -275,3 +275,11 @@ def test_buffers_beyond_the_hbm_are_named(run: Any, file: Callable[..., Path], t
     command = ["show", "--tables", file(9, 9), "--plan", tmp_path / "plan.json", "--hardware", "a100-dgx"]
     shown = run.ok(*command, "--num-devices", 2, "--memory-cap-gib", 0.1 / 1024, "--host-memory", 40 / 1024)
     assert "the buffers of a training step need" in " ".join(shown.err.split())
+
+
+def test_a_plan_for_torchrec_says_what_its_caches_cost(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    command = [*QUICK, "--format", "torchrec", "--out", tmp_path / "plan.json"]
+    said = " ".join(run.ok(*place(file(9, 3, 2), *command, host=60)).err.split())
+    assert "TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs" in said
+    again = run.ok(*place(file(9, 3, 2), *command, "--cost-model", "analytical-lru", host=60))
+    assert "TorchRec keeps a cache" not in " ".join(again.err.split())
