@@ -26,6 +26,7 @@ class HostSpec:
     read_gb_per_s: float
     update_gb_per_s: float
     sources: Mapping[str, str] = field(compare=False, repr=False)
+    is_shared: bool = True  #: between the devices of a host; or each has an equal part of its own
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,10 @@ class HardwareProfile:
             raise InvalidOptionError(
                 f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
             )
-        part = host_bytes // np.bincount(topology.hosts)[topology.hosts]
-        return replace(topology, memory_cap_bytes=hbm + part, host=self.host_memory(int(hbm[0])))
+        host = self.host_memory(int(hbm[0]))
+        shared = self.host is None or self.host.is_shared
+        members = np.bincount(topology.hosts)[topology.hosts] if shared else self.devices_per_host
+        return replace(topology, memory_cap_bytes=hbm + host_bytes // members, host=host)
 
     def host_memory(self, hbm_bytes: int) -> HostMemory:
         """The host memory of its devices, of which tables may use so many bytes of HBM each.
@@ -304,6 +307,7 @@ _GRACE_HOST = HostSpec(
         "read_gb_per_s": "[assumed] 0.82 of the 342 GB/s of copies, nvbandwidth issue 23; they drop with 20 GB or more",
         "update_gb_per_s": "[assumed] 15% less, as copies to the host, nvbandwidth issue 41",
     },
+    is_shared=False,
 )
 _HOPPER_LINES = "450 GB/s by the data sheet, a 400 Gb/s card for each device"
 _KNEES = [field.name for field in fields(LinkSpec) if "knee" in field.name]

@@ -141,6 +141,8 @@ class HostMemory:
         if not is_integer(self.hbm_bytes):
             raise InvalidTopologyError(f"hbm_bytes of HostMemory must be an integer, not {short_repr(self.hbm_bytes)}.")
         object.__setattr__(self, "hbm_bytes", int(self.hbm_bytes))
+        for name in ("read_gb_per_s", "update_gb_per_s", "dense_ms"):
+            object.__setattr__(self, name, float(getattr(self, name)))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None:
     for part in filter(None, (profile.device, profile.links, profile.host)):
-        numbers = {field.name for field in fields(part)} - {"name", "sources"}
+        numbers = {field.name for field in fields(part)} - {"name", "sources", "is_shared"}
         assert set(part.sources) == numbers
         for name, source in part.sources.items():
             assert re.match(r"\[(measured|spec|assumed)\]", source), f"{name} of {profile.name}: {source}"
@@ -99,6 +99,11 @@ def test_each_device_has_an_equal_part_of_its_hosts_memory() -> None:
     full = profile.topology(8, host_memory_bytes=2**40)
     assert full.memory_cap_bytes.tolist() == [80 * 2**30 + 2**37] * 8
     assert profile.topology(8).host is None
+
+
+def test_memory_that_each_device_owns_is_not_lent_to_others() -> None:
+    topology = hardware_profile("gh200-quad").topology(5, memory_cap_bytes=100, host_memory_bytes=800)
+    assert topology.memory_cap_bytes.tolist() == [300] * 5
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ ENTRANTS = (
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", suites=IN_HBM, tracks=(SHARDING,)),
     Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
+    Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
+    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
     Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),

@@ -96,6 +96,14 @@ def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
     """Warn if tables and buffers of the plan `name` exceed `room` bytes on a device; returns whether they do."""
     memory = training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
     has = rooms(explanation, room)
+    buffers = int(memory.buffers.max())
+    if explanation.task.topology.host is not None and buffers >= room:
+        warn(
+            f"{name} exceeds the memory: the buffers of a training step need {format_bytes(buffers)} of the HBM of "
+            f"device {int(memory.buffers.argmax())}, which has {format_bytes(room)} for them and for rows. Its cost is "
+            "that of all rows in host memory."
+        )
+        return True
     over = memory.total - has
     device = int(over.argmax())
     if over[device] <= 0:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
+from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import MAX_HOST_BYTES, HardwareProfile
@@ -28,6 +29,7 @@ NEARLY_FULL = 0.9
 """Share of what tables and buffers may take, above which a device is named in a warning."""
 
 
+CACHED = "analytical-lru"  # how the names of cost models begin whose HBM is a cache
 MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
@@ -62,6 +64,11 @@ def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profil
         raise InvalidOptionError(
             f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
             "devices read and update rows there. Leave the option out, or name other hardware."
+        )
+    if profile.host is not None and host_memory_gib * GIB > profile.host.memory_bytes:
+        raise InvalidOptionError(
+            f"--host-memory is {host_memory_gib:,g}, but a host of {profile.name} has "
+            f"{format_bytes(profile.host.memory_bytes)}. Give at most that, or leave the option out."
         )
     return int(host_memory_gib * GIB)
 
@@ -140,12 +147,25 @@ def host_sentence(explanation: Explanation) -> str:
     if not in_host:
         return "All rows are in HBM; nothing of the host memory is needed."
     assert explanation.all_in_hbm_ms is not None
+    if explanation.cost_model.startswith(CACHED):
+        return (
+            "The cost is that of a cache in HBM, and all rows in host memory. The rows below are those of the best "
+            "split without a cache, which --cost-model analytical costs."
+        )
     share = in_host / int((explanation.shards[:, 3] * explanation.shards[:, 5]).sum() * split_bytes(tables.workload))
     more = explanation.total_ms - explanation.all_in_hbm_ms
     return (
         f"{format_percent(share)} of the rows' bytes, {format_bytes(in_host)}, lie in host memory, which costs "
-        f"{format_ms(more)} of {format_ms(explanation.total_ms)} ms; {popularity_source(tables)}."
+        f"{format_ms(more)} of {format_ms(explanation.total_ms)} ms; "
+        f"{popularity_source(tables)}{_assumed_rates(explanation)}."
     )
+
+
+def _assumed_rates(explanation: Explanation) -> str:
+    """That the rates of host memory are assumed, a clause; empty if they are measured."""
+    host = explanation.task.topology.host
+    assumed = host is not None and any(each.startswith("[assumed]") for each in host.sources.values())
+    return "; how fast devices read and update rows there is assumed" * assumed
 
 
 def popularity_source(tables: Tables) -> str:
@@ -171,6 +191,19 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
         "popularity": source,
     }
     return {"host_memory": found}
+
+
+def warn_of_caches(explanation: Explanation) -> None:
+    """Warn what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
+    if not explanation.host_bytes.any() or explanation.cost_model.startswith(CACHED):
+        return
+    task = explanation.task
+    cached = AnalyticalShardingModel(host_policy="lru").estimate_plan(explanation.plan, task.tables, task.topology)
+    warn(
+        f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "
+        f"{format_ms(cached.total_ms)} ms under analytical-lru, not {format_ms(explanation.total_ms)}. "
+        "--cost-model analytical-lru plans for caches."
+    )
 
 
 def warn_if_full(explanation: Explanation, room: int) -> None:

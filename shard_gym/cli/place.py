@@ -26,6 +26,7 @@ from shard_gym.cli.memory import (
     print_memory,
     room_bytes,
     warn_if_full,
+    warn_of_caches,
 )
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
@@ -151,6 +152,7 @@ def place(
         warn_if_other_split(comparison.before, comparison.before_name, hbm_rows)
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
+        warn_of_caches(explanation)
         content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module)
     warn_if_full(explanation, room)
     if out is None and own.host_bytes:

@@ -55,6 +55,11 @@ class DriftTask:
                 f"Task {self.name!r} has {self.task.num_tables} tables, but row popularities of "
                 f"{len(self.popularity)}. Give one for each table."
             )
+        if self.task.topology.host is not None:
+            raise InvalidTaskError(
+                f"Devices of task {self.name!r} have host memory, which replanning does not cost. Give devices whose "
+                "rows are all in HBM."
+            )
         if self.level.departures and self.task.topology.num_devices > self.task.topology.devices_per_host:
             raise InvalidTaskError(
                 f"Devices of task {self.name!r} leave and return, so they must be on one host, but its "

@@ -98,15 +98,15 @@ def _hbm_rows_of(
         rows = value.get(HBM_ROWS)
         if rows is None:
             return None
-        if not isinstance(rows, dict):
+        if not isinstance(rows, dict) or not all(map(is_integer, rows.values())):
             raise InvalidPlanError(
-                f"Its {HBM_ROWS!r} must be an object with rows of each table, not {short_repr(rows)}."
+                f"Its {HBM_ROWS!r} must be an object with a number of rows of each table, not {short_repr(rows)}."
             )
         return check_hbm_rows(in_order(rows, tables), plan, tables, topology)
     if isinstance(value["plan"], dict):
         shares = hbm_shares_of_json(value, tables)
         shards = plan.shard_arrays()
-        return None if (shares == 1).all() else (shares[shards[:, 0]] * shards[:, 3]).astype(np.int64)
+        return None if (shares == 1).all() else np.rint(shares[shards[:, 0]] * shards[:, 3]).astype(np.int64)
     return hbm_rows_from_json(in_order(_by_name(value["plan"]), tables), plan, tables, topology)
 
 

@@ -113,7 +113,8 @@ def _hbm_shares(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[
             )
     held = np.bincount(topology.hosts[device[away]], (rows * columns)[away], topology.num_hosts)
     held = held * split_bytes(tables.workload)
-    has = np.bincount(topology.hosts, topology.memory_cap_bytes - topology.host.hbm_bytes, topology.num_hosts)
+    of_host = np.maximum(topology.memory_cap_bytes - topology.host.hbm_bytes, 0)
+    has = np.bincount(topology.hosts, of_host, topology.num_hosts)
     if (held > has).any():
         host = int((held - has).argmax())
         raise MemoryExceededError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import Kinds, parse_json, require_fields, require_schema
-from shard_gym.row_popularity import RowPopularity
+from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.tables import Tables
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
@@ -34,6 +34,7 @@ _KEYS: Kinds = {
     **dict.fromkeys(_COLUMNS, list),
     "law": (dict, type(None)),  # the popularity
 }
+_OPTIONAL: Kinds = {"steps": dict}  # the popularity, as recorded
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Pool:
     Attributes:
         tables: its T tables.
         popularity: the law of the popularity of the T tables' rows, that of `tables`, too; or None if only the
-            histograms are known.
+            histograms are known, or `tables` have steps of recorded lookups.
         dims_known: False if the data has no embedding dims; those of `tables` are then a choice and are not stored.
 
     Raises:
@@ -75,6 +76,8 @@ class Pool:
             )
         if self.popularity is not None:
             object.__setattr__(self, "tables", replace(self.tables, popularity=self.popularity))
+        elif isinstance(self.tables.popularity, RowPopularity):
+            object.__setattr__(self, "popularity", self.tables.popularity)
 
     def __len__(self) -> int:
         return len(self.tables)
@@ -131,7 +134,7 @@ def ship_pools(pools: Iterable[Pool]) -> None:
 
 def to_bytes(pool: Pool) -> bytes:
     """The content of a pool's file: JSON with one key per line, numbers in their shortest exact form."""
-    tables, popularity = pool.tables, pool.popularity
+    tables, popularity, steps = pool.tables, pool.popularity, pool.tables.popularity
     default_names = tables.names == tuple(f"table_{i}" for i in range(len(tables)))
     record = {
         "schema": SCHEMA,
@@ -143,6 +146,8 @@ def to_bytes(pool: Pool) -> bytes:
         **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
         "law": None if popularity is None else {"q": _numbers_of(popularity.q), "s": _numbers_of(popularity.s)},
     }
+    if isinstance(steps, RowSteps):
+        record["steps"] = {"rows": _numbers_of(steps.rows), "shares": _numbers_of(steps.shares)}
     dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
     lines = (f"{dump(key)}:{dump(value)}" for key, value in record.items())
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
@@ -156,18 +161,24 @@ def _numbers_of(array: NDArray[Any]) -> list[Any]:
 
 def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Pool:
     """The pool in `data`; DamagedFileError, which names `source`, if it is none."""
-    record = require_fields(require_schema(parse_json(data, source), SCHEMA, source), _KEYS, source)
+    record = require_fields(require_schema(parse_json(data, source), SCHEMA, source), _KEYS, source, _OPTIONAL)
     if not record["name"]:
         raise DamagedFileError(f"{source} has no name: its key 'name' is ''.")
     card, dims, law = _card(record["card"], source), record["embedding_dim"], record["law"]
     if law is not None:
         require_fields(law, {"q": list, "s": list}, f"The law of {source}")
+    steps = record.get("steps")
+    if steps is not None:
+        require_fields(steps, {"rows": list, "shares": list}, f"The steps of {source}")
+    if law is not None and steps is not None:
+        raise DamagedFileError(f"{source} has both a law and steps of its rows' popularity. Remove one of them.")
     workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}")
     try:
         tables = Tables(
             workload=Workload(**workload),
             names=record["names"] or (),
             embedding_dim=np.full(np.size(record["num_embeddings"]), 4) if dims is None else dims,
+            popularity=None if steps is None else RowSteps(**steps),
             **{column: record[column] for column in _COLUMNS},
         )
         popularity = None if law is None else RowPopularity(**law)

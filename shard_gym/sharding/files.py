@@ -44,6 +44,7 @@ def plan_to_json(plan: ShardingPlan, tables: Tables, topology: Topology | None =
 
     Raises:
         InvalidPlanError: it is no plan of so many tables.
+        MemoryExceededError: the HBM of a device has no room for the states of its rows.
     """
     if not isinstance(plan, ShardingPlan) or len(plan) != len(tables):
         raise InvalidPlanError(f"A plan of {len(tables)} tables is needed, not {short_repr(plan)}.")
@@ -52,7 +53,8 @@ def plan_to_json(plan: ShardingPlan, tables: Tables, topology: Topology | None =
         for name, (kind, shards) in zip(tables.names, shardings_to_json(plan), strict=True)
     ]
     if topology is not None and topology.host is not None:
-        rows = iter(split_of_plan(plan, tables, topology).hbm_rows.tolist())
+        best = split_of_plan(plan, tables, topology).hbm_rows
+        rows = iter(check_hbm_rows(best, plan, tables, topology).tolist())
         for entry in content:
             entry[HBM_ROWS] = [next(rows) for _ in entry["shards"]]
     return content

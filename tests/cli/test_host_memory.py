@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def tables_of(*mib: float, known: bool = True) -> Tables:
 def file(tmp_path: Path) -> Callable[..., Path]:
     def write(*mib: float, law: bool = True) -> Path:
         path, tables = tmp_path / "mine.json", tables_of(*mib)
-        popularity = RowPopularity.zipf([1.05] * len(tables)) if law else None
-        save_pool(Pool("mine", tables, load_pool("dlrm-2021").card, popularity), path)
+        tables = tables if law else replace(tables, popularity=None)
+        save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
         return path
 
     return write
@@ -56,8 +57,6 @@ QUICK = ("--option", "max_queries=300")
 
 def devices_of(content: Any, devices: int = 2, host: float = 20.0) -> Topology:
     """The devices of a plan that was placed: the HBM that its buffers leave, and a part of the host."""
-    from dataclasses import replace
-
     profile, hbm = hardware_profile("a100-dgx"), content["host_memory"]["hbm_bytes"]
     return replace(
         profile.topology(devices, memory_cap_bytes=hbm + int(host * MIB) // devices), host=profile.host_memory(hbm)
@@ -233,3 +232,54 @@ def test_a_model_of_1382_gib_on_eight_h100_becomes_a_plan_of_torchrec(run: Any, 
         assert cells == model.embedding_bags[name].weight.numel()
     topology = hardware_profile("h100-dgx").topology(8, reserve=0.15, host_memory_bytes=usable_bytes(2 * 2**40))
     assert len(from_torchrec(plan, tables, topology)) == len(rows)
+
+
+def test_states_of_rows_that_the_hbm_cannot_hold_are_refused(run: Any, tmp_path: Path) -> None:
+    """Rowwise Adagrad keeps 4 bytes of each row in HBM, here more than there is; the rows alone would fit the host."""
+    tables = Tables.from_zipf([4_000_000, 2_000_000], 4, 1.0, 1.05, Workload(1024, "fp16", "rowwise_adagrad"))
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), tmp_path / "mine.json")
+    for agent in ("local-search", "plan-search"):
+        failed = run(*place(tmp_path / "mine.json", *QUICK, "--agent", agent, devices=1, cap=8, host=100))
+        assert failed.code == 2
+        said = " ".join(failed.err.split())
+        assert f"{agent} found no plan whose HBM holds the states of rowwise_adagrad" in said
+        assert "an optimizer without a state of each row, such as sgd" in said
+
+
+def test_where_whole_tables_leave_no_room_beside_buffers_tables_are_split(run: Any, tmp_path: Path) -> None:
+    """One table has many features, so its buffers are large, and no device has room for a whole one beside them."""
+    rows, dims = [50_000] * 12 + [1000], [64] * 12 + [256]
+    workload = Workload(655, "fp16", "sgd")
+    tables = Tables.from_zipf(rows, dims, 1.0, 1.05, workload, num_features=[1] * 12 + [30])
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), tmp_path / "mine.json")
+    options = (*QUICK, "--out", tmp_path / "plan.json")
+    shown = run.ok(*place(tmp_path / "mine.json", *options, cap=30.7, host=41.0))
+    assert "Tables are split, by plan-search" in " ".join(shown.err.split())
+
+
+def test_more_memory_than_hosts_have_is_refused(run: Any, file: Callable[..., Path]) -> None:
+    failed = run(*place(file(9), host=2**22))
+    assert failed.code == 2
+    assert "a host of a100-dgx has 2048.00 GiB. Give at most that" in " ".join(failed.err.split())
+
+
+def test_a_cache_is_not_told_as_a_split(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    command = place(file(9, 3, 2), *QUICK, "--cost-model", "analytical-lru", "--out", tmp_path / "plan.json")
+    text = " ".join(run.ok(*command).out.split())
+    assert "The cost is that of a cache in HBM, and all rows in host memory" in text
+    assert "lie in host memory, which costs" not in text
+
+
+def test_buffers_beyond_the_hbm_are_named(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"placement": {"table0": 0, "table1": 1}}))
+    command = ["show", "--tables", file(9, 9), "--plan", tmp_path / "plan.json", "--hardware", "a100-dgx"]
+    shown = run.ok(*command, "--num-devices", 2, "--memory-cap-gib", 0.1 / 1024, "--host-memory", 40 / 1024)
+    assert "the buffers of a training step need" in " ".join(shown.err.split())
+
+
+def test_a_plan_for_torchrec_says_what_its_caches_cost(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    command = [*QUICK, "--format", "torchrec", "--out", tmp_path / "plan.json"]
+    said = " ".join(run.ok(*place(file(9, 3, 2), *command, host=60)).err.split())
+    assert "TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs" in said
+    again = run.ok(*place(file(9, 3, 2), *command, "--cost-model", "analytical-lru", host=60))
+    assert "TorchRec keeps a cache" not in " ".join(again.err.split())

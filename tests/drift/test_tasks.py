@@ -14,6 +14,7 @@ from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, NOISE, DriftTask
 from shard_gym.errors import InvalidOptionError, InvalidTaskError
 from shard_gym.row_popularity import RowPopularity
+from shard_gym.topology import HostMemory
 
 MakeDriftTask = Callable[..., DriftTask]
 
@@ -91,3 +92,11 @@ def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode
 
 def test_it_is_written_in_one_short_line(drift_task: Callable[..., DriftTask]) -> None:
     assert repr(drift_task(3, 2, 0)).startswith("DriftTask('drift 0', 3 tables, 2 devices, ")
+
+
+def test_host_memory_is_refused(drift_task: MakeDriftTask) -> None:
+    task = drift_task(6, 2)
+    host = HostMemory(2**30, 16.0, 20.0)
+    tiered = replace(task.task, topology=replace(task.task.topology, host=host))
+    with pytest.raises(InvalidTaskError, match="have host memory, which replanning does not cost"):
+        replace(task, task=tiered)

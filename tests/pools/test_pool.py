@@ -9,6 +9,7 @@ import pytest
 from shard_gym.errors import DamagedFileError, InvalidTablesError
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import Pool, PoolCard, RowPopularity, load_pool, pool, pool_names, save_pool
+from shard_gym.row_popularity import RowSteps
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -61,7 +62,9 @@ def test_shipped_pools_load_and_are_written_canonically(name: str, tmp_path: Pat
 @pytest.mark.parametrize("bare", [False, True])
 def test_saving_and_loading_changes_no_number(tmp_path: Path, bare: bool) -> None:
     """Default names and an unknown popularity are stored as null."""
-    made = replace(small_pool(names=()), popularity=None) if bare else small_pool()
+    made = small_pool(names=()) if bare else small_pool()
+    if bare:
+        made = replace(made, tables=replace(made.tables, popularity=None), popularity=None)
     path = tmp_path / "small.json"
     save_pool(made, path)
     record, read = json.loads(path.read_bytes()), load_pool(path)
@@ -111,3 +114,22 @@ def test_a_file_that_is_not_a_pool_is_refused_with_the_reason(
     with pytest.raises(DamagedFileError, match=reason) as caught:
         load_pool(path)
     assert "small.json" in str(caught.value)
+
+
+def test_a_pool_keeps_the_popularity_of_its_tables(tmp_path: Path) -> None:
+    """A law that only the tables have, and steps of recorded lookups."""
+    plain = small_pool()
+    law = plain.popularity
+    assert law is not None
+    save_pool(Pool("small", plain.tables, CARD), tmp_path / "law.json")
+    assert load_pool(tmp_path / "law.json").popularity.q.tolist() == law.q.tolist()  # type: ignore[union-attr]
+    steps = RowSteps(np.array([[10.0, 990.0], [1.0, 2.0**33 - 1]]), np.array([[0.7, 0.3], [1 / 3, 2 / 3]]))
+    save_pool(Pool("small", replace(plain.tables, popularity=steps), CARD), tmp_path / "steps.json")
+    loaded = load_pool(tmp_path / "steps.json")
+    assert loaded.popularity is None
+    assert isinstance(loaded.tables.popularity, RowSteps)
+    assert loaded.tables.popularity.shares.tolist() == steps.shares.tolist()
+    record = json.loads((tmp_path / "steps.json").read_bytes())
+    (tmp_path / "steps.json").write_text(json.dumps({**record, "law": {"q": [0, 0], "s": [1, 1]}}))
+    with pytest.raises(DamagedFileError, match="both a law and steps"):
+        load_pool(tmp_path / "steps.json")
