@@ -106,6 +106,11 @@ class GroupedShardingModel(ShardingCostModel):
         return low + float(least) / topology.num_devices, high + float(most)
 
 
+def model_of(topology: Topology, model: ShardingCostModel) -> ShardingCostModel:
+    """The cost model of the devices of a group; `model` itself where their shards have no replicas."""
+    return model if topology.replicas is None else model.with_replicas()
+
+
 def sync_ms_per_byte(topology: Topology) -> float:
     """Ms that averaging adds to an iteration for each byte of the fullest device; 0 without replicas."""
     if topology.replicas is None:

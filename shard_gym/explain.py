@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
-from shard_gym.cost_models.grouped import sync_ms_per_byte
+from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
-from shard_gym.grouping import model_of, task_of_plan
+from shard_gym.grouping import task_of_plan
 from shard_gym.hbm_split import HbmSplit
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
@@ -195,7 +195,7 @@ def _explain_plan(
     task: Task, plan: ShardingPlan, model: ShardingCostModel, best_known_ms: float | None, lower_bound_ms: float | None
 ) -> Explanation:
     task = task_of_plan(plan, task)
-    model, tables, topology = model_of(task, model), task.tables, task.topology
+    model, tables, topology = model_of(task.topology, model), task.tables, task.topology
     checked = check_plan(plan, tables, topology)
     in_hbm = _all_in_hbm(task)
     loads, shards = model.each_shard(checked, tables, topology)

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
-from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidPlanError, short_repr
 from shard_gym.sharding.plan import CONTIGUOUS, LAYOUTS, STRIDED, Groups, ShardingPlan
 from shard_gym.tables import Tables
@@ -112,11 +111,6 @@ def task_of_plan(plan: ShardingPlan, task: Task) -> Task:
 def tasks_of_groups(task: Task) -> list[Task]:
     """The task of one group, for all `possible_groups`; that of all devices comes first."""
     return [task_of_group(task, groups) for groups in possible_groups(task)] if task.sync_every else [task]
-
-
-def model_of(task: Task, model: ShardingCostModel) -> ShardingCostModel:
-    """The cost model of the task of a group; `model` itself where its shards have no replicas."""
-    return model if task.topology.replicas is None else model.with_replicas()
 
 
 _in_batches = lru_cache(maxsize=64)(Tables.at_batch_size)

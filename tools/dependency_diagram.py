@@ -27,7 +27,7 @@ LAYERS = (
     ),
     ("cost_models", "trust"),
     (
-        *("tasks", "task_sampler", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain"),
+        *("tasks", "task_sampler", "grouping", "forms", "drift", "suites", "envs", "problems", "evaluation", "explain"),
         *("comparison", "interop"),
     ),
     ("agents",),

@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
+from shard_gym.cost_models.grouped import model_of
 from shard_gym.cost_models.sharding import ShardingCostModel
-from shard_gym.grouping import model_of, task_of_group, task_of_plan, tasks_of_groups
+from shard_gym.grouping import task_of_group, task_of_plan, tasks_of_groups
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
 from shard_gym.problems.placement import cost_in_turn
@@ -76,7 +77,7 @@ class ShardingProblem(Problem[Task]):
     def cost_ms(self, answer: ShardingPlan, task: Task, model: CostModel) -> float:
         assert isinstance(model, ShardingCostModel)
         own = task_of_plan(answer, task)
-        return float(model_of(own, model).estimate_plan(answer, own.tables, own.topology).total_ms)
+        return float(model_of(own.topology, model).estimate_plan(answer, own.tables, own.topology).total_ms)
 
     @override
     def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
@@ -98,7 +99,7 @@ class ShardingProblem(Problem[Task]):
     @lru_cache(maxsize=1024)
     def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
-        model = model_of(task, model)
+        model = model_of(task.topology, model)
         dims = task.tables.embedding_dim
         variants = variants_of(task.tables, task.topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
         if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
