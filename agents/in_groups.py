@@ -28,7 +28,8 @@ def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, Sh
         NoPlacementFoundError: none was found that fits.
     """
     found: dict[Groups, tuple[float, ShardingPlan]] = {}
-    several, failure = [groups for groups in possible_groups(task) if groups != ONE_GROUP], None
+    several = [groups for groups in possible_groups(task) if groups != ONE_GROUP]
+    failure: NoPlacementFoundError | MemoryExceededError | None = None
 
     def search(groups: Groups, share: float) -> None:
         nonlocal failure
@@ -45,5 +46,6 @@ def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, Sh
     for groups in [ONE_GROUP, *sorted(found, key=lambda each: found[each][0])[:FINALISTS]]:
         search(groups, 1.0)
     if not found:
-        raise failure or NoPlacementFoundError(f"No groups of the devices of task {task.name!r} hold its tables.")
+        assert failure is not None  # one group, at least, was searched
+        raise failure
     return min(found.values(), key=lambda each: each[0])[1]

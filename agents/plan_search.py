@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import cached_property
 
 import numpy as np
 from typing_extensions import override
@@ -141,6 +140,7 @@ class PlanSearchAgent(Agent):
         seed: int = 0,
     ) -> None:
         self.cost_model = CountedShardingModel(make_sharding_cost_model(cost_model))
+        self._of_replicas: CountedShardingModel | None = None
         self.sharding_types = checked_sharding_types(sharding_types)
         self.max_shards = checked_max_shards(max_shards)
         self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
@@ -156,7 +156,7 @@ class PlanSearchAgent(Agent):
 
     @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        queries = self.cost_model.queries + (self._of_replicas.queries if "_of_replicas" in vars(self) else 0)
+        queries = self.cost_model.queries + (0 if self._of_replicas is None else self._of_replicas.queries)
         return queries if self.cost_model.fingerprint == fingerprint else 0
 
     def place(self, task: Task) -> Placement:
@@ -172,13 +172,11 @@ class PlanSearchAgent(Agent):
 
     def _plan_in_groups(self, task: Task, share: float) -> tuple[float, ShardingPlan]:
         """The plan of one of the groups, and its cost, for a share of the evaluations."""
-        model = self.cost_model if task.topology.replicas is None else self._of_replicas
+        model = self.cost_model
+        if task.topology.replicas is not None:
+            self._of_replicas = model = self._of_replicas or CountedShardingModel(model.model.with_replicas())
         plan = self._search(task, self.sharding_types, model, share).plan()
         return model.estimate_plan(plan, task.tables, task.topology).total_ms, plan
-
-    @cached_property
-    def _of_replicas(self) -> CountedShardingModel:
-        return CountedShardingModel(self.cost_model.model.with_replicas())
 
     def split(self, task: Task) -> SplitTables:
         """The parts of the plan, as the search has them; raises the error of `plan`."""

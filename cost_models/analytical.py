@@ -238,7 +238,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     version = 2
     num_loads = LOADS
     num_sum_loads = 8
-    knows_host_memory = True
+    knows_host_memory = knows_compression = True
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED

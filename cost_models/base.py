@@ -65,6 +65,7 @@ class CostModel(ABC):
         knows_host_memory: whether it computes costs of tables whose rows are in part in host memory. Of a model that
             does not, `estimate`, `table_loads` and `shard_loads` raise InvalidOptionError where a topology has some.
         knows_replicas: the same of devices whose shards have replicas in other groups.
+        knows_compression: the same of topologies on which less is sent across hosts (`Topology.cross_host_ratio`).
     """
 
     name: str
@@ -72,9 +73,10 @@ class CostModel(ABC):
     detail_names: tuple[str, ...] = ()
     knows_host_memory: bool = False
     knows_replicas: bool = False
+    knows_compression: bool = False
 
     def __init_subclass__(cls) -> None:
-        """Let the methods that get a topology refuse host memory, or replicas, that the model does not know."""
+        """Let the methods that get a topology refuse what the model does not know of it."""
         for name in ("estimate", "table_loads", "shard_loads"):
             if name in vars(cls):
                 setattr(cls, name, _checking_topology(vars(cls)[name]))
@@ -112,6 +114,11 @@ def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidOptionError(
                 f"The cost model {model.name!r} does not know replicas in other groups of devices; its `with_replicas` "
                 "is one that does, if there is one."
+            )
+        if getattr(topology, "cross_host_ratio", 1.0) != 1.0 and not model.knows_compression:
+            raise InvalidOptionError(
+                f"The cost model {model.name!r} does not know that less is sent across hosts, and cross_host_ratio is "
+                f"{topology.cross_host_ratio:g}. Name 'analytical', or leave it at 1."
             )
         return method(model, *args, **kwargs)
 

@@ -5,7 +5,7 @@ for which all devices wait (TorchRec, `DMPCollection.sync`). A device with m byt
 
     max(m 2 (h - 1) / h / b_in, m 2 (1 / h - 1 / G) / b_out)
 
-with G replicas, h of them on a host, and bandwidths b_in inside and b_out across hosts (`Replicas.sent_per_byte`). The
+with G replicas, h of them on a host, and bandwidths b_in inside and b_out across hosts (`all_reduce_bytes`). The
 fullest device decides. An iteration has the `sync_every`-th part of it, which is added to the backward exchange.
 
 Assumed: messages are large, as gigabytes of weights are, so links have no knees, and the latency of a collective is
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.base import BACKWARD_COMM, FloatArray, largest_of_others
+from shard_gym.cost_models.collectives import all_reduce_bytes
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
@@ -34,7 +35,7 @@ class GroupedShardingModel(ShardingCostModel):
         model: of the devices of a group. Without replicas, its costs are these, but for rounding.
     """
 
-    knows_replicas = True
+    knows_replicas = knows_compression = True
 
     def __init__(self, model: ShardingCostModel) -> None:
         self.model = model
@@ -115,10 +116,11 @@ def sync_ms_per_byte(topology: Topology) -> float:
     """Ms that averaging adds to an iteration for each byte of the fullest device; 0 without replicas."""
     if topology.replicas is None:
         return 0.0
-    near, far = topology.replicas.sent_per_byte()
-    links = topology.links
-    slowest = max(near / links.intra_host_gb_per_s, far / links.inter_host_gb_per_s) / 1e6
-    return slowest / topology.replicas.sync_every
+    of_shard = topology.replicas
+    cluster = Topology(topology.device, topology.links, of_shard.count, of_shard.in_host).cluster()
+    near, far = all_reduce_bytes(np.ones(of_shard.count), cluster)
+    slowest = max(near[0] / cluster.intra_bytes_per_ms, far[0] / cluster.inter_bytes_per_ms)
+    return float(slowest / of_shard.sync_every)
 
 
 def _without_replicas(topology: Topology) -> Topology:

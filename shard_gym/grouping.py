@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
-from shard_gym.errors import InvalidPlanError, short_repr
+from shard_gym.errors import InvalidPlanError, InvalidTaskError, short_repr
 from shard_gym.sharding.plan import CONTIGUOUS, LAYOUTS, STRIDED, Groups, ShardingPlan
-from shard_gym.tables import Tables
+from shard_gym.sharding.statistics import in_batches
 from shard_gym.tasks import Task
 from shard_gym.topology import Replicas, Topology
 
@@ -61,19 +60,18 @@ def problem_of_groups(groups: Groups, task: Task) -> str:
 
 def possible_groups(task: Task) -> Iterator[Groups]:
     """All groups of the devices of `task` whose memory may hold the tables, from one to the most; one group first."""
-    needed = int(task.tables.memory_bytes.sum())
     for count in range(1, task.num_devices + 1):
         seen = set()
         for layout in LAYOUTS:
             groups = Groups(count, layout)
-            if problem_of_groups(groups, task):
+            try:
+                topology = task_of_group(task, groups).topology
+            except (InvalidPlanError, InvalidTaskError):
                 continue
-            topology = _topology_of(groups, task.topology, task.sync_every)
-            same = (topology.devices_per_host, topology.replicas)  # the layout makes no difference
-            if same in seen or int(topology.memory_cap_bytes.sum()) < needed:
-                continue
-            seen.add(same)
-            yield groups
+            same = (topology.devices_per_host, topology.replicas)  # then the layout makes no difference
+            if same not in seen:
+                seen.add(same)
+                yield groups
 
 
 def task_of_group(task: Task, groups: Groups) -> Task:
@@ -89,7 +87,7 @@ def task_of_group(task: Task, groups: Groups) -> Task:
         raise InvalidPlanError(
             f"Task {task.name!r} cannot be in {groups.count} {groups.layout} groups, because {problem}."
         )
-    tables = _in_batches(task.tables, task.tables.workload.batch_size // groups.count)
+    tables = in_batches(task.tables, task.tables.workload.batch_size // groups.count)
     topology = _topology_of(groups, task.topology, task.sync_every)
     return replace(task, tables=tables, topology=topology, known_placement=None, sync_every=0)
 
@@ -113,13 +111,8 @@ def tasks_of_groups(task: Task) -> list[Task]:
     return [task_of_group(task, groups) for groups in possible_groups(task)] if task.sync_every else [task]
 
 
-_in_batches = lru_cache(maxsize=64)(Tables.at_batch_size)
-
-
 def _topology_of(groups: Groups, topology: Topology, sync_every: int) -> Topology:
-    """The devices of one group, each of which has the least memory cap of its replicas."""
-    if groups.count == 1:
-        return topology
+    """The devices of one of several groups, each of which has the least memory cap of its replicas."""
     numbers = device_numbers(groups, topology.num_devices)
     of_host = min(topology.devices_per_host, topology.num_devices)
     in_host = int((numbers[:, 0] // of_host == numbers[0, 0] // of_host).sum())

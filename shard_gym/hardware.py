@@ -84,8 +84,8 @@ class HardwareProfile:
                 f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
             )
         host = self.host_memory(int(hbm[0]))
-        shared = self.host is None or self.host.is_shared
-        members = np.bincount(topology.hosts)[topology.hosts] if shared else self.devices_per_host
+        assert self.host is not None  # otherwise there is no host memory
+        members = np.bincount(topology.hosts)[topology.hosts] if self.host.is_shared else self.devices_per_host
         return replace(topology, memory_cap_bytes=hbm + host_bytes // members, host=host)
 
     def host_memory(self, hbm_bytes: int) -> HostMemory:

@@ -176,14 +176,6 @@ class Replicas:
                 f"{self.count}."
             )
 
-    def sent_per_byte(self) -> tuple[float, float]:
-        """What a device sends inside its host, and across hosts, to average a byte of its shards.
-
-        The all-reduce is one of h copies in each host, 2 (h - 1) / h, and across hosts 2 (1 / h - 1 / G) (nccl-tests,
-        doc/PERFORMANCE.md): the cards of a host share what leaves it.
-        """
-        return 2.0 * (self.in_host - 1) / self.in_host, 2.0 * (1.0 / self.in_host - 1.0 / self.count)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:

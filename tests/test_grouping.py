@@ -165,7 +165,11 @@ def test_the_same_tables_in_other_groups_are_another_answer() -> None:
     task = task_of(8, 8)
     shardings = plan_of_placement([0] * 3, task.tables).tables
     several = [ONE_GROUP, *(Groups(2, layout) for layout in LAYOUTS)]
-    assert len({PROBLEM.canonical(ShardingPlan(shardings, groups), task) for groups in several}) == 3
+    forms = {PROBLEM.canonical(ShardingPlan(shardings, groups), task) for groups in several}
+    assert len(forms) == 2  # on one host, layouts make no difference
+    on_hosts = task_of(8, 4)
+    assert len({PROBLEM.canonical(ShardingPlan(shardings, groups), on_hosts) for groups in several}) == 3
+    assert Groups(1, "contiguous") == ONE_GROUP
 
 
 @pytest.mark.parametrize(
@@ -195,6 +199,13 @@ def test_batches_that_groups_do_not_divide_and_memory_that_is_too_small_leave_gr
     assert {groups.count for groups in possible_groups(tight)} == {1, 2}
     with pytest.raises(InvalidTaskError, match="needs"):
         task_of_group(tight, Groups(8))
+    # Enough bytes for all tables together, but one fits no way on two devices, as its rows and columns cannot be split.
+    tables = Tables.from_zipf([1, 60_000], 4, [0.0, 1.0], 1.05, task.tables.workload)
+    caps = np.full(8, tables.memory_bytes.sum())
+    caps[[0, 4]] = 10
+    odd = replace(task, tables=tables, topology=replace(task.topology, memory_cap_bytes=caps))
+    assert ONE_GROUP in list(possible_groups(odd))
+    assert make_agent("plan-search", max_queries=500).plan(odd)
 
 
 def test_models_and_topologies_say_what_they_do_not_know() -> None:

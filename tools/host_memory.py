@@ -89,7 +89,7 @@ def costs(tasks: int = 20) -> None:
         shown = [f"{100 * (means[name] / best - 1):.0f}%" for name in ("cost-greedy", "blind", "greedy")]
         rows.append([f"{100 * share:g}%", f"{best:.2f}", *shown])
     header = ["HBM", "`plan-search`, ms", "`cost-greedy`", "search blind to it", "best greedy that never asks"]
-    write("costs", table(header, rows), "python tools/host_memory.py costs")
+    write("costs", table(header, rows), f"python tools/host_memory.py costs --tasks {tasks}")
 
 
 def worlds(task: Task) -> Iterator[tuple[str, Tables, Topology]]:
@@ -182,7 +182,7 @@ def headroom(tasks: int = 20) -> None:
             row.append(f"{asked:.1f}% ({never:.1f}%)")
         rows.append(row)
     header = ["suite", *(name for name, _ in models)]
-    write("headroom", table(header, rows), "python tools/host_memory.py headroom")
+    write("headroom", table(header, rows), f"python tools/host_memory.py headroom --tasks {tasks}")
 
 
 def thresholds() -> None:

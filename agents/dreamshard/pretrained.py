@@ -132,6 +132,8 @@ def outside(task: Task) -> str:
         return f"they learned {', '.join(names)}, and it is on {name}"
     if task.topology.host is not None:
         return "they learned devices whose rows are all in HBM, and its topology has host memory"
+    if task.topology.cross_host_ratio != 1.0:
+        return "they learned models that send all of their bytes across hosts, and this one sends less"
     optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
     if optimizer not in OPTIMIZERS:
         return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"

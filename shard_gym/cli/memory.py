@@ -198,7 +198,8 @@ def warn_of_caches(explanation: Explanation) -> None:
     if not explanation.host_bytes.any() or explanation.cost_model.startswith(CACHED):
         return
     task = explanation.task
-    cached = AnalyticalShardingModel(host_policy="lru").estimate_plan(explanation.plan, task.tables, task.topology)
+    model = AnalyticalShardingModel(explanation.communication_dtype, host_policy="lru")
+    cached = model.estimate_plan(explanation.plan, task.tables, task.topology)
     warn(
         f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "
         f"{format_ms(cached.total_ms)} ms under analytical-lru, not {format_ms(explanation.total_ms)}. "

@@ -186,7 +186,7 @@ def sent_in(communication_dtype: str, model: CostModel) -> CostModel:
             f"--communication-dtype is {communication_dtype!r}, but the cost model {model.name!r} knows FP32 alone; "
             "leave out --cost-model."
         )
-    return AnalyticalShardingModel(communication_dtype)
+    return AnalyticalShardingModel(communication_dtype, model.constants, model.host_policy.name)
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:

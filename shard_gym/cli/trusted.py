@@ -73,9 +73,7 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
     """
     task = explanation.task
     if explanation.plan.groups != ONE_GROUP:
-        console.print(
-            sentence("\nWithout --sync-every, the plan is for one group, and its cost to be compared.", "dim")
-        )
+        console.print(sentence("\nTo compare it with one group, plan without --sync-every.", "dim"))
         return
     try:
         placement = make_agent(BASELINE).place(task)

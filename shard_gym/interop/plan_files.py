@@ -63,8 +63,8 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
     if GROUPS in value:
         raise InvalidPlanError(
-            f"{path} is a plan for groups of devices, {short_repr(value[GROUPS])}; only plans for one group are "
-            "compared."
+            f"{path} is a plan for groups of devices, {short_repr(value[GROUPS])}; only plans for one group can "
+            "be shown or compared."
         )
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")

@@ -117,9 +117,8 @@ class ShardingProblem(Problem[Task]):
     @override
     def canonical(self, answer: ShardingPlan, task: Task) -> bytes:
         """Without the numbers of devices, the order of shards, which of two equal shards is where, or the sharding type
-        of a whole table."""
-        groups = answer.groups
-        everywhere: list[tuple[int, str]] = [] if groups == ONE_GROUP else [(groups.count, groups.layout)]
+        of a whole table, or the layout of groups where it makes no difference."""
+        everywhere: list[tuple[int, str]] = []
         held: dict[int, list[tuple[int, str, int]]] = {}
         for table, sharding in enumerate(answer.tables):
             kind, shards = sharding.sharding_type, sharding.shards
@@ -130,4 +129,6 @@ class ShardingProblem(Problem[Task]):
                 held.setdefault(int(shard.device), []).append(
                     (table, TABLE_WISE if len(shards) == 1 else kind, int(shard.num_columns))
                 )
-        return repr((everywhere, sorted(map(sorted, held.values())))).encode()
+        groups = task_of_plan(answer, task).topology
+        of_groups = () if groups.replicas is None else (groups.replicas, groups.devices_per_host)
+        return repr((*of_groups, everywhere, sorted(map(sorted, held.values())))).encode()

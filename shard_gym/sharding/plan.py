@@ -71,6 +71,10 @@ class Groups:
     count: int = 1
     layout: str = STRIDED
 
+    def __post_init__(self) -> None:
+        if self.count == 1 and self.layout in LAYOUTS:  # both are then the same
+            object.__setattr__(self, "layout", STRIDED)
+
 
 ONE_GROUP = Groups()
 

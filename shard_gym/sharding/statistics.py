@@ -39,9 +39,9 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
             popularity=None if tables.popularity is None else tables.popularity.of_blocks(blocks),
         )
     if sharding_type == DATA_PARALLEL:
-        return _replicas(tables, -(-tables.workload.batch_size // topology.num_devices))
+        return in_batches(tables, -(-tables.workload.batch_size // topology.num_devices))
     return tables
 
 
 # It takes most of preparing a task, and many environments prepare the same ones.
-_replicas = lru_cache(maxsize=128)(Tables.at_batch_size)
+in_batches = lru_cache(maxsize=128)(Tables.at_batch_size)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cli.memory import popularity_source
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_sharding_cost_model
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import Pool, load_pool, save_pool
 from shard_gym.row_popularity import RowPopularity, RowSteps
@@ -268,6 +268,12 @@ def test_a_cache_is_not_told_as_a_split(run: Any, file: Callable[..., Path], tmp
     text = " ".join(run.ok(*command).out.split())
     assert "The cost is that of a cache in HBM, and all rows in host memory" in text
     assert "lie in host memory, which costs" not in text
+
+
+def test_a_cache_is_costed_with_what_is_sent(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    command = place(file(9, 3, 2), *QUICK, "--cost-model", "analytical-lru", "--communication-dtype", "fp16")
+    content = json.loads(run.ok(*command).out)
+    assert content["cost_model"] == AnalyticalShardingModel("fp16", host_policy="lru").fingerprint
 
 
 def test_buffers_beyond_the_hbm_are_named(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_plan_has_the_groups_that_cost_least(run: Any, tmp_path: Path) -> None
     assert content["cost_ms"] < alone["cost_ms"]
     refused = run(*PLACE, "--compare", tmp_path / "plan.json")
     assert refused.code == 2
-    assert "only plans for one group are compared" in " ".join(refused.err.split())
+    assert "only plans for one group can be shown or compared" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize(

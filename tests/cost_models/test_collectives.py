@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.agents import make_agent
 from shard_gym.cost_models.all_to_all import all_to_all_ms, least_all_to_all_ms
 from shard_gym.cost_models.analytical import FITTED, SORT_BYTES
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits
+from shard_gym.cost_models.neural.linear import LinearCostModel
 from shard_gym.cost_models.traffic import sent_bytes
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import ShardingPlan, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
@@ -316,3 +320,13 @@ def test_bytes_of_one_table_in_hosts_of_two(kind: str, num_devices: int, near: l
     }[kind]()
     found = sum(sent_bytes(ShardingPlan((sharding,)), tables, topology).values())
     np.testing.assert_allclose(found, np.stack([near, far], axis=-1))
+
+
+def test_a_model_that_does_not_know_compression_says_so() -> None:
+    topology = replace(hardware_profile("a100-dgx").topology(16), cross_host_ratio=0.5)
+    tables = Tables.from_zipf([40], [16], [2.0], 1.05, Workload(100, "fp16", "sgd"))
+    with pytest.raises(InvalidOptionError, match=r"does not know that less is sent across hosts.*is 0\.5"):
+        LinearCostModel(np.zeros((23, 4))).table_loads(tables, topology)
+    agent = make_agent("dreamshard")
+    with pytest.warns(UserWarning, match="they learned models that send all of their bytes across hosts"):
+        agent.plan(Task("compressing", tables, topology, splittable=True))
