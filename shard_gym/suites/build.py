@@ -313,9 +313,11 @@ TIERED: tuple[Recipe, ...] = (
     ),
     _tiered(
         GENERALIZE,
-        "generalize with host memory, tables may be split: 10-200 on 2-16 devices of four kinds, HBM for 5-50%.",
+        "generalize with host memory and SGD, tables may be split: 10-200, 2-16 of four devices, HBM for 5-50%.",
         "generalize",
         track=SHARDING,
+        optimizer="sgd",
+        version=2,
         hbm_share=HBM_SHARE,
         more_hardware=("v100-nvlink", "h100-dgx", "rtx2080ti-pcie"),
     ),
