@@ -39,6 +39,10 @@ class MemoryExceededError(InvalidPlacementError):
     """A placement exceeds the memory cap of a device."""
 
 
+class StatesExceedHbmError(MemoryExceededError):
+    """What the optimizer keeps of each row, which lies in HBM for all rows, exceeds the HBM of a device."""
+
+
 class InvalidPlanError(InvalidPlacementError):
     """A sharding plan does not hold every cell of every table where its sharding type wants it."""
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.errors import StatesExceedHbmError
 from shard_gym.tables import Tables
+from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 from shard_gym.workload import STATE_BYTES, Workload
 
@@ -61,6 +63,43 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
     whole = np.floor((count * kept).sum(axis=1) + 1e-6).astype(np.int64)
     whole = np.where((kept == 1.0).all(axis=1), rows_of, np.minimum(whole, rows_of))
     return HbmSplit(whole, in_hbm, expected - in_hbm)
+
+
+def require_room_for_states(
+    devices: NDArray[np.int64], rows: NDArray[np.int64], workload: Workload, topology: Topology
+) -> None:
+    """Raise StatesExceedHbmError if the HBM of a device cannot hold what the optimizer keeps of each of its rows.
+
+    Rowwise Adagrad keeps one number, which is in HBM for rows in host memory, too. Without host memory the memory caps
+    say it.
+
+    Args:
+        devices: (S,) int64, the device of each shard.
+        rows: (S,) int64, its rows.
+    """
+    if topology.host is None or not workload.state.per_row:
+        return
+    needed = np.zeros(topology.num_devices, np.int64)
+    np.add.at(needed, devices, STATE_BYTES * workload.state.per_row * rows)
+    device = int(needed.argmax())
+    if needed[device] > topology.host.hbm_bytes:
+        raise StatesExceedHbmError(
+            f"Device {device} keeps {format_bytes(needed[device])} of states of {workload.optimizer}, which are in HBM "
+            f"for all rows, but tables may take {format_bytes(topology.host.hbm_bytes)} of it. Give more devices or "
+            "HBM, or an optimizer without a state of each row, such as sgd."
+        )
+
+
+def most_state_bytes(tables: Tables, memory_bytes: int) -> int:
+    """Bytes that the states of rows of any whole tables with `memory_bytes` together can have, rounded up.
+
+    It counts tables of few columns first, and of the last one a part.
+    """
+    states = STATE_BYTES * tables.workload.state.per_row * tables.num_embeddings
+    first = np.argsort(tables.embedding_dim, kind="stable")
+    before = np.cumsum(tables.memory_bytes[first]) - tables.memory_bytes[first]
+    share = np.clip((memory_bytes - before) / tables.memory_bytes[first], 0.0, 1.0)
+    return int(np.ceil((states[first] * share).sum()))
 
 
 def split_bytes(workload: Workload) -> int:

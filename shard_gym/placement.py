@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
+from shard_gym.hbm_split import require_room_for_states
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
@@ -31,7 +32,8 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
 
     Raises:
         InvalidPlacementError: the length is wrong, or an entry is not an integer or not a device.
-        MemoryExceededError: the tables of a device need more bytes than its memory cap.
+        MemoryExceededError: the tables of a device need more bytes than its memory cap, or the states of their rows
+            more than its HBM.
     """
     try:
         given = np.asarray(placement)
@@ -62,6 +64,7 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
             f"({format_bytes(used[device])}), but its cap is {topology.memory_cap_bytes[device]} bytes "
             f"({format_bytes(topology.memory_cap_bytes[device])})."
         )
+    require_room_for_states(checked, tables.num_embeddings, tables.workload, topology)
     return checked
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shard_gym.checks import is_integer, is_positive
 from shard_gym.errors import InvalidTaskError, short_repr, wrong_kind
 from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.hbm_split import most_state_bytes
 from shard_gym.placement import memory_used, pack_by_memory
 from shard_gym.pools import Pool
 from shard_gym.table_features import MAX_DIM
@@ -122,7 +123,8 @@ def capped_task(
 ) -> Task:
     """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`).
 
-    With `hbm_share`, the HBM has that share of an even part of the tables, and the hosts have the rest of the caps.
+    With `hbm_share`, the HBM has that share of an even part of the tables, and the hosts have the rest of the caps. The
+    HBM holds the states of rows, too, of any placement within the caps (`require_room_for_states`).
     """
     hardware = _hardware(profile)
     known = pack_by_memory(tables, num_devices)
@@ -130,6 +132,7 @@ def capped_task(
     if hbm_share is not None:
         cap = -(-int(memory_slack * packed) // MIB) * MIB
         part = int(hbm_share * int(tables.memory_bytes.sum()) / num_devices)
+        part = max(part, most_state_bytes(tables, cap))  # so that no placement within the caps has too many
         hbm = min(-(-part // MIB) * MIB, hardware.device.memory_bytes)
         topology = hardware.topology(num_devices, memory_cap_bytes=max(cap, hbm))
         return Task(name, tables, replace(topology, host=hardware.host_memory(hbm)), known)

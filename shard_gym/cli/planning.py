@@ -21,13 +21,13 @@ from shard_gym.errors import (
     InvalidTaskError,
     MemoryExceededError,
     NoPlacementFoundError,
+    StatesExceedHbmError,
     TableTooLargeError,
 )
 from shard_gym.grouping import task_of_plan
 from shard_gym.hardware import HardwareProfile
 from shard_gym.problems import Answer, problem_of
-from shard_gym.sharding import ShardingPlan, plan_of_placement
-from shard_gym.sharding.hbm_rows import check_hbm_rows, split_of_plan
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import counted, format_bytes
@@ -217,6 +217,8 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
             answer = problem.checked(problem.asker(agent)(task), task)
         except InvalidTaskError as error:
             raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+        except StatesExceedHbmError as error:
+            raise _too_many_states(name, error) from error
         buffers = int(training_memory(answer, task.tables, task.num_devices).buffers.max())
         if buffers <= told:
             break
@@ -225,27 +227,19 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
         final = own.task(own.beside(min(buffers, own.room - 1)), splits)
         answered_by = getattr(agent, "answered_by", name)
         checked = problem.checked(answer, final)
+    except StatesExceedHbmError as error:
+        raise _too_many_states(name, error) from error
     except MemoryExceededError as error:
         raise NoPlacementFoundError(
             f"{name} found no plan that leaves room for the buffers of a training step, {format_bytes(buffers)} of the "
             f"{format_bytes(own.room)} of HBM of a device. Another agent may find one; or give more devices, memory, "
             "or smaller batches."
         ) from error
-    _require_room_for_states(name, checked, final)
     return Planned(answered_by, agent, final, checked, buffers < told, own)
 
 
-def _require_room_for_states(name: str, answer: Answer, task: Task) -> None:
-    """Raise NoPlacementFoundError if the HBM of a device has no room for what the optimizer keeps of each row."""
-    plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(answer, task.tables)
-    try:
-        check_hbm_rows(split_of_plan(plan, task.tables, task.topology).hbm_rows, plan, task.tables, task.topology)
-    except MemoryExceededError as error:
-        optimizer = task.tables.workload.optimizer
-        raise NoPlacementFoundError(
-            f"{name} found no plan whose HBM holds the states of {optimizer}, which are there for all rows. {error} "
-            "Give more devices or HBM, or an optimizer without a state of each row, such as sgd."
-        ) from error
+def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFoundError:
+    return NoPlacementFoundError(f"{name} found no plan whose HBM holds the states of all rows. {error}")
 
 
 def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:

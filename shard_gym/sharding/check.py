@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
+from shard_gym.hbm_split import require_room_for_states
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -55,7 +56,8 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
 
     Raises:
         InvalidPlanError: it is not such a plan; the message names the table.
-        MemoryExceededError: the shards of a device need more bytes than its memory cap.
+        MemoryExceededError: the shards of a device need more bytes than its memory cap, or the states of their rows
+            more than its HBM.
     """
     is_plan = isinstance(plan, ShardingPlan)
     if not is_plan or not isinstance(plan.tables, (tuple, list)):
@@ -83,6 +85,8 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
             f"Device {device} is given {counted(shards, 'shard')} that need {used[device]} bytes "
             f"({format_bytes(used[device])}), but its cap is {cap} bytes ({format_bytes(cap)})."
         )
+    _, devices, _, rows, _, _ = plan.shard_arrays().T
+    require_room_for_states(devices, rows, tables.workload, topology)
     return plan
 
 

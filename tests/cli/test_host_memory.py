@@ -242,7 +242,7 @@ def test_states_of_rows_that_the_hbm_cannot_hold_are_refused(run: Any, tmp_path:
         failed = run(*place(tmp_path / "mine.json", *QUICK, "--agent", agent, devices=1, cap=8, host=100))
         assert failed.code == 2
         said = " ".join(failed.err.split())
-        assert f"{agent} found no plan whose HBM holds the states of rowwise_adagrad" in said
+        assert f"{agent} found no plan whose HBM holds the states of all rows. Device 0 keeps" in said
         assert "an optimizer without a state of each row, such as sgd" in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.errors import InvalidPlanError, MemoryExceededError
+from shard_gym.errors import InvalidPlanError, MemoryExceededError, StatesExceedHbmError
 from shard_gym.hardware import hardware_profile
+from shard_gym.hbm_split import most_state_bytes
+from shard_gym.placement import check_placement
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import (
     Shard,
     ShardingPlan,
     TableSharding,
+    check_plan,
     column_wise,
     data_parallel,
     plan_from_json,
@@ -30,6 +34,7 @@ from shard_gym.sharding import (
 )
 from shard_gym.sharding.files import hbm_rows_from_json
 from shard_gym.sharding.hbm_rows import check_hbm_rows, host_bytes, split_of_plan
+from shard_gym.suites import load_suite, suite_names
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
@@ -169,6 +174,55 @@ def test_impossible_rows_in_hbm_are_refused(change: dict[str, Any], says: str) -
         plan_from_json(value, tables, topology)
     with pytest.raises(InvalidPlanError, match="an integer for each of 7 shards"):
         check_hbm_rows([1, 2], every_type(tables, topology), tables, topology)
+
+
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam", "sgd"])
+def test_states_of_rows_beyond_the_hbm_are_refused(optimizer: str) -> None:
+    """The states of the most rows that a device has are 4 bytes each; Adam's moments are where their rows are."""
+    tables = tables_of(optimizer)
+    plan = every_type(tables, with_host(10**6))
+    _, device, _, rows, _, _ = plan.shard_arrays().T
+    most = 4 * int(np.bincount(device, rows).max())
+    placement = np.array([0, 0, 1, 1])
+    assert check_plan(plan, tables, with_host(most)) is plan
+    assert check_placement(placement, tables, with_host(4 * (400 + 300))).tolist() == placement.tolist()
+    for check in (
+        lambda: check_plan(plan, tables, with_host(most - 1)),
+        lambda: check_placement(placement, tables, with_host(4 * (400 + 300) - 1)),
+    ):
+        if optimizer == "rowwise_adagrad":
+            with pytest.raises(StatesExceedHbmError, match="of states of rowwise_adagrad, which are in HBM for all"):
+                check()
+        else:
+            check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), dims=st.lists(st.sampled_from([4, 8, 16, 32, 128]), min_size=1, max_size=7))
+def test_the_most_states_are_those_of_no_set_of_tables(data: st.DataObject, dims: list[int]) -> None:
+    """Against every set of tables within the bytes; and no more than the set that is found with a part of one."""
+    rows = data.draw(st.lists(st.integers(1, 500), min_size=len(dims), max_size=len(dims)))
+    tables = Tables.from_zipf(rows, dims, 1.0, 1.0, Workload(64, "fp16", "rowwise_adagrad"))
+    room = data.draw(st.integers(1, int(tables.memory_bytes.sum()) + 10))
+    sets = [np.array(chosen, bool) for chosen in itertools.product([False, True], repeat=len(dims))]
+    fitting = [4 * int(tables.num_embeddings[s].sum()) for s in sets if tables.memory_bytes[s].sum() <= room]
+    most = most_state_bytes(tables, room)
+    assert max(fitting) <= most <= max(fitting) + 4 * max(rows)
+
+
+def test_no_answer_of_a_suite_with_host_memory_has_too_many_states() -> None:
+    """Masks know the memory caps alone, so the HBM of suites holds the states of any shards within them.
+
+    Column shards of 4 columns have the most states for their bytes.
+    """
+    for name in suite_names():
+        for task in load_suite(name):
+            host, caps = task.topology.host, task.topology.memory_cap_bytes
+            if host is not None:
+                cut = task.tables.embedding_dim // 4 if task.splittable else np.ones(task.num_tables, np.int64)
+                shards = task.tables.select(np.repeat(np.arange(task.num_tables), cut))
+                shards = shards.with_dims(np.full(len(shards), 4)) if task.splittable else shards
+                assert most_state_bytes(shards, int(caps.max())) <= host.hbm_bytes, task.name
 
 
 def test_a_last_block_has_no_more_rows_in_hbm_than_it_has() -> None:
