@@ -192,7 +192,7 @@ def _exchange_ms(tables: Tables, topology: Topology) -> FloatArray:
     slowness = max(
         (of_host - 1) / topology.links.intra_host_gb_per_s, (devices - of_host) / topology.links.inter_host_gb_per_s
     )
-    outputs = OUTPUT_BYTES * tables.embedding_dim * tables.num_features * tables.workload.batch_size
+    outputs = OUTPUT_BYTES * tables.embedding_dim * tables.outputs_per_batch
     return 2.0 * outputs * slowness / devices / 1e6
 
 

@@ -17,6 +17,7 @@ from shard_gym.agents.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import IntArray
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.table_features import MAX_DIM
 
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
@@ -41,6 +42,7 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     whole, *narrow = shapes.values()
     found = list(_placed([whole], most_queries))
     yield from (split for _, split in found)
+    yield from (split for _, split in _placed(_in_rows(options), most_queries))
     if (options.max_halvings or options.spreads) and not spent():
         yield from _by_price(options, most_queries // 6, spent)
     for split in narrow:
@@ -141,6 +143,45 @@ def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[
                 placement = put()
                 yield items.cost_ms(placement), split.moved(placement)
                 break
+
+
+def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
+    """For sequence tables: those are row-wise or replicated, and others are whole, or row-wise on a host or replicated.
+
+    Rows are read evenly, so that the exchange, which sequences make long, is even: what single moves from a plan of
+    parts, of which each leaves one device with most, do not find. Of two spreads a table gets the one that costs less
+    where it is the only table.
+    """
+    tables, nothing = options.task.tables, np.zeros(options.task.num_tables, np.int64)
+    rows = _cheapest_spread(options, (ROW_WISE, DATA_PARALLEL))
+    if tables.pooled.all() or (rows == NOT_SPREAD).all():
+        return
+    spread = np.where(tables.pooled, NOT_SPREAD, rows)
+    yield SplitTables.in_parts(options, spread, nothing)
+    on_hosts = _cheapest_spread(options, (TABLE_ROW_WISE, DATA_PARALLEL))
+    spread = np.where(tables.pooled, on_hosts, spread)
+    hosts = [number for number, way in enumerate(options.spreads) if way.sharding_type == TABLE_ROW_WISE]
+    held = np.zeros(len(hosts))
+    for table in np.argsort(-options.part_ms[:, 0], kind="stable").tolist():
+        if spread[table] in hosts:
+            emptiest = int(held.argmin())
+            spread[table] = hosts[emptiest]
+            held[emptiest] += options.part_ms[table, 0]
+    yield SplitTables.in_parts(options, spread, nothing)
+
+
+def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:
+    """(T,) int64, of the spreads of these sharding types the cheapest of each table alone; NOT_SPREAD if it has none."""
+    best, least = np.full(options.task.num_tables, NOT_SPREAD), np.full(options.task.num_tables, np.inf)
+    for kind in kinds:
+        number = next((n for n, way in enumerate(options.spreads) if way.sharding_type == kind), None)
+        if number is not None:
+            _, variant, devices, _ = options.spreads[number]
+            alone = np.zeros((len(best), options.task.num_devices, options.loads.shape[-1]))
+            alone[:, devices] = options.loads[:, variant, None]
+            cost = np.where(options.legal[:, variant], options.model.costs(alone, options.cluster)[1], np.inf)
+            best, least = np.where(cost < least, number, best), np.minimum(cost, least)
+    return best
 
 
 def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:

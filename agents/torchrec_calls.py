@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner import Topology as TorchRecTopology
@@ -19,8 +20,8 @@ from torchrec.distributed.planner.proposers import EmbeddingOffloadScaleupPropos
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError
 from torchrec.distributed.types import CacheParams
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim import SGD, Adam, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
@@ -102,7 +103,8 @@ def planned(
         debug=False,
         stats=[],
     )
-    plan = planner.plan(module=_module(tables), sharders=[EmbeddingBagCollectionSharder()])
+    sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+    plan = planner.plan(module=_module(tables), sharders=sharders)
     for module in plan.plan.values():
         for table in module.values():
             if table.compute_kernel in _HOST_KERNELS:
@@ -110,22 +112,30 @@ def planned(
     return plan
 
 
-def _module(tables: Tables) -> EmbeddingBagCollection:
-    """The tables in TorchRec, without memory for them, and with the optimizer whose memory it estimates."""
-    workload = tables.workload
-    module = EmbeddingBagCollection(
-        device=torch.device("meta"),
-        tables=[
-            EmbeddingBagConfig(
-                name=name,
-                num_embeddings=int(tables.num_embeddings[table]),
-                embedding_dim=int(tables.embedding_dim[table]),
-                feature_names=[f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
-                data_type=DataType[workload.weight_dtype.upper()],
-            )
-            for table, name in enumerate(tables.names)
-        ],
-    )
+def _module(tables: Tables) -> torch.nn.Module:
+    """The tables in TorchRec, without memory for them, and with the optimizer whose memory it estimates.
+
+    Sequence tables of each dim are a collection, because TorchRec wants one dim.
+    """
+    workload, meta = tables.workload, torch.device("meta")
+    bags: list[EmbeddingBagConfig] = []
+    sequences: dict[int, list[EmbeddingConfig]] = {}
+    for table, name in enumerate(tables.names):
+        dim = int(tables.embedding_dim[table])
+        config = {
+            "name": name,
+            "num_embeddings": int(tables.num_embeddings[table]),
+            "embedding_dim": dim,
+            "feature_names": [f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
+            "data_type": DataType[workload.weight_dtype.upper()],
+        }
+        if tables.pooled[table]:
+            bags.append(EmbeddingBagConfig(**config))
+        else:
+            sequences.setdefault(dim, []).append(EmbeddingConfig(**config))
+    collections: list[torch.nn.Module] = [EmbeddingBagCollection(device=meta, tables=bags)] if bags else []
+    collections += [EmbeddingCollection(device=meta, tables=each) for each in sequences.values()]
+    module = collections[0] if len(collections) == 1 else torch.nn.ModuleList(collections)
     apply_optimizer_in_backward(_OPTIMIZERS[workload.optimizer], module.parameters(), {"lr": 0.1})
     return module
 
@@ -178,7 +188,7 @@ class _InOrder:
     def __init__(self, enumerator: EmbeddingEnumerator) -> None:
         self._enumerator = enumerator
 
-    def enumerate(self, module: EmbeddingBagCollection, sharders: list[EmbeddingBagCollectionSharder]) -> list[Any]:
+    def enumerate(self, module: torch.nn.Module, sharders: list[Any]) -> list[Any]:
         options = self._enumerator.enumerate(module, sharders)
         types = sharders[0].sharding_types("cuda")
         of_table = {option.name: position for position, option in enumerate(options)}

@@ -139,7 +139,7 @@ class TunedTorchRecAgent(TorchRecAgent):
 
 def _uncounted_bytes(tables: Tables, topology: Topology) -> float:
     """Bytes on all devices together that TorchRec counts and caps do not: outputs, indices and the maps of caches."""
-    outputs = 4.0 * tables.embedding_dim * tables.num_features * tables.workload.batch_size
+    outputs = 4.0 * tables.embedding_dim * tables.outputs_per_batch
     maps = 0.0 if topology.host is None else 4.0 * float(tables.num_embeddings.sum())
     return maps + float((outputs + 8.0 * tables.lookups_per_batch).sum())
 

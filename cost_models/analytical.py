@@ -152,7 +152,7 @@ def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
 def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     """(T, 11) bytes, lookups and vectors of a batch, in the order of the names above; no constant enters."""
     lookups, distinct = tables.lookups_per_batch, tables.distinct_rows
-    bags = (tables.workload.batch_size * tables.num_features).astype(np.float64)
+    bags = tables.outputs_per_batch
     row, gradient = to_sectors(tables.row_bytes), to_sectors(OUTPUT_BYTES * tables.embedding_dim)
     outputs = OUTPUT_BYTES * tables.embedding_dim * bags
     vectors = np.ceil(tables.embedding_dim / FULL_WARP_DIM)
@@ -238,7 +238,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     version = 2
     num_loads = LOADS
     num_sum_loads = 8
-    knows_host_memory = knows_compression = True
+    knows_host_memory = knows_compression = knows_sequences = True
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED

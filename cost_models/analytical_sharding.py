@@ -7,6 +7,7 @@ of whole tables costs exactly what the model `analytical` says of the placement.
 |---|---|---|
 | table_wise, column_wise | all-to-all of the pooled outputs of the shards | all_to_all.py |
 | row_wise | reduce-scatter of partial sums, as wide as the table, of all samples | collectives.py |
+| row_wise, of a sequence table | all-to-all of the rows looked up in each block | all_to_all.py |
 | table_row_wise | reduce-scatter inside the host, then an all-to-all across hosts | collectives.py |
 | data_parallel | all-reduce of dense FP32 gradients, 4 bytes for each cell of the table | collectives.py |
 
@@ -145,6 +146,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             dense = several and sharding_type == DATA_PARALLEL
             loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
         numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
+        summed = np.where(shards.pooled, numbers, 0.0)  # by a collective, if the shards are blocks of rows
         loads[:, OUTPUT_BYTES_SENT] = 0.0
         dram_bytes_per_ms = topology.device.dram_gb_per_s * 1e6
         if sharding_type == DATA_PARALLEL:
@@ -153,10 +155,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             if several:
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
                 loads[:, SORT_MS] += self.dense_update_scale * passes * gradient / dram_bytes_per_ms
-        elif sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host:
-            loads[:, HOST_PARTIAL_BYTES] = numbers * self.summed_bytes
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
-            loads[:, PARTIAL_BYTES] = numbers * self.summed_bytes
+            across = sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host
+            loads[:, HOST_PARTIAL_BYTES if across else PARTIAL_BYTES] = summed * self.summed_bytes
+            loads[:, OUTPUT_BYTES_SENT] = (numbers - summed) * self.sent_bytes
         else:
             loads[:, OUTPUT_BYTES_SENT] = numbers * self.sent_bytes
         if several and self.sent_bytes != OUTPUT_BYTES:

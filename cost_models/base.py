@@ -66,6 +66,7 @@ class CostModel(ABC):
             does not, `estimate`, `table_loads` and `shard_loads` raise InvalidOptionError where a topology has some.
         knows_replicas: the same of devices whose shards have replicas in other groups.
         knows_compression: the same of topologies on which less is sent across hosts (`Topology.cross_host_ratio`).
+        knows_sequences: the same of sequence tables (`Tables.pooled`).
     """
 
     name: str
@@ -74,6 +75,7 @@ class CostModel(ABC):
     knows_host_memory: bool = False
     knows_replicas: bool = False
     knows_compression: bool = False
+    knows_sequences: bool = False
 
     def __init_subclass__(cls) -> None:
         """Let the methods that get a topology refuse what the model does not know of it."""
@@ -120,6 +122,13 @@ def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
                 f"The cost model {model.name!r} does not know that less is sent across hosts, and cross_host_ratio is "
                 f"{topology.cross_host_ratio:g}. Name 'analytical', or leave it at 1."
             )
+        if not model.knows_sequences:
+            for tables in (*args, *kwargs.values()):
+                if isinstance(tables, Tables) and not tables.pooled.all():
+                    raise InvalidOptionError(
+                        f"The cost model {model.name!r} does not know sequence tables, such as "
+                        f"{tables.names[int(tables.pooled.argmin())]!r}, whose rows are not added up. Name 'analytical'."
+                    )
         return method(model, *args, **kwargs)
 
     return checked

@@ -32,7 +32,7 @@ class CountedCostModel(AdditiveCostModel):
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
         self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
-        self.knows_compression = model.knows_compression
+        self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
         self.host_policy = model.host_policy
 
     @property
@@ -127,7 +127,7 @@ class CountedEstimates(CostModel):
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
         self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
-        self.knows_compression = model.knows_compression
+        self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
 
     @property
     @override

@@ -35,7 +35,7 @@ class GroupedShardingModel(ShardingCostModel):
         model: of the devices of a group. Without replicas, its costs are these, but for rounding.
     """
 
-    knows_replicas = knows_compression = True
+    knows_replicas = knows_compression = knows_sequences = True
 
     def __init__(self, model: ShardingCostModel) -> None:
         self.model = model

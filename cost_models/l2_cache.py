@@ -36,10 +36,9 @@ def l2_bytes_per_table(tables: Tables, device: DeviceSpec) -> NDArray[np.float64
     """(T,) bytes of the L2 that a table can use while the fused op processes it.
 
     FBGEMM processes table after table, so with a large batch one table has the whole cache; with a small one
-    ceil(warps in flight / bags of a table) tables share it (Lin et al., ml_perf_model analysis/inference.py).
+    ceil(warps in flight / outputs of a table) tables share it (Lin et al., ml_perf_model analysis/inference.py).
     """
-    bags = tables.workload.batch_size * tables.num_features
-    sharing = np.ceil(device.num_sms * WARPS_IN_FLIGHT_PER_SM / bags)
+    sharing = np.ceil(device.num_sms * WARPS_IN_FLIGHT_PER_SM / tables.outputs_per_batch)
     return USABLE_L2 * device.l2_bytes / sharing
 
 

@@ -37,7 +37,9 @@ def sent_bytes(
     """
     table, device, _, rows, _, columns = plan.shard_arrays().T
     kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
-    bags = tables.workload.batch_size * tables.num_features[table].astype(np.float64)
+    of_rows = (kinds == ROW_WISE) | (kinds == TABLE_ROW_WISE)
+    parts = np.where(of_rows & ~tables.pooled[table], np.bincount(table)[table], 1)
+    bags = tables.outputs_per_batch[table] / parts
     of_number = COMMUNICATION_BYTES[communication_dtype]
     of_sum = max(of_number, LEAST_SUMMED_BYTES)
     outputs, partial = bags * columns * of_number, bags * columns * of_sum
@@ -45,8 +47,10 @@ def sent_bytes(
     def on_devices(chosen: NDArray[np.bool_], num_bytes: FloatArray) -> FloatArray:
         return np.bincount(device[chosen], num_bytes[chosen], topology.num_devices).astype(np.float64)
 
-    replicated, in_hosts = kinds == DATA_PARALLEL, (kinds == TABLE_ROW_WISE) & (topology.num_hosts > 1)
-    scattered = (kinds == ROW_WISE) | (kinds == TABLE_ROW_WISE) & ~in_hosts
+    replicated = kinds == DATA_PARALLEL
+    of_rows &= tables.pooled[table]
+    in_hosts = of_rows & (kinds == TABLE_ROW_WISE) & (topology.num_hosts > 1)
+    scattered = of_rows & ~in_hosts
     cluster = topology.cluster()
     forward = {
         "all_to_all": all_to_all_bytes(on_devices(~(replicated | in_hosts | scattered), outputs), cluster),

@@ -38,6 +38,9 @@ _LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 
 _SHARE_TOLERANCE = 5e-3
 
+MAX_SEQUENCE = 2**16
+"""The longest mean sequence of a sample; so the bytes of outputs stay below 2**63."""
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
@@ -53,6 +56,8 @@ class Tables:
         access_histogram: (T, 17) float64, shares of the lookups by the same bins.
         workload: batch size, weight dtype and optimizer.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
+        pooled: (T,) bool, whether the rows of a sample are added up, as in TorchRec's `EmbeddingBagCollection` (default);
+            a sequence table, of an `EmbeddingCollection`, has an output for each lookup.
         names: T names, used in messages and plans (default "table_0", "table_1", ...). Tables may share a name, as the
             column shards of a table do.
         popularity: which share of the lookups each row gets, for rows in host memory; None if it is not known, and
@@ -73,6 +78,7 @@ class Tables:
     num_features: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     names: tuple[str, ...] = ()
     popularity: Popularity | None = None
+    pooled: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
@@ -87,6 +93,7 @@ class Tables:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
         for name in _LIMITS:
             self._convert(name)
+        object.__setattr__(self, "pooled", _pooled(self.pooled, count))
         if self.popularity is not None:
             if not isinstance(self.popularity, Popularity):
                 raise InvalidTablesError(
@@ -134,6 +141,12 @@ class Tables:
                 f"or its {lookups[i]:g} lookups per batch"
             ),
         )
+        self._refuse(
+            ~self.pooled & (self.pooling_factor > MAX_SEQUENCE),
+            lambda i: (
+                f"is a sequence table with {self.pooling_factor[i]:g} lookups of a sample; the limit is {MAX_SEQUENCE:,}"
+            ),
+        )
         if isinstance(self.popularity, RowSteps):
             known = self.popularity.rows.sum(axis=1)  # of a block of rows, less than one below
             self._refuse(
@@ -165,12 +178,13 @@ class Tables:
         workload: Workload,
         num_features: ArrayLike = (),
         names: Sequence[str] = (),
+        pooled: ArrayLike = (),
     ) -> Tables:
         """Tables whose lookup statistics are those expected under a row popularity, rounded as pool files store them.
 
         Args:
             popularity: of the rows of each table.
-            num_embeddings, embedding_dim, pooling_factor, workload, num_features, names: as for `Tables`.
+            num_embeddings, embedding_dim, pooling_factor, workload, num_features, names, pooled: as for `Tables`.
 
         Raises:
             InvalidTablesError: an array has a wrong shape or holds an impossible value.
@@ -186,6 +200,7 @@ class Tables:
             workload=workload,
             num_features=num_features,  # type: ignore[arg-type]
             names=names,  # type: ignore[arg-type]
+            pooled=pooled,  # type: ignore[arg-type]
         )
         object.__setattr__(sizes, "pooling_factor", pooling_factor)
         sizes._convert("pooling_factor")
@@ -205,6 +220,7 @@ class Tables:
         workload: Workload,
         num_features: ArrayLike = (),
         names: Sequence[str] = (),
+        pooled: ArrayLike = (),
     ) -> Tables:
         """Tables whose lookups follow Zipf's law: row k = 1, 2, ... of a table is read with probability ~ k^-exponent.
 
@@ -215,7 +231,7 @@ class Tables:
             embedding_dim: (T,) columns, multiples of 4; or one number for all tables.
             pooling_factor: (T,) mean lookups of a sample; or one number for all tables.
             exponent: (T,) at least 0; or one number for all tables.
-            workload, num_features, names: as for `Tables`.
+            workload, num_features, names, pooled: as for `Tables`.
 
         Raises:
             InvalidTablesError: an array has a wrong shape or holds an impossible value.
@@ -231,6 +247,7 @@ class Tables:
             workload=workload,
             num_features=num_features,
             names=names,
+            pooled=pooled,
         )
 
     def __len__(self) -> int:
@@ -267,6 +284,14 @@ class Tables:
     def lookups_per_batch(self) -> NDArray[np.float64]:
         """(T,) float64, expected lookups of one batch: batch_size * pooling_factor."""
         return self.pooling_factor * self.workload.batch_size
+
+    @property
+    def outputs_per_batch(self) -> NDArray[np.float64]:
+        """(T,) float64, vectors that a table returns for one batch: one for each bag, of each feature and sample; of a
+        sequence table one for each lookup, and one at least.
+        """
+        bags = (self.workload.batch_size * self.num_features).astype(np.float64)
+        return np.where(self.pooled, bags, np.maximum(self.lookups_per_batch, 1.0))
 
     @property
     def row_bytes(self) -> NDArray[np.int64]:
@@ -311,10 +336,9 @@ class Tables:
         """(T, 5) float64, in the order of `AMOUNT_NAMES`: what a batch asks of each table, numbers that add up.
 
         One table; lookups; values read (lookups * embedding_dim); values updated (distinct rows * embedding_dim);
-        values sent, those of the pooled outputs (batch size * num_features * embedding_dim).
+        values sent, those of the outputs (outputs_per_batch * embedding_dim).
         """
-        bags = (self.workload.batch_size * self.num_features).astype(np.float64)
-        rows = [self.lookups_per_batch, self.distinct_rows, bags]
+        rows = [self.lookups_per_batch, self.distinct_rows, self.outputs_per_batch]
         values = [each * self.embedding_dim for each in rows]
         return np.stack([np.ones(len(self)), self.lookups_per_batch, *values], axis=1)
 
@@ -334,6 +358,7 @@ class Tables:
             self,
             **{name: getattr(self, name)[chosen] for name in _LIMITS},
             names=tuple(self.names[i] for i in chosen),
+            pooled=self.pooled[chosen],
             popularity=None if self.popularity is None else self.popularity.select(chosen),
         )
 
@@ -383,6 +408,18 @@ def _as_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArray[Any
     """`value` as an array of any shape, one number as one of `shape`; lists of different lengths are refused."""
     array = as_array(name, value, InvalidTablesError)
     return array if array.ndim else np.full(shape, array)
+
+
+def _pooled(given: Any, count: int) -> NDArray[np.bool_]:
+    """`given` as (T,) bool; one truth value is that of all tables, and none is True."""
+    array = _as_array("pooled", given, (count,))
+    if array.size == 0:
+        array = np.ones(count, np.bool_)
+    if array.shape != (count,) or array.dtype != np.bool_:
+        raise InvalidTablesError(f"pooled must be a truth value for each of {count} tables, not {short_repr(given)}.")
+    array = array.copy()
+    array.setflags(write=False)
+    return array
 
 
 def _names(given: Any, count: int) -> tuple[str, ...]:

@@ -134,6 +134,8 @@ def outside(task: Task) -> str:
         return "they learned devices whose rows are all in HBM, and its topology has host memory"
     if task.topology.cross_host_ratio != 1.0:
         return "they learned models that send all of their bytes across hosts, and this one sends less"
+    if not task.tables.pooled.all():
+        return "they learned tables whose rows are added up, and it has sequence tables"
     optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
     if optimizer not in OPTIMIZERS:
         return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"

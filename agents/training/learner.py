@@ -51,6 +51,7 @@ class TrueCost(CostModel):
         self._learner = learner
         self.name, self.version = learner.cost_model.name, learner.cost_model.version
         self.knows_host_memory = learner.cost_model.knows_host_memory
+        self.knows_sequences = learner.cost_model.knows_sequences
 
     @property
     def fingerprint(self) -> str:

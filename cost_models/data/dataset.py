@@ -22,6 +22,8 @@ from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.workload import WORKLOAD_KEYS, Workload
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
+STORED_ARRAYS = tuple(name for name in TABLE_ARRAYS if name != "pooled")
+"""Those that every file has; `pooled` is stored where a table is a sequence table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,19 +132,21 @@ class CostDataset(PlacementCosts):
             "source": self.source,
         }
         own = {name: getattr(self, name).copy() for name in _OWN_ARRAYS}
-        tables = {f"tables.{name}": getattr(self.tables, name).copy() for name in TABLE_ARRAYS}
+        names = STORED_ARRAYS if self.tables.pooled.all() else TABLE_ARRAYS
+        tables = {f"tables.{name}": getattr(self.tables, name).copy() for name in names}
         return {**own, **tables, "about": json_array(about)}
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> CostDataset:
         """The inverse of `to_arrays`; raises DamagedFileError if an array is missing or impossible."""
         try:
-            lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in TABLE_ARRAYS)} ^ arrays.keys())
+            names = TABLE_ARRAYS if "tables.pooled" in arrays else STORED_ARRAYS
+            lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in names)} ^ arrays.keys())
             if lacking:
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
             require_fields(about["workload"], WORKLOAD_KEYS, "Its workload")
-            columns: dict[str, Any] = {name: arrays[f"tables.{name}"] for name in TABLE_ARRAYS}
+            columns: dict[str, Any] = {name: arrays[f"tables.{name}"] for name in names}
             tables = Tables(
                 **columns,
                 workload=Workload(**about["workload"]),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray, IntArray
-from shard_gym.cost_models.data.dataset import TABLE_ARRAYS, CostDataset
+from shard_gym.cost_models.data.dataset import STORED_ARRAYS, CostDataset
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.io.parquet import read_table, require_arrow, values_of, write_table
@@ -60,7 +60,7 @@ _INFO = tuple(field.name for field in fields(MeasurementInfo))
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements"."""
     data = costs.data
-    tables = {name: list(getattr(data.tables, name)) for name in TABLE_ARRAYS}
+    tables = {name: list(getattr(data.tables, name)) for name in STORED_ARRAYS}
     tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
     placements = {
         **{name: getattr(data, name) for name in ("topology", "num_devices", "cost_ms")},
@@ -98,7 +98,7 @@ def _schema(kind: str) -> Any:
     else:
         types = {
             **dict.fromkeys(("name", "split"), arrow.string()),
-            **dict.fromkeys(TABLE_ARRAYS, real),
+            **dict.fromkeys(STORED_ARRAYS, real),
             **dict.fromkeys(("num_embeddings", "embedding_dim", "num_features"), whole),
             **dict.fromkeys(HISTOGRAMS, arrow.list_(real, NUM_BINS)),
         }
@@ -111,7 +111,7 @@ def _read(kind: str, content: bytes) -> dict[str, Any]:
 
 
 def _read_tables(columns: Mapping[str, Any], workload: Workload) -> tuple[Tables, IntArray]:
-    arrays: dict[str, Any] = {name: values_of(columns[name]) for name in TABLE_ARRAYS}
+    arrays: dict[str, Any] = {name: values_of(columns[name]) for name in STORED_ARRAYS}
     arrays |= {name: arrays[name].reshape(-1, NUM_BINS) for name in HISTOGRAMS}
     splits = columns["split"].to_pylist()
     unknown = sorted(set(splits) - set(SPLITS))

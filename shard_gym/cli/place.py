@@ -113,7 +113,7 @@ def place(
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
-        module: with torchrec, path of the EmbeddingBagCollection in the model that is wrapped.
+        module: with torchrec, path of the collection in the model that is wrapped.
         compare: file with the plan that you have, in the JSON of ShardGym or TorchRec, to show beside the new one; or
             torchrec, for the default plan of TorchRec's planner.
         out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, short_repr
 from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, hbm_shares_of_json, torchrec_json
-from shard_gym.interop.torchrec_modules import collections_of, torchrec_module
+from shard_gym.interop.torchrec_modules import collections_of, configs_of, is_pooled, torchrec_module
 from shard_gym.interop.torchrec_workload import workload_of
 from shard_gym.pools.lookup_counter import Batch, LookupCounter
 from shard_gym.row_popularity import RowPopularity
@@ -33,7 +33,9 @@ def tables_of_lookups(
     """The tables of a model, with the statistics of recorded batches (`LookupCounter` says how they are combined).
 
     Args:
-        model: a module with `EmbeddingBagCollection`s in it; their tables in the order of the modules.
+        model: a module with `EmbeddingBagCollection`s or `EmbeddingCollection`s in it; their tables in the order of the
+            modules. Those of the latter are sequence tables; if their sharder deduplicates ids (`use_index_dedup`), plan
+            `shard_gym.index_dedup.deduplicated(tables, num_devices)`.
         lookups: one or several batches of one size, each with the inputs of all features on all devices together; of a
             file they are `lookups_of_file(path).batches(batch_size)`. Features that no table reads are not looked at.
         optimizer: of the tables, "adam", "rowwise_adagrad" or "sgd"; None for the one that the model trains them with
@@ -144,14 +146,12 @@ def json_of_torchrec(plan: TorchRecPlan) -> dict[str, Any]:
 
 
 def modules_of(model: nn.Module) -> dict[str, str]:
-    """The path of the `EmbeddingBagCollection` of every table of a model, by the table's name; for `torchrec_json`.
+    """The path of the collection of every table of a model, by the table's name; for `torchrec_json`.
 
     Raises:
         InvalidTablesError, MissingExtraError: see `collections_of`.
     """
-    return {
-        config.name: path for path, each in collections_of(model).items() for config in each.embedding_bag_configs()
-    }
+    return {config.name: path for path, each in collections_of(model).items() for config in configs_of(each)}
 
 
 def plan_from_torchrec_json(value: Any) -> TorchRecPlan:
@@ -194,7 +194,7 @@ def _parameter_sharding(types: Any, name: str, entry: dict[str, Any]) -> Any:
 
 
 def _configs(collections: Mapping[str, Any]) -> list[Any]:
-    return [config for each in collections.values() for config in each.embedding_bag_configs()]
+    return [config for each in collections.values() for config in configs_of(each)]
 
 
 def _sizes(collections: Mapping[str, Any], batch_size: int, optimizer: str | None) -> dict[str, Any]:
@@ -204,6 +204,7 @@ def _sizes(collections: Mapping[str, Any], batch_size: int, optimizer: str | Non
         "embedding_dim": [config.embedding_dim for config in configs],
         "num_features": [len(config.feature_names) for config in configs],
         "names": [config.name for config in configs],
+        "pooled": [is_pooled(each) for each in collections.values() for _ in configs_of(each)],
         "workload": workload_of(collections.values(), batch_size, optimizer),
     }
 

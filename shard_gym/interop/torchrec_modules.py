@@ -1,7 +1,8 @@
-"""The modules of a TorchRec model that hold tables: collections of pooled tables, and refusals of all others by name.
+"""The modules of a TorchRec model that hold tables: collections of both kinds, and refusals of all others by name.
 
 What is planned is what the cost models cost: sums, or means, of rows of an `EmbeddingBagCollection` that is on its
-device. A mean reads, writes and sends what a sum does; the division of its outputs is in no cost.
+device, and rows of an `EmbeddingCollection`, of sequence tables. A mean reads, writes and sends what a sum does; the
+division of its outputs is in no cost.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _NOT_MODELLED = {
 
 
 def collections_of(model: nn.Module) -> dict[str, Any]:
-    """The `EmbeddingBagCollection`s of a model, by their paths in it, in the order of the modules.
+    """The `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model, by their paths in it, in the order of modules.
 
     A warning names plain `nn.Embedding` and `nn.EmbeddingBag` modules: the default sharders of TorchRec leave them
     whole on every device, so they are a part of the dense model.
 
     Raises:
         InvalidTablesError: the model has no such collection, two tables have one name, or another module holds tables:
-            an `EmbeddingCollection` (sequences), weighted bags, managed collisions, or one that is sharded already.
+            weighted bags, managed collisions, or one that is sharded already.
         MissingExtraError: TorchRec is not installed.
     """
     bags, sharded = torchrec_module("modules.embedding_modules"), torchrec_module("distributed.types").ShardedModule
@@ -43,7 +44,7 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
             continue
         if isinstance(module, sharded):
             _refuse(path, module, "is sharded already; give the model as it was before it was sharded")
-        if isinstance(module, bags.EmbeddingBagCollection):
+        if isinstance(module, (bags.EmbeddingBagCollection, bags.EmbeddingCollection)):
             found[path] = module
             _require_modelled(path, module)
             for name in _names(module):
@@ -52,14 +53,14 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
                         f"Two tables are named {name!r}, in {of_table[name]!r} and {path!r}; give each its own."
                     )
                 of_table[name] = path
-        elif isinstance(module, bags.EmbeddingCollectionInterface):
-            _refuse(path, module, "is a module of sequence tables, whose embeddings are not pooled")
         elif _has_configs(module):
-            _refuse(path, module, "is another module than an EmbeddingBagCollection")
+            _refuse(path, module, "is another module than an EmbeddingBagCollection or an EmbeddingCollection")
         elif isinstance(module, (Embedding, EmbeddingBag)):
             plain.append(path)
     if not found:
-        raise InvalidTablesError(f"There is no EmbeddingBagCollection in the {type(model).__name__}.")
+        raise InvalidTablesError(
+            f"There is no EmbeddingBagCollection and no EmbeddingCollection in the {type(model).__name__}."
+        )
     if plain:
         named = ", ".join(map(repr, plain))
         warnings.warn(
@@ -71,15 +72,26 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
 
 
 def _require_modelled(path: str, module: Any) -> None:
-    if module.is_weighted():
+    if is_pooled(module) and module.is_weighted():
         _refuse(path, module, "has weights for its lookups (is_weighted=True)")
-    for config in module.embedding_bag_configs():
+    for config in configs_of(module):
         for name, what in _NOT_MODELLED.items():
             if getattr(config, name, False):
                 raise InvalidTablesError(
                     f"Table {config.name!r} in {path!r} cannot be planned, because {what}, which ShardGym does not "
                     "model. Leave its module to TorchRec's own planner."
                 )
+
+
+def is_pooled(collection: Any) -> bool:
+    """Whether a collection is an `EmbeddingBagCollection`; otherwise it is an `EmbeddingCollection`."""
+    return hasattr(collection, "embedding_bag_configs")
+
+
+def configs_of(collection: Any) -> list[Any]:
+    """The configs of the tables of a collection of either kind."""
+    found: list[Any] = (collection.embedding_bag_configs if is_pooled(collection) else collection.embedding_configs)()
+    return found
 
 
 def _refuse(path: str, module: Any, what: str) -> None:

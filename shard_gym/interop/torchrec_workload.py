@@ -7,6 +7,7 @@ from typing import Any
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidTablesError, short_repr
+from shard_gym.interop.torchrec_modules import configs_of, is_pooled
 from shard_gym.workload import Workload
 
 WEIGHT_DTYPES: Mapping[str, str] = {"BF16": "bf16", "FP16": "fp16", "FP32": "fp32"}
@@ -19,7 +20,7 @@ _NONE = "none in its backward"
 
 
 def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | None) -> Workload:
-    """The workload of the tables in some `EmbeddingBagCollection`s.
+    """The workload of the tables in some collections (`torchrec_modules.collections_of`).
 
     Args:
         collections: the collections; their tables have different names.
@@ -36,7 +37,7 @@ def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | No
     dtypes: dict[str, str] = {}
     trained: dict[str, str] = {}
     for collection in collections:
-        for config in collection.embedding_bag_configs():
+        for config in configs_of(collection):
             name = config.name
             dtypes[name] = _known(name, "weights in", config.data_type.value, WEIGHT_DTYPES)
             trained[name] = _optimizer(name, collection)
@@ -51,7 +52,7 @@ def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | No
 
 def _optimizer(name: str, collection: Any) -> str:
     """The name of the optimizer in the backward of a table, "" if there is none."""
-    modules = getattr(collection, "embedding_bags", {})
+    modules = getattr(collection, "embedding_bags" if is_pooled(collection) else "embeddings", {})
     weight = getattr(modules[name], "weight", None) if name in modules else None
     classes = getattr(weight, "_optimizer_classes", [])
     if len(classes) > 1:

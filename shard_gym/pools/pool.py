@@ -34,7 +34,7 @@ _KEYS: Kinds = {
     **dict.fromkeys(_COLUMNS, list),
     "law": (dict, type(None)),  # the popularity
 }
-_OPTIONAL: Kinds = {"steps": dict}  # the popularity, as recorded
+_OPTIONAL: Kinds = {"steps": dict, "pooled": list}  # the popularity, as recorded; of pools with sequence tables
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def to_bytes(pool: Pool) -> bytes:
         **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
         "law": None if popularity is None else {"q": _numbers_of(popularity.q), "s": _numbers_of(popularity.s)},
     }
+    if not tables.pooled.all():
+        record["pooled"] = tables.pooled.tolist()
     if isinstance(steps, RowSteps):
         record["steps"] = {"rows": _numbers_of(steps.rows), "shares": _numbers_of(steps.shares)}
     dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -179,6 +181,7 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
             names=record["names"] or (),
             embedding_dim=np.full(np.size(record["num_embeddings"]), 4) if dims is None else dims,
             popularity=None if steps is None else RowSteps(**steps),
+            pooled=record.get("pooled", ()),
             **{column: record[column] for column in _COLUMNS},
         )
         popularity = None if law is None else RowPopularity(**law)

@@ -48,7 +48,7 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
     - table_wise: one shard, the table.
     - column_wise: every column in one shard, with all rows; widths are multiples of 4, as FBGEMM needs.
     - row_wise: block i of ceil(rows / D) rows is on device i, and no block is empty (see `rows_per_block`).
-    - table_row_wise: the same over the W devices of one host; all hosts have W devices.
+    - table_row_wise: the same over the W devices of one host; all hosts have W devices, and the table is pooled.
     - data_parallel: the table is on every device once.
 
     Of a plan with groups, tables and topology are those of one group (`shard_gym.grouping.task_of_group`), for which
@@ -73,6 +73,8 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
         )
     for table, sharding in enumerate(plan.tables):
         problem = _problem(sharding, int(tables.num_embeddings[table]), int(tables.embedding_dim[table]), topology)
+        if not problem and sharding.sharding_type == TABLE_ROW_WISE and not tables.pooled[table]:
+            problem = "is a sequence table, which TorchRec does not split table_row_wise; row_wise is over all devices"
         if problem:
             raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
     used = plan_memory_used(plan, tables, topology.num_devices)

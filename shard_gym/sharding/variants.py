@@ -112,7 +112,8 @@ def variants_of(
 ) -> Variants:
     """The variants of `tables` on `topology`; with column_wise, a table is halved at most `max_halvings` times.
 
-    Where hosts differ in size, table_row_wise is legal for no table.
+    Where hosts differ in size, table_row_wise is legal for no table; it is for no sequence table, for which TorchRec does
+    not have it.
     """
     types = checked_sharding_types(sharding_types)
     every = np.ones(len(tables), np.bool_)
@@ -127,6 +128,7 @@ def variants_of(
             blocks = topology.num_devices if name == ROW_WISE else devices_of_hosts(topology)
             part = shard_tables(tables, name, topology) if blocks else tables
             fits = has_equal_blocks(tables.num_embeddings, blocks) if blocks else ~every
+            fits = fits & tables.pooled if name == TABLE_ROW_WISE else fits
             found.append((name, max(blocks, 1), part, fits))
     if DATA_PARALLEL in types:
         replicas = shard_tables(tables, DATA_PARALLEL, topology)

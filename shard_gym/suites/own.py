@@ -34,7 +34,7 @@ _PARTS: dict[str, Any] = {
 }
 """The objects in a task, by their keys; each has the fields of its class."""
 
-_MAY_LACK = {"tables": {"popularity"}, "topology": {"host", "cross_host_ratio", "replicas"}}
+_MAY_LACK = {"tables": {"popularity", "pooled"}, "topology": {"host", "cross_host_ratio", "replicas"}}
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
 
 _POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
@@ -107,6 +107,8 @@ def _task_to_json(task: Task) -> dict[str, Any]:
     if popularity is not None:
         kind = next(name for name, each in _POPULARITIES.items() if isinstance(popularity, each))
         tables["popularity"] = {kind: asdict(popularity)}
+    if task.tables.pooled.all():
+        del tables["pooled"]
     if host is not None:
         topology["host"] = asdict(host)
     if replicas is not None:

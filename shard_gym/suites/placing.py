@@ -26,7 +26,9 @@ _SUITE_KEYS = {
 }
 _OPTIONAL_KEYS = {"track", "batch_size"}
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
-_OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware"}  # of tasks with host memory, and on other hardware than the suite's
+_OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware", "sequences", "sync_every"}
+"""Of tasks with host memory, on other hardware than the suite's, with sequence tables (a truth value for each table),
+and of those whose plans may have groups."""
 
 
 def names() -> list[str]:
@@ -103,13 +105,15 @@ def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, suite: str, splittable: bool) -> Task:
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
+        if "sequences" in entry:
+            tables = replace(tables, pooled=[not each for each in entry["sequences"]])
         own = hardware_profile(entry["hardware"]) if "hardware" in entry else hardware
         topology = own.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
         if "hbm_bytes" in entry:
             topology = replace(topology, host=own.host_memory(entry["hbm_bytes"]))
         known = entry["known_placement"]
         placement = None if splittable and known is None else np.asarray(known)
-        return Task(entry["name"], tables, topology, placement, splittable)
+        return Task(entry["name"], tables, topology, placement, splittable, entry.get("sync_every", 0))
     except (ShardGymError, TypeError, ValueError) as error:
         raise DamagedFileError(f"Task {entry['name']!r} of suite {suite!r} is not valid: {error}") from error
 
