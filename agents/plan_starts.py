@@ -171,7 +171,7 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
 
 
 def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:
-    """(T,) int64, of the spreads of these sharding types the cheapest of each table alone; NOT_SPREAD if it has none."""
+    """(T,) int64, of the spreads of these types the cheapest of each table alone; NOT_SPREAD if it has none."""
     best, least = np.full(options.task.num_tables, NOT_SPREAD), np.full(options.task.num_tables, np.inf)
     for kind in kinds:
         number = next((n for n, way in enumerate(options.spreads) if way.sharding_type == kind), None)

@@ -126,8 +126,8 @@ def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
             for tables in (*args, *kwargs.values()):
                 if isinstance(tables, Tables) and not tables.pooled.all():
                     raise InvalidOptionError(
-                        f"The cost model {model.name!r} does not know sequence tables, such as "
-                        f"{tables.names[int(tables.pooled.argmin())]!r}, whose rows are not added up. Name 'analytical'."
+                        f"The cost model {model.name!r} does not know sequence tables, whose rows are not added up, "
+                        f"such as {tables.names[int(tables.pooled.argmin())]!r}. Name 'analytical'."
                     )
         return method(model, *args, **kwargs)
 

@@ -1,8 +1,8 @@
-"""Sequence tables whose ids are deduplicated before they travel (TorchRec's `use_index_dedup`), as tables of fewer lookups.
+"""Sequence tables whose ids are deduplicated before they travel (TorchRec's `use_index_dedup`): fewer lookups.
 
 Each of D devices asks for a row once, however often its samples read it, and copies the answer afterwards. A row with L
 expected reads in the batch is then asked for by D (1 - exp(-L / D)) devices (reads are Poisson, samples are spread
-evenly). So lookups, outputs and gradients are those of a table that is read so often, and its costs are, too. The copies
+evenly). So lookups, outputs and gradients are those of a table that is read so often, and so are its costs. The copies
 that every device makes of what it asked for are the same for all plans and in no cost.
 """
 
@@ -43,16 +43,17 @@ def deduplicated(tables: Tables, num_devices: int) -> Tables:
     asked[chosen] = -devices * np.expm1(-asked[chosen] / devices)
     lookups = tables.lookups_per_batch.copy()
     lookups[chosen] = np.minimum((count * asked)[chosen].sum(axis=1), lookups[chosen])
-    known = ReuseStatistics(
-        tables.distinct_rows.copy(), tables.reuse_histogram.copy(), tables.access_histogram.copy()
-    )
+    known = ReuseStatistics(tables.distinct_rows.copy(), tables.reuse_histogram.copy(), tables.access_histogram.copy())
     for table in chosen.tolist():
         for whole, part in zip(known, _statistics(asked[table] / devices, count[table], devices), strict=True):
             whole[table] = part
     rounded = rounded_statistics(known, rows, lookups)
-    changed = [np.where(tables.pooled.reshape(-1, *[1] * (old.ndim - 1)), old, new) for old, new in zip(
-        (tables.distinct_rows, tables.reuse_histogram, tables.access_histogram), rounded, strict=True
-    )]
+    changed = [
+        np.where(tables.pooled.reshape(-1, *[1] * (old.ndim - 1)), old, new)
+        for old, new in zip(
+            (tables.distinct_rows, tables.reuse_histogram, tables.access_histogram), rounded, strict=True
+        )
+    ]
     popularity = tables.popularity
     if popularity is not None:
         read = count * np.where(tables.lookups_per_batch[:, None] > 0, asked, share)

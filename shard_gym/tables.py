@@ -56,8 +56,8 @@ class Tables:
         access_histogram: (T, 17) float64, shares of the lookups by the same bins.
         workload: batch size, weight dtype and optimizer.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
-        pooled: (T,) bool, whether the rows of a sample are added up, as in TorchRec's `EmbeddingBagCollection` (default);
-            a sequence table, of an `EmbeddingCollection`, has an output for each lookup.
+        pooled: (T,) bool, whether the rows of a sample are added up (default), as in TorchRec's
+            `EmbeddingBagCollection`; a sequence table, of an `EmbeddingCollection`, has an output for each lookup.
         names: T names, used in messages and plans (default "table_0", "table_1", ...). Tables may share a name, as the
             column shards of a table do.
         popularity: which share of the lookups each row gets, for rows in host memory; None if it is not known, and
@@ -144,7 +144,8 @@ class Tables:
         self._refuse(
             ~self.pooled & (self.pooling_factor > MAX_SEQUENCE),
             lambda i: (
-                f"is a sequence table with {self.pooling_factor[i]:g} lookups of a sample; the limit is {MAX_SEQUENCE:,}"
+                f"is a sequence table with {self.pooling_factor[i]:g} lookups of a sample; "
+                f"the limit is {MAX_SEQUENCE:,}"
             ),
         )
         if isinstance(self.popularity, RowSteps):

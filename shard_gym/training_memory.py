@@ -10,8 +10,9 @@ in it, a shard holds
   8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted: rows in host
   memory are read in place.
 - outputs: 4 bytes for each column of the shard and each bag, as with `run_embedding_at_peak_memory`. Each row block has
-  partial sums of all bags; a replica has its own samples. Of a sequence table, a lookup is a bag. FBGEMM's outputs are FP32 whatever the weights are; TorchRec
-  counts the bytes of a weight, and fewer than B bags of a feature whose pooling factor is below 1.
+  partial sums of all bags; a replica has its own samples. Of a sequence table, a lookup is a bag. FBGEMM's outputs are
+  FP32 whatever the weights are; TorchRec counts the bytes of a weight, and fewer than B bags of a feature whose pooling
+  factor is below 1.
 - gradients: of a replica, one for each weight, in the dtype of the weights. TorchRec's planner leaves them out; its
   data-parallel tables are trained by DistributedDataParallel, which keeps one copy (`gradient_as_bucket_view`). Other
   tables have none: their optimizer is fused into the backward.

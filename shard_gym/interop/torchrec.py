@@ -34,8 +34,8 @@ def tables_of_lookups(
 
     Args:
         model: a module with `EmbeddingBagCollection`s or `EmbeddingCollection`s in it; their tables in the order of the
-            modules. Those of the latter are sequence tables; if their sharder deduplicates ids (`use_index_dedup`), plan
-            `shard_gym.index_dedup.deduplicated(tables, num_devices)`.
+            modules. Those of the latter are sequence tables; where their sharder deduplicates ids (`use_index_dedup`),
+            plan `shard_gym.index_dedup.deduplicated(tables, num_devices)`.
         lookups: one or several batches of one size, each with the inputs of all features on all devices together; of a
             file they are `lookups_of_file(path).batches(batch_size)`. Features that no table reads are not looked at.
         optimizer: of the tables, "adam", "rowwise_adagrad" or "sgd"; None for the one that the model trains them with

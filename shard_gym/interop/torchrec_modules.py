@@ -23,7 +23,7 @@ _NOT_MODELLED = {
 
 
 def collections_of(model: nn.Module) -> dict[str, Any]:
-    """The `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model, by their paths in it, in the order of modules.
+    """The `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model, by their paths, in the order of modules.
 
     A warning names plain `nn.Embedding` and `nn.EmbeddingBag` modules: the default sharders of TorchRec leave them
     whole on every device, so they are a part of the dense model.

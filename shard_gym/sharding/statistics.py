@@ -21,7 +21,8 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
     - column_wise: `widths` columns, (T,), of all rows; every lookup reads a part of its row from every shard.
     - row_wise and table_row_wise: a block of ceil(rows / n) rows. It gets an n-th of the lookups and of the distinct
       rows, as if the rows were shuffled; each of its rows is read as often as before. Its pooled outputs are partial
-      sums of all samples, as wide as the table; of a sequence table they are its lookups. Hosts of different sizes are an InvalidPlanError.
+      sums of all samples, as wide as the table; of a sequence table they are its lookups. Hosts of different sizes
+      are an InvalidPlanError.
     - data_parallel: the table in the samples of one device, ceil(B / D) of them. A row that is read k times in the
       batch is among them with probability 1 - (1 - 1/D)^k (`Tables.at_batch_size`).
     """

@@ -112,8 +112,8 @@ def variants_of(
 ) -> Variants:
     """The variants of `tables` on `topology`; with column_wise, a table is halved at most `max_halvings` times.
 
-    Where hosts differ in size, table_row_wise is legal for no table; it is for no sequence table, for which TorchRec does
-    not have it.
+    Where hosts differ in size, table_row_wise is legal for no table; it never is for sequence tables, for which
+    TorchRec does not have it.
     """
     types = checked_sharding_types(sharding_types)
     every = np.ones(len(tables), np.bool_)

@@ -23,7 +23,7 @@ Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
 PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
-SOURCES = ("dlrm-20x4", "generalize", "tight", "tiered")
+SOURCES = ("dlrm-20x4", "generalize", "tight", "tiered", "mixed")
 STEPS = {1: 150, 4: 60, 33: 30}  # several environments take half as many of short tasks
 
 # All pairs of source, mode and size are there, and all observations and rewards with each of them.
@@ -80,9 +80,10 @@ def pair(random_tables: Any, drifting: Any) -> MakePair:
     # Hardly more memory than needed: many placements end in a dead end. Tasks are short and of all sizes.
     tight = TaskSampler(random_tables(np.random.default_rng(1), 60), (3, 9), (2, 3), memory_slack=1.02)
     tiered = replace(tight, hbm_share=(0.05, 0.5))
+    mixed = replace(tight, pool=replace(tight.tables, pooled=np.arange(60) % 3 > 0))
 
     def make(env_id: str, source: str, mode: AutoresetMode, num_envs: int, **more: Any) -> Pair:
-        sources = {"tight": tight, "tiered": tiered, "drifting": drifting}
+        sources = {"tight": tight, "tiered": tiered, "mixed": mixed, "drifting": drifting}
         arguments = {"suite": sources.get(source, source), "max_devices": 17, **more}
         reference = SyncVectorEnv(
             [lambda: gymnasium.make(env_id, disable_env_checker=True, **arguments)] * num_envs, autoreset_mode=mode

@@ -201,7 +201,7 @@ def test_mixed_and_unknown_optimizers_are_refused_by_name(optimizers: dict[str, 
 
 
 def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection in the Linear"):
+    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection and no EmbeddingCollection in the Linear"):
         modules_of(torch.nn.Linear(1, 1))
     with pytest.raises(InvalidTablesError, match="Two tables are named 'user', in '0' and '1'"):
         modules_of(torch.nn.Sequential(collection(), collection()))

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
@@ -22,10 +23,19 @@ from torchrec.modules.mc_modules import (
     ManagedCollisionCollection,
     MCHManagedCollisionModule,
 )
+from torchrec.optim import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.errors import InvalidTablesError
-from shard_gym.interop.torchrec import modules_of, tables_of_lookups, tables_of_pooling_factors
+from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec import (
+    from_torchrec,
+    modules_of,
+    tables_of_lookups,
+    tables_of_pooling_factors,
+    to_torchrec,
+)
+from shard_gym.sharding import ShardingPlan, row_wise, table_wise
 
 
 def lookups() -> KeyedJaggedTensor:
@@ -64,7 +74,6 @@ def managed() -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (sequences, r"EmbeddingCollection 'other' is a module of sequence tables.*\['words'\]"),
         (lambda: bags(is_weighted=True), r"EmbeddingBagCollection 'other' has weights for its lookups.*\['odd'\]"),
         (position_weighted, r"EmbeddingBagCollection 'other\..*' has weights for its lookups.*\['odd'\]"),
         (managed, r"ManagedCollisionCollection 'other\..*' is another module.*\['odd'\]"),
@@ -107,8 +116,33 @@ def test_plain_embeddings_are_named_in_a_warning_and_are_no_tables() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those inside a collection are its tables
         modules_of(model["bags"])
-    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection in the ModuleDict"):
+    with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection and no EmbeddingCollection in the Module"):
         modules_of(plain)
+
+
+def test_both_kinds_of_collections_are_planned_and_their_plan_loads() -> None:
+    """Of the words of a sample every row is an output; TorchRec trains the model with the plan."""
+    model = torch.nn.ModuleDict({"bags": bags(name="user"), "words": sequences()})
+    batch = KeyedJaggedTensor(["f_user", "f_words"], torch.tensor([1, 2, 5, 5, 7]), lengths=torch.tensor([1, 1, 2, 1]))
+    tables = tables_of_lookups(model, batch)
+    assert (tables.names, tables.pooled.tolist()) == (("user", "words"), [True, False])
+    assert tables.outputs_per_batch.tolist() == [2, 3]
+    assert modules_of(model) == {"user": "bags", "words": "words"}
+    topology = hardware_profile("a100-dgx").topology(2)
+    plan = ShardingPlan((table_wise(tables, 0, 1), row_wise(tables, 1, topology)))
+    there = to_torchrec(plan, tables, topology, model)
+    assert from_torchrec(there, tables, topology) == plan
+    assert there.plan["words"]["words"].sharding_type == "row_wise"
+
+
+def test_the_optimizer_of_sequence_tables_is_found() -> None:
+    module = sequences()
+    apply_optimizer_in_backward(RowWiseAdagrad, module.parameters(), {"lr": 0.1})
+    found = tables_of_pooling_factors(torch.nn.ModuleDict({"words": module}), {"f_words": 3.0}, 16)
+    assert found.workload.optimizer == "rowwise_adagrad"
+    assert found.outputs_per_batch.tolist() == [48]
+    with pytest.raises(InvalidTablesError, match="trains table 'words' with rowwise_adagrad"):
+        tables_of_pooling_factors(torch.nn.ModuleDict({"words": module}), {"f_words": 3.0}, 16, optimizer="adam")
 
 
 def test_means_are_planned_as_sums() -> None:
