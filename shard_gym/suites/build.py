@@ -42,7 +42,8 @@ class Recipe:
     "measured", fewer test tasks, may have a batch of its own (`Tables.at_batch_size`), and leaves out tables with more
     rows than `max_rows`, so that a machine with little memory holds a task. With `host_memory`, rows may be in that of
     the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
-    devices have. A task is on `hardware` or one of `more_hardware`.
+    devices have. A task is on `hardware` or one of `more_hardware`. A table is a sequence table with the probability
+    `sequence_share`. With `sync_every`, plans may have groups of devices, and tables the whole memory of a device.
     """
 
     name: str
@@ -62,6 +63,8 @@ class Recipe:
     host_memory: bool = False
     hbm_share: tuple[float, float] | None = None
     more_hardware: tuple[str, ...] = ()
+    sequence_share: float = 0.0
+    sync_every: int = 0
 
 
 def split_columns(tables: Tables, max_bytes: int) -> tuple[Tables, NDArray[np.int64]]:
@@ -82,7 +85,7 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
 def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
     own_half = halves(recipe.pool, len(pool))[split]
-    tight = recipe.track == SHARDING and not recipe.host_memory
+    tight = recipe.track == SHARDING and not recipe.host_memory and not recipe.sync_every
     samplers = [
         TaskSampler(
             pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
@@ -103,8 +106,22 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
     else:
         splittable = recipe.track == SHARDING
         drawn = [samplers[number % len(samplers)].sample(rng) for number in range(count)]
+        if recipe.sync_every:
+            drawn = [_in_groups(task, recipe.sync_every) for task in drawn]
         tasks = [replace(task, splittable=True) for task in drawn] if splittable else drawn
+    if recipe.sequence_share:
+        tasks = [replace(task, tables=_with_sequences(task.tables, recipe.sequence_share, rng)) for task in tasks]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
+
+
+def _in_groups(task: Task, sync_every: int) -> Task:
+    """`task` on the whole memory of its devices, so that a group of them may hold all tables."""
+    caps = np.full(task.num_devices, task.topology.device.memory_bytes)
+    return replace(task, topology=replace(task.topology, memory_cap_bytes=caps), splittable=True, sync_every=sync_every)
+
+
+def _with_sequences(tables: Tables, share: float, rng: np.random.Generator) -> Tables:
+    return replace(tables, pooled=rng.random(len(tables)) >= share)
 
 
 def tight_task(sampler: TaskSampler, rng: np.random.Generator, unplaceable: bool) -> Task:
@@ -177,6 +194,10 @@ def _entry(name: str, task: Task, positions: NDArray[np.int64], hardware: str) -
     more: dict[str, Any] = {}
     if topology.host is not None:
         more["hbm_bytes"] = topology.host.hbm_bytes
+    if not task.tables.pooled.all():
+        more["sequences"] = (~task.tables.pooled).tolist()
+    if task.sync_every:
+        more["sync_every"] = task.sync_every
     own = next(name for name, profile in PROFILES.items() if profile.device is topology.device)
     if own != hardware:
         more["hardware"] = own
@@ -335,6 +356,35 @@ TIERED: tuple[Recipe, ...] = (
 
 MLPERF = Recipe("mlperf-x8", "MLPerf's DLRM-DCNv2, 26 tables of dim 128, on 8 A100.", (8, 8), pool="mlperf-dlrm-dcnv2")
 
+SEQUENCE_SHARE = 0.25  # of the tables of a suite with sequences
+
+BEYOND: tuple[Recipe, ...] = (
+    replace(
+        _mixdim((30, 100), 16),
+        name="sequence-16",
+        description="30-100 tables of dlrm-2021, a quarter of them sequences, on 16 A100; tables may be split.",
+        track=SHARDING,
+        sequence_share=SEQUENCE_SHARE,
+    ),
+    replace(
+        _mixdim((128, 300), 128),
+        name="sequence-128",
+        description="128-300 tables of dlrm-2021, a quarter of them sequences, on 128 A100; tables may be split.",
+        track=SHARDING,
+        sequence_share=SEQUENCE_SHARE,
+        test_tasks=10,
+    ),
+    replace(
+        _mixdim((256, 400), 256),
+        name="groups-256",
+        description="256-400 tables of dlrm-2021 on 256 A100, in groups averaged every 100 iterations.",
+        track=SHARDING,
+        sync_every=100,
+        test_tasks=10,
+    ),
+)
+"""Suites of the sharding track with sequence tables, and with groups of devices."""
+
 RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
     *(_dlrm(tables, 8) for tables in (40, 80, 120, 160, 200)),
@@ -358,6 +408,7 @@ RECIPES: tuple[Recipe, ...] = (
         for model, devices in SHARDED_MERLIN
     ),
     *TIERED,
+    *BEYOND,
 )
 
 
