@@ -54,8 +54,10 @@ TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16"
 
 TIERED_PLACEMENT = ("tier-4", "tier-8")
 TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
-IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in TIERED)
-"""Suites with entries of DreamShard as it ships; with host memory, which it has not learned, a heuristic answers."""
+SEQUENCES, GROUPS = ("sequence-16", "sequence-128"), ("groups-256",)
+IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in (*TIERED, *SEQUENCES, *GROUPS))
+"""Suites with entries of DreamShard as it ships; of what it has not learned, others answer: host memory and sequences.
+Of groups it plans one, and 256 devices are more than it learned."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
@@ -99,7 +101,7 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", suites=IN_HBM, tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, *SEQUENCES), tracks=(SHARDING,)),
     Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
     Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
     Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
