@@ -48,6 +48,7 @@ from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, 
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
+from shard_gym.index_dedup import deduplicated
 from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
@@ -76,6 +77,7 @@ def place(
     communication_dtype: str = "fp32",
     cross_host_ratio: float = 1.0,
     sync_every: int = 0,
+    index_dedup: bool = False,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
     format: Literal["shard-gym", "torchrec"] = "shard-gym",
@@ -110,6 +112,8 @@ def place(
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
+        index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
+            EmbeddingCollectionSharder(use_index_dedup=True).
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
@@ -126,6 +130,10 @@ def place(
         require_problem(agent, "placement")
     loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
     loaded, cost = with_lookups(tables, loaded, lookups, cost)
+    if index_dedup:
+        if loaded.pooled.all():
+            raise InvalidOptionError(f"--index-dedup is for sequence tables, and {tables} has none.")
+        loaded = deduplicated(loaded, num_devices)
     profile, options = hardware_profile(hardware), parse_options(option)
     model = sent_in(communication_dtype, cost.make())
     room = room_bytes(memory_cap_gib, reserve, profile.device)

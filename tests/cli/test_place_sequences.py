@@ -1,0 +1,52 @@
+"""`shard-gym place` of models with sequence tables, and with deduplicated ids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.hardware import hardware_profile
+from shard_gym.index_dedup import deduplicated
+from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.sharding import plan_from_json
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
+
+TABLES = Tables.from_zipf(
+    [40_000, 30_000, 500, 9000],
+    [64, 32, 16, 128],
+    [20.0, 3.0, 5.0, 1.0],
+    1.05,
+    Workload(4096, "fp32", "sgd"),
+    pooled=[False, True, False, True],
+    names=["clicks", "user", "words", "item"],
+)
+OPTIONS = ("--hardware", "a100-dgx", "--num-devices", 4, "--agent", "plan-search", "--option", "max_queries=2000")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_pool(Pool("mine", TABLES, load_pool("dlrm-2021").card), tmp_path / "mine.json")
+    return tmp_path / "mine.json"
+
+
+def test_sequences_are_planned_and_cost_what_python_says(run: Any, file: Path) -> None:
+    costs = []
+    for flags in ((), ("--index-dedup",)):
+        content = json.loads(run.ok("place", "--tables", file, *OPTIONS, *flags).out)
+        tables = deduplicated(TABLES, 4) if flags else TABLES
+        topology = hardware_profile("a100-dgx").topology(4)
+        plan = plan_from_json(content["plan"], tables, topology)
+        costs.append(AnalyticalShardingModel().estimate_plan(plan, tables, topology).total_ms)
+        assert content["cost_ms"] == pytest.approx(costs[-1], rel=1e-12)
+    assert costs[1] < costs[0]
+
+
+def test_dedup_without_sequences_is_refused(run: Any) -> None:
+    failed = run("place", "--tables", "dlrm-2021", "--embedding-dim", 16, *OPTIONS, "--index-dedup")
+    assert failed.code == 2
+    assert "--index-dedup is for sequence tables, and dlrm-2021 has none" in " ".join(failed.err.split())
