@@ -309,16 +309,22 @@ def _statistics(*table: float) -> ReuseStatistics:
     node, multiplicity = _nodes(rows)
     density = (node + q) ** np.full_like(node, -s)  # equal shapes: numpy inverts where a lone exponent is -1
     rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]
-    in_bin, accessed_in_bin = _bin_shares(rate)
-    read = -np.expm1(-rate) * multiplicity
-    distinct = np.minimum(read.sum(axis=1), np.minimum(rows, lookups))
-    reuse = np.einsum("tn,tnb->tb", read, in_bin)
-    access = np.einsum("tn,tnb->tb", rate * multiplicity, accessed_in_bin)
+    found = statistics_of_rates(rate, multiplicity)
+    distinct = np.minimum(found.distinct_rows, np.minimum(rows, lookups))
     is_read = np.where(lookups > 0, 1.0, 0.0)
+    return ReuseStatistics(distinct[0], (is_read * found.reuse_histogram)[0], (is_read * found.access_histogram)[0])
+
+
+def statistics_of_rates(rate: Floats, rows: Floats) -> ReuseStatistics:
+    """Those of T tables that have `rows` with each expected number of reads `rate`, both (T, J)."""
+    in_bin, accessed_in_bin = _bin_shares(rate)
+    read = -np.expm1(-rate) * rows
+    reuse = np.einsum("tn,tnb->tb", read, in_bin)
+    access = np.einsum("tn,tnb->tb", rate * rows, accessed_in_bin)
     return ReuseStatistics(
-        distinct[0],
-        (is_read * reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300))[0],
-        (is_read * access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300))[0],
+        read.sum(axis=1),
+        reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
+        access / np.maximum(access.sum(axis=1, keepdims=True), 1e-300),
     )
 
 

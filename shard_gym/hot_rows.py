@@ -1,0 +1,104 @@
+"""Sequence tables whose often-read rows are tables of their own, which can have a copy on every device (FlexShard).
+
+A row-wise sequence table sends a row for each lookup. A copy of a row on each device sends nothing, but all rows that
+are copied have a dense gradient, which is all-reduced and applied in every iteration, read or not. With D devices, W of
+them on a host, and bandwidths b_in and b_out of links inside and across hosts, a copy pays from
+
+         max(2 (W - 1) / (W b_in), 2 (D - W) / (D W b_out)) + P / DRAM
+    c = ---------------------------------------------------------------
+             2 max((W - 1) / (D b_in), (D - W) / (D b_out)) / D
+
+expected reads in a batch: the time of a byte of copies (all-reduce, and P passes of the dense update) over that of a
+byte of lookups (to the device and back, a D-th of them on each link). If ids are deduplicated, a row with L reads is
+sent D (1 - exp(-L / D)) times, so the copy pays from L = -D ln(1 - c / D), and never if c is D or more. The idea is
+FlexShard's (arXiv 2301.02959), which replicates rows by probability; the threshold is this project's.
+
+Latency, and what else is on the links, are left out; so are other tables, and whether the exchange is what an iteration
+waits for. Plans are those of all tables: which type hot and cold tables get is still the agent's choice. To train with
+such a plan, ids must be mapped so that the rows that are read most come first, and both tables looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from shard_gym.cost_models.analytical_sharding import DENSE_UPDATE_PASSES
+from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
+from shard_gym.row_popularity import RowSteps, statistics_of_rates
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+HOT, COLD = ":hot", ":cold"
+"""Ends of the names of the two tables."""
+
+
+def least_hot_reads(topology: Topology, dedup: bool = False) -> float:
+    """The c above: expected reads of a row in a batch from which a copy on each device costs less than sending it.
+
+    Args:
+        dedup: whether a device asks for a row once in a batch (`shard_gym.index_dedup`).
+
+    Infinity where no copy pays, as on one device.
+    """
+    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    inside, across = topology.links.intra_host_gb_per_s, topology.links.inter_host_gb_per_s
+    sent = 2.0 * max((of_host - 1) / inside, (devices - of_host) / across * topology.cross_host_ratio) / devices**2
+    if not sent:
+        return math.inf
+    reduced = max(2.0 * (of_host - 1) / of_host / inside, 2.0 * (devices - of_host) / devices / of_host / across)
+    reads = (reduced + DENSE_UPDATE_PASSES / topology.device.dram_gb_per_s) / sent
+    if not dedup:
+        return reads
+    return -devices * math.log1p(-reads / devices) if reads < devices else math.inf
+
+
+def with_hot_tables(tables: Tables, topology: Topology, dedup: bool = False) -> Tables:
+    """`tables`, each sequence table with rows that are read `least_hot_reads` or more as two: NAME:hot and NAME:cold.
+
+    They follow each other in its place. Pooled tables, and those whose rows are all hot or all cold, stay as they are.
+    Which rows are read how often is that of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables
+    are those before `deduplicated`.
+    """
+    least = least_hot_reads(topology, dedup)
+    share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
+    count = count * (tables.num_embeddings / count.sum(axis=1))[:, None]  # steps of quadratures are no whole rows
+    hot = (share * tables.lookups_per_batch[:, None] >= least) & (count > 0)
+    rows = np.ceil((count * hot).sum(axis=1) - 1e-9).astype(np.int64)
+    split = ~tables.pooled & (rows > 0) & (rows < tables.num_embeddings)
+    if not split.any():
+        return tables
+    source = np.repeat(np.arange(len(tables)), 1 + split)
+    is_hot = np.append(source[1:] == source[:-1], False)
+    is_cold = np.append(False, is_hot[:-1])
+    parts = tables.select(source)
+    there = np.where(is_hot[:, None], hot[source], np.where(is_cold[:, None], ~hot[source], True))
+    counts, reads = np.where(there, count[source], 0.0), share[source] * parts.lookups_per_batch[:, None]
+    every = np.where(is_hot, rows[source], parts.num_embeddings - np.where(is_cold, rows[source], 0))
+    counts *= (every / counts.sum(axis=1))[:, None]
+    lookups = parts.lookups_per_batch.copy()
+    of_part = (counts * reads).sum(axis=1)
+    lookups[is_hot] = of_part[is_hot]
+    lookups[is_cold] = np.maximum(parts.lookups_per_batch - np.append(0.0, lookups[:-1]), 0.0)[is_cold]
+    changed = is_hot | is_cold
+    exact = statistics_of_rates(reads, counts)
+    exact = exact._replace(distinct_rows=np.minimum(exact.distinct_rows, np.minimum(every, lookups)))
+    found = rounded_statistics(exact, every.astype(np.float64), lookups)
+    known = ReuseStatistics(parts.distinct_rows, parts.reuse_histogram, parts.access_histogram)
+    kept = [
+        np.where(changed.reshape(-1, *[1] * (old.ndim - 1)), new, old) for old, new in zip(known, found, strict=True)
+    ]
+    shares = counts * np.where(there, share[source], 0.0)
+    return replace(
+        parts,
+        num_embeddings=every,
+        pooling_factor=lookups / parts.workload.batch_size,
+        names=tuple(
+            name + (HOT if first else COLD if second else "")
+            for name, first, second in zip(parts.names, is_hot, is_cold, strict=True)
+        ),
+        popularity=RowSteps(counts, shares / shares.sum(axis=1, keepdims=True)),
+        **ReuseStatistics(*kept)._asdict(),
+    )
