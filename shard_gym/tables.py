@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import as_array, as_floats, require_name
+from shard_gym.checks import as_floats
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
-from shard_gym.table_features import MAX_BYTES, MAX_DIM, MAX_ROWS, scaled
+from shard_gym.table_arrays import LIMITS, MAX_SEQUENCE, as_table_array, names_of, pooled_of
+from shard_gym.table_features import MAX_BYTES, scaled
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
 
@@ -25,21 +26,7 @@ AMOUNT_NAMES: tuple[str, ...] = ("tables", "lookups", "values_read", "values_upd
 MAX_ROWS_SHOWN = 20
 """Tables that a notebook shows."""
 
-_LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
-    "num_embeddings": (np.int64, 1, MAX_ROWS),
-    "embedding_dim": (np.int64, 4, MAX_DIM),
-    "num_features": (np.int64, 1, 4096),
-    "pooling_factor": (np.float64, 0, 1e6),
-    "distinct_rows": (np.float64, 0, MAX_ROWS),
-    "reuse_histogram": (np.float64, 0, 1),
-    "access_histogram": (np.float64, 0, 1),
-}
-"""Dtype, smallest and largest value of each array of `Tables`."""
-
 _SHARE_TOLERANCE = 5e-3
-
-MAX_SEQUENCE = 2**16
-"""The longest mean sequence of a sample; so the bytes of outputs stay below 2**63."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +72,15 @@ class Tables:
             raise InvalidTablesError(
                 f"workload must be a Workload, for example Workload(batch_size=65536), not {short_repr(self.workload)}."
             )
-        count = _as_array("num_embeddings", self.num_embeddings).size
+        count = as_table_array("num_embeddings", self.num_embeddings).size
         if count == 0:
             raise InvalidTablesError("Tables needs at least one table, and none was given.")
-        object.__setattr__(self, "names", _names(self.names, count))
-        if _as_array("num_features", self.num_features).size == 0:
+        object.__setattr__(self, "names", names_of(self.names, count))
+        if as_table_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
-        for name in _LIMITS:
+        for name in LIMITS:
             self._convert(name)
-        object.__setattr__(self, "pooled", _pooled(self.pooled, count))
+        object.__setattr__(self, "pooled", pooled_of(self.pooled, count))
         if self.popularity is not None:
             if not isinstance(self.popularity, Popularity):
                 raise InvalidTablesError(
@@ -105,9 +92,9 @@ class Tables:
         self._check_consistency()
 
     def _convert(self, name: str) -> None:
-        dtype, low, high = _LIMITS[name]
+        dtype, low, high = LIMITS[name]
         shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
-        given = _as_array(name, getattr(self, name))
+        given = as_table_array(name, getattr(self, name))
         raw = as_floats(name, given, InvalidTablesError)
         if raw.shape != shape:
             raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
@@ -237,14 +224,14 @@ class Tables:
         Raises:
             InvalidTablesError: an array has a wrong shape or holds an impossible value.
         """
-        rows = _as_array("num_embeddings", num_embeddings)
+        rows = as_table_array("num_embeddings", num_embeddings)
         if rows.ndim != 1:
             raise InvalidTablesError(f"num_embeddings must be a list of rows, not {short_repr(num_embeddings)}.")
         return cls.from_popularity(
             num_embeddings=rows,
-            embedding_dim=_as_array("embedding_dim", embedding_dim, rows.shape),
-            pooling_factor=_as_array("pooling_factor", pooling_factor, rows.shape),
-            popularity=RowPopularity.zipf(_as_array("exponent", exponent, rows.shape)),
+            embedding_dim=as_table_array("embedding_dim", embedding_dim, rows.shape),
+            pooling_factor=as_table_array("pooling_factor", pooling_factor, rows.shape),
+            popularity=RowPopularity.zipf(as_table_array("exponent", exponent, rows.shape)),
             workload=workload,
             num_features=num_features,
             names=names,
@@ -349,7 +336,7 @@ class Tables:
         Raises:
             InvalidTablesError: an index is out of range.
         """
-        chosen = _as_array("Table indices", indices)
+        chosen = as_table_array("Table indices", indices)
         if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
             raise InvalidTablesError(f"Table indices must be a list of integers, not {short_repr(indices)}.")
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
@@ -357,7 +344,7 @@ class Tables:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
         return replace(
             self,
-            **{name: getattr(self, name)[chosen] for name in _LIMITS},
+            **{name: getattr(self, name)[chosen] for name in LIMITS},
             names=tuple(self.names[i] for i in chosen),
             pooled=self.pooled[chosen],
             popularity=None if self.popularity is None else self.popularity.select(chosen),
@@ -365,7 +352,7 @@ class Tables:
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
         """The same tables with other embedding dims: one for all, or (T,) ints."""
-        dims = _as_array("embedding_dim", embedding_dim)
+        dims = as_table_array("embedding_dim", embedding_dim)
         return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
 
     def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
@@ -403,32 +390,3 @@ class Tables:
         rows, lookups = self.num_embeddings.astype(np.float64), self.lookups_per_batch
         part = rounded_statistics(part_of_batch(lookups, whole, share), rows, share * lookups)
         return replace(self, workload=workload, **part._asdict())
-
-
-def _as_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArray[Any]:
-    """`value` as an array of any shape, one number as one of `shape`; lists of different lengths are refused."""
-    array = as_array(name, value, InvalidTablesError)
-    return array if array.ndim else np.full(shape, array)
-
-
-def _pooled(given: Any, count: int) -> NDArray[np.bool_]:
-    """`given` as (T,) bool; one truth value is that of all tables, and none is True."""
-    array = _as_array("pooled", given, (count,))
-    if array.size == 0:
-        array = np.ones(count, np.bool_)
-    if array.shape != (count,) or array.dtype != np.bool_:
-        raise InvalidTablesError(f"pooled must be a truth value for each of {count} tables, not {short_repr(given)}.")
-    array = array.copy()
-    array.setflags(write=False)
-    return array
-
-
-def _names(given: Any, count: int) -> tuple[str, ...]:
-    names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
-    for name in names:
-        require_name("A name of a table", name, InvalidTablesError)
-    if names and len(names) != count:
-        raise InvalidTablesError(f"There are {count} tables but {len(names)} names.")
-    return names or tuple(f"table_{i}" for i in range(count))

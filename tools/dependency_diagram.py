@@ -22,7 +22,16 @@ DESIGN = ROOT / "docs" / "design.md"
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     (
-        *("lookup_statistics", "row_popularity", "table_features", "tables", "workload", "topology", "hardware"),
+        *(
+            "lookup_statistics",
+            "row_popularity",
+            "table_features",
+            "tables",
+            "table_arrays",
+            "workload",
+            "topology",
+            "hardware",
+        ),
         *("placement", "sharding", "pools", "training_memory", "hbm_split", "index_dedup"),
     ),
     ("cost_models", "trust"),
