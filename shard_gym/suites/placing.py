@@ -106,7 +106,7 @@ def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, sui
     try:
         tables = pool.select(entry["tables"]).with_dims(entry["embedding_dim"])
         if "sequences" in entry:
-            tables = replace(tables, pooled=[not each for each in entry["sequences"]])
+            tables = replace(tables, pooled=~np.asarray(entry["sequences"], np.bool_))
         own = hardware_profile(entry["hardware"]) if "hardware" in entry else hardware
         topology = own.topology(entry["num_devices"], memory_cap_bytes=entry["memory_cap_bytes"])
         if "hbm_bytes" in entry:

@@ -174,7 +174,7 @@ def test_tables_of_a_tenth_of_the_tasks_that_split_fit_no_device_whole(name: str
     tasks = tasks_of(name)
     assert all(task.splittable for task in tasks)
     large = [(task.tables.memory_bytes > task.topology.memory_cap_bytes.max()).any() for task in tasks]
-    if "train" in suite_info(name).tasks:
+    if "train" in suite_info(name).tasks and not tasks[0].sync_every:
         assert np.mean(large) == pytest.approx(0.1, abs=0.001)
         if re.fullmatch(r"shard-\d", name):
             filled = [task.tables.memory_bytes.sum() / task.topology.memory_cap_bytes.sum() for task in tasks]
