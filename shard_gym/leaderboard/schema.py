@@ -252,9 +252,11 @@ class PlacementRow(Row):
 
 
 class PlanRow(Row):
-    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`)."""
+    """A row of `plans.json`: T pairs of a sharding type and shards (see `shardings_to_json`); of a plan with groups an
+    object of them and the groups.
+    """
 
-    answer: list[Any] | None = Field(alias="plan")
+    answer: list[Any] | dict[str, Any] | None = Field(alias="plan")
 
 
 class SequenceRow(Row):
