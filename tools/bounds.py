@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import tyro
 
 from shard_gym.agents.exact import ExactAgent
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.bounds import lower_bound_ms
+from shard_gym.cost_models.grouped import sync_ms_per_byte
 from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
+from shard_gym.grouping import tasks_of_groups
 from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
@@ -45,7 +49,7 @@ def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
     model = problem.model("analytical")
     simple = problem.lower_bound_ms(task, model)
     if task.splittable:
-        linear = max(simple, plan_lower_bound_ms(task.tables, task.topology, model))
+        linear = max(simple, bound_of_plans(task, model, problem.cost_ms(start, task, model)))
     else:
         linear = lower_bound_ms(task.tables, task.topology, model)
     bound = linear
@@ -56,6 +60,23 @@ def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
         solution = ExactAgent(model, max_work=work, gap=gap).solve(task, start)
         answer, cost, bound = solution.placement, solution.cost_ms, max(bound, solution.lower_bound_ms)
     return Bounded(simple, linear, bound, start_ms, cost, linear_seconds, time.perf_counter() - began, answer)
+
+
+def bound_of_plans(task: Task, model: AnalyticalShardingModel, known_ms: float) -> float:
+    """Ms, at most `known_ms`, below which no plan costs, with any groups of devices.
+
+    Averaging waits for the fullest device of a group, which has no fewer bytes than the mean one. Groups whose bound
+    without a solver is above `known_ms` need no linear program.
+    """
+    least = np.inf
+    for own in tasks_of_groups(task):
+        simple = problem_of(own).lower_bound_ms(own, model)
+        if simple < min(known_ms, least):
+            mean_bytes = float(own.tables.memory_bytes.sum()) / own.num_devices
+            plain = replace(own.topology, replicas=None)
+            averaging = sync_ms_per_byte(own.topology) * mean_bytes
+            least = min(least, max(simple, plan_lower_bound_ms(own.tables, plain, model) + averaging))
+    return float(min(least, known_ms))
 
 
 def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:

@@ -13,10 +13,18 @@ import pytest
 
 pytest.importorskip("ortools")
 
-from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.agents import make_agent
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.cost_models.grouped import model_of
+from shard_gym.grouping import tasks_of_groups
+from shard_gym.hardware import hardware_profile
 from shard_gym.leaderboard.ranking import SOLVED
+from shard_gym.problems import problem_of
 from shard_gym.suites import best_known, bounds, load_suite, records
 from shard_gym.suites.gaps import PROVEN
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
+from shard_gym.workload import Workload
 
 MODEL = AnalyticalCostModel()
 
@@ -36,6 +44,24 @@ def test_cp_sat_goes_on_where_linear_programs_prove_too_little(bounds_tool: Any,
     assert found.cost_ms <= found.bound_ms * (1 + 1e-4)
     assert MODEL.estimate(found.answer, task.tables, task.topology).total_ms == found.cost_ms
     assert "1 proven, 1 better" in bounds_tool.summary("one", [found], 1e-4)
+
+
+@pytest.mark.parametrize("sync_every", [1, 100, 100_000])
+def test_no_plan_with_groups_costs_less_than_the_bound(bounds_tool: Any, sync_every: int) -> None:
+    """Searched plans of every group, from those that gain nothing of groups to those that must have them."""
+    rng, model = np.random.default_rng(sync_every), AnalyticalShardingModel()
+    tables = Tables.from_zipf(
+        rng.integers(1_000, 200_000, 6), rng.choice([16, 64, 128], 6), 5.0, 1.05, Workload(8192, "fp32", "adam")
+    )
+    topology = hardware_profile("a100-dgx").topology(8, devices_per_host=4)
+    task = Task("grouped", tables, topology, splittable=True, sync_every=sync_every)
+    costs = []
+    for own in tasks_of_groups(task):
+        agent = make_agent("plan-search", cost_model=model_of(own.topology, model), max_queries=3000)
+        costs.append(problem_of(own).cost_ms(agent.plan(own), own, model))
+    bound = bounds_tool.bound_of_plans(task, model, 1e9)
+    assert 0.5 * min(costs) < bound <= min(costs)
+    assert bounds_tool.bound_of_plans(task, model, 0.9 * bound) == pytest.approx(0.9 * bound)
 
 
 class Inline:
