@@ -42,7 +42,8 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     whole, *narrow = shapes.values()
     found = list(_placed([whole], most_queries))
     yield from (split for _, split in found)
-    yield from (split for _, split in _placed(_in_rows(options), most_queries))
+    for others in (_in_rows(options), _replicated(options)):
+        yield from (split for _, split in _placed(others, most_queries))
     if (options.max_halvings or options.spreads) and not spent():
         yield from _by_price(options, most_queries // 6, spent)
     for split in narrow:
@@ -168,6 +169,26 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
             spread[table] = hosts[emptiest]
             held[emptiest] += options.part_ms[table, 0]
     yield SplitTables.in_parts(options, spread, nothing)
+
+
+def _replicated(options: SplitOptions) -> Iterator[SplitTables]:
+    """For serving, where replicas exchange nothing: as many tables as fit are replicated, then half, a quarter of these.
+
+    Those come first that cost most for their bytes. The others are whole, and need an even part of each device.
+    """
+    kinds = [way.sharding_type for way in options.spreads]
+    if options.model.exchanges != 1 or DATA_PARALLEL not in kinds:
+        return
+    number, task = kinds.index(DATA_PARALLEL), options.task
+    memory, nothing = options.memory[:, options.spreads[number].variant], np.zeros(task.num_tables, np.int64)
+    order = np.argsort(-options.part_ms[:, 0] / memory, kind="stable")
+    held = np.cumsum(memory[order])
+    left = (memory.sum() - held) / task.num_devices
+    most = int((held + left <= task.topology.memory_cap_bytes.min()).sum())
+    for count in dict.fromkeys((most, most // 2, most // 4)):
+        spread = np.full(task.num_tables, NOT_SPREAD)
+        spread[order[:count]] = number
+        yield SplitTables.in_parts(options, spread, nothing)
 
 
 def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:

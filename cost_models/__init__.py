@@ -12,6 +12,7 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
+from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
@@ -26,6 +27,7 @@ def _measured() -> CostModel:
 
 COST_MODELS: dict[str, Callable[[], CostModel]] = {
     "analytical": AnalyticalCostModel,
+    "analytical-inference": InferenceCostModel,
     "analytical-lru": lambda: AnalyticalCostModel(host_policy="lru"),
     "measured": _measured,
 }

@@ -391,7 +391,7 @@ class AnalyticalCostModel(AdditiveCostModel):
             even[self.num_loads :] = 0.0  # with other rows the mean device could read for longer than the slowest
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
-        lower = float(compute + 2 * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))
+        lower = float(compute + self.exchanges * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))
         # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
         which = np.unique([0, size - 1])
         all_on_one = np.zeros((len(which), size, loads.shape[1]))

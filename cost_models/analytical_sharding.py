@@ -263,4 +263,4 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         # for two exchanges together than for one after the other.
         may_be_replicated = DATA_PARALLEL in variants.sharding_types
         outputs = 0.0 if may_be_replicated else float(loads[:, 0, OUTPUT_BYTES_SENT].sum())
-        return float(compute + 2 * least_all_to_all_ms(outputs, cluster)), high
+        return float(compute + self.exchanges * least_all_to_all_ms(outputs, cluster)), high

@@ -170,12 +170,14 @@ class AdditiveCostModel(CostModel):
         num_sum_loads: number of columns that are summed, of those without host memory.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
         host_policy: which rows are in HBM with host memory, and what the others cost.
+        exchanges: how often outputs are exchanged in an iteration: 2 in training, where their gradients come back.
     """
 
     num_loads: int
     num_sum_loads: int
     shared_loads: slice = slice(None)
     host_policy: HostPolicy = STATIC
+    exchanges: int = 2
 
     @property
     def maxima(self) -> slice:

@@ -33,7 +33,7 @@ class CountedCostModel(AdditiveCostModel):
         self.shared_loads = model.shared_loads
         self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
         self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
-        self.host_policy = model.host_policy
+        self.host_policy, self.exchanges = model.host_policy, model.exchanges
 
     @property
     @override

@@ -68,8 +68,11 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
 
     Raises:
         MissingExtraError: scipy is not installed.
-        InvalidOptionError: the overlap loss of the model is above 1, so its phases are no maxima of linear functions.
+        InvalidOptionError: the overlap loss of the model is above 1, so its phases are no maxima of linear functions,
+            or the model is of serving.
     """
+    if model.exchanges != 2:
+        raise InvalidOptionError(f"Plans have no lower bound under the cost model {model.name!r}; name 'analytical'.")
     if model.constants.overlap_loss > 1.0:
         raise InvalidOptionError(
             f"Plans have no lower bound for an overlap_loss of {model.constants.overlap_loss:g}; it must be at most 1."

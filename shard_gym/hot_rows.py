@@ -55,14 +55,16 @@ def least_hot_reads(topology: Topology, dedup: bool = False) -> float:
     return -devices * math.log1p(-reads / devices) if reads < devices else math.inf
 
 
-def with_hot_tables(tables: Tables, topology: Topology, dedup: bool = False) -> Tables:
-    """`tables`, each sequence table with rows that are read `least_hot_reads` or more as two: NAME:hot and NAME:cold.
+def with_hot_tables(
+    tables: Tables, topology: Topology, dedup: bool = False, least_reads: float | None = None
+) -> Tables:
+    """`tables`, each sequence table with rows that are read `least_reads` times or more as two: NAME:hot and NAME:cold.
 
-    They follow each other in its place. Pooled tables, and those whose rows are all hot or all cold, stay as they are.
+    Without a number, that is `least_hot_reads`, of training. The two tables follow each other in its place. Pooled tables, and those whose rows are all hot or all cold, stay as they are.
     Which rows are read how often is that of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables
     are those before `deduplicated`.
     """
-    least = least_hot_reads(topology, dedup)
+    least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
     share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
     count = count * (tables.num_embeddings / count.sum(axis=1))[:, None]  # steps of quadratures are no whole rows
     hot = (share * tables.lookups_per_batch[:, None] >= least) & (count > 0)

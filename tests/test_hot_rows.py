@@ -114,14 +114,13 @@ def test_both_parts_have_the_statistics_of_drawn_batches(dedup: bool) -> None:
 
 
 @pytest.mark.parametrize("dedup", [False, True])
-def test_the_cost_model_finds_no_threshold_that_exchanges_faster(dedup: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_model_finds_no_threshold_that_exchanges_faster(dedup: bool) -> None:
     """Of the exchange and the dense update, of a table that is large enough for latency not to matter."""
     topology, model = topology_of(16, 8), AnalyticalShardingModel()
     tables = Tables.from_zipf([3_000_000], 128, 40.0, 0.9, Workload(65536, "fp32", "sgd"), pooled=False)
 
     def cost_ms(least: float) -> float:
-        monkeypatch.setattr("shard_gym.hot_rows.least_hot_reads", lambda *_: least)
-        parts = with_hot_tables(tables, topology)
+        parts = with_hot_tables(tables, topology, least_reads=least)
         parts = deduplicated(parts, 16) if dedup else parts
         shardings = [data_parallel(parts, 0, topology)] if len(parts) > 1 else []
         plan = ShardingPlan((*shardings, row_wise(parts, len(parts) - 1, topology)))

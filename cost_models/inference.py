@@ -1,0 +1,54 @@
+"""The cost of serving: the forward of the analytical model alone, of whole tables and of plans.
+
+No gradient is sent, no row is updated, and replicas exchange nothing, so they cost memory alone. What a device reads
+from its host is that of the forward (`host_rows.py`), and rows of replicas compete by their reads, as all others do.
+Tables for serving have the optimizer `sgd`, which keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from shard_gym.cost_models.analytical import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
+from shard_gym.cost_models.analytical_sharding import GRADIENT_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FloatArray
+from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.errors import InvalidOptionError
+from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.tables import Tables
+from shard_gym.topology import Cluster, Topology
+
+_OF_TRAINING = [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS, GRADIENT_BYTES]
+
+
+class InferenceCostModel(AnalyticalShardingModel):
+    """The model described at the top of this file; backward and its exchange take no time. Arguments: see its base."""
+
+    name = "analytical-inference"
+    exchanges = 1
+
+    @override
+    def with_replicas(self) -> ShardingCostModel:
+        raise InvalidOptionError(
+            f"The cost model {self.name!r} is of serving, where copies of tables are never averaged; plan without "
+            "groups (sync_every 0)."
+        )
+
+    @override
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        loads = super().shard_loads(shards, sharding_type, topology)
+        loads[:, _OF_TRAINING] = 0.0
+        if topology.host is not None and sharding_type == DATA_PARALLEL:
+            loads[:, self.num_loads :] = self.host_policy.loads(shards, topology)  # no gradient reads all rows
+        return loads
+
+    @override
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        phases = super().device_phases(loads)
+        phases[..., BACKWARD] = 0.0
+        return phases
+
+    @override
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        super().fill_communication(phases, shared, cluster)
+        phases[..., BACKWARD_COMM] = 0.0
