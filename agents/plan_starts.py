@@ -172,7 +172,7 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
 
 
 def _replicated(options: SplitOptions) -> Iterator[SplitTables]:
-    """For serving, where replicas exchange nothing: as many tables as fit are replicated, then half, a quarter of these.
+    """For serving, where replicas exchange nothing: as many tables as fit are replicated, then half and a quarter.
 
     Those come first that cost most for their bytes. The others are whole, and need an even part of each device.
     """

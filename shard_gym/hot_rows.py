@@ -60,9 +60,9 @@ def with_hot_tables(
 ) -> Tables:
     """`tables`, each sequence table with rows that are read `least_reads` times or more as two: NAME:hot and NAME:cold.
 
-    Without a number, that is `least_hot_reads`, of training. The two tables follow each other in its place. Pooled tables, and those whose rows are all hot or all cold, stay as they are.
-    Which rows are read how often is that of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables
-    are those before `deduplicated`.
+    Without a number, that is `least_hot_reads`, of training. The two tables follow each other in the place of the one.
+    Pooled tables, and those whose rows are all hot or all cold, stay as they are. Which rows are read how often is that
+    of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables are those before `deduplicated`.
     """
     least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
     share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
