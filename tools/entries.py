@@ -104,7 +104,7 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, *SEQUENCES), tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0]), tracks=(SHARDING,)),
     Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
     Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
     Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
