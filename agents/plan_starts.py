@@ -154,8 +154,10 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
     where it is the only table.
     """
     tables, nothing = options.task.tables, np.zeros(options.task.num_tables, np.int64)
+    if tables.pooled.all():
+        return
     rows = _cheapest_spread(options, (ROW_WISE, DATA_PARALLEL))
-    if tables.pooled.all() or (rows == NOT_SPREAD).all():
+    if (rows == NOT_SPREAD).all():
         return
     spread = np.where(tables.pooled, NOT_SPREAD, rows)
     yield SplitTables.in_parts(options, spread, nothing)

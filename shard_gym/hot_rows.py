@@ -13,6 +13,7 @@ byte of lookups (to the device and back, a D-th of them on each link). If ids ar
 sent D (1 - exp(-L / D)) times, so the copy pays from L = -D ln(1 - c / D), and never if c is D or more. The idea is
 FlexShard's (arXiv 2301.02959), which replicates rows by probability; the threshold is this project's.
 
+Hosts are equal: where the last one has fewer devices, its links are slower than W says, and more reads would be better.
 Latency, and what else is on the links, are left out; so are other tables, and whether the exchange is what an iteration
 waits for. Plans are those of all tables: which type hot and cold tables get is still the agent's choice. To train with
 such a plan, ids must be mapped so that the rows that are read most come first, and both tables looked up.
@@ -25,7 +26,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from shard_gym.checks import is_positive
 from shard_gym.cost_models.analytical_sharding import DENSE_UPDATE_PASSES
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
 from shard_gym.row_popularity import RowSteps, statistics_of_rates
 from shard_gym.tables import Tables
@@ -63,7 +66,12 @@ def with_hot_tables(
     Without a number, that is `least_hot_reads`, of training. The two tables follow each other in the place of the one.
     Pooled tables, and those whose rows are all hot or all cold, stay as they are. Which rows are read how often is that
     of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables are those before `deduplicated`.
+
+    Raises:
+        InvalidOptionError: `least_reads` is no positive number.
     """
+    if least_reads is not None and not is_positive(least_reads):
+        raise InvalidOptionError(f"least_reads must be a positive number or None, not {short_repr(least_reads)}.")
     least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
     share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
     count = count * (tables.num_embeddings / count.sum(axis=1))[:, None]  # steps of quadratures are no whole rows
@@ -93,6 +101,7 @@ def with_hot_tables(
         np.where(changed.reshape(-1, *[1] * (old.ndim - 1)), new, old) for old, new in zip(known, found, strict=True)
     ]
     shares = counts * np.where(there, share[source], 0.0)
+    shares = np.where(shares.any(axis=1, keepdims=True), shares, counts)  # rows that are never read, one like another
     return replace(
         parts,
         num_embeddings=every,

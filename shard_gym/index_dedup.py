@@ -4,6 +4,9 @@ Each of D devices asks for a row once, however often its samples read it, and co
 expected reads in the batch is then asked for by D (1 - exp(-L / D)) devices (reads are Poisson, samples are spread
 evenly). So lookups, outputs and gradients are those of a table that is read so often, and so are its costs. The copies
 that every device makes of what it asked for are the same for all plans and in no cost.
+
+With host memory, the probability that a batch reads a row follows from these fewer lookups, so it is too low for rows
+that are asked for by all devices: 4% on 8 devices, 17% on 2. `distinct_rows` are right.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 }
 """Dtype, smallest and largest value of each array of `Tables`."""
 
-MAX_SEQUENCE = 2**16
+MAX_SEQUENCE = 2**14
 """The longest mean sequence of a sample; so the bytes of outputs stay below 2**63."""
 
 

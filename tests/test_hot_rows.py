@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.base import BACKWARD_COMM, FORWARD_COMM
+from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.hot_rows import least_hot_reads, with_hot_tables
 from shard_gym.index_dedup import deduplicated
@@ -83,6 +84,21 @@ def test_the_thresholds_of_the_page() -> None:
     assert [round(least_hot_reads(topology_of(16, 8), dedup), 1) for dedup in (False, True)] == [3.3, 3.7]
 
 
+def test_rows_that_are_never_read_are_cold() -> None:
+    tables = Tables.from_zipf([1000], 16, 50.0, 1.0, Workload(4096, "fp32", "sgd"), pooled=False)
+    unread = replace(tables, popularity=RowSteps(np.array([[10.0, 990.0]]), np.array([[1.0, 0.0]])))
+    parts = with_hot_tables(unread, topology_of(16, 8))
+    assert parts.num_embeddings.tolist() == [10, 990]
+    assert parts.lookups_per_batch.tolist() == [50 * 4096, 0]
+
+
+@pytest.mark.parametrize("least", [0, -1, math.nan, math.inf, "3"])
+def test_what_is_no_number_of_reads_is_refused(least: object) -> None:
+    tables = Tables.from_zipf([1000], 16, 50.0, 1.0, Workload(4096, "fp32", "sgd"), pooled=False)
+    with pytest.raises(InvalidOptionError, match="least_reads must be a positive number"):
+        with_hot_tables(tables, topology_of(16, 8), least_reads=least)  # type: ignore[arg-type]
+
+
 def test_on_one_device_no_row_is_hot() -> None:
     assert least_hot_reads(topology_of(1, 8)) == math.inf
     tables = Tables.from_zipf([100], 16, 5.0, 1.0, Workload(64, "fp32", "sgd"), pooled=False)
@@ -131,4 +147,4 @@ def test_the_cost_model_finds_no_threshold_that_exchanges_faster(dedup: bool) ->
     chosen = least_hot_reads(topology, dedup)
     best = min(cost_ms(chosen * factor) for factor in np.geomspace(0.1, 10, 41))
     assert cost_ms(chosen) <= 1.01 * best
-    assert cost_ms(chosen) < 0.95 * cost_ms(math.inf)
+    assert cost_ms(chosen) < 0.95 * cost_ms(1e18)

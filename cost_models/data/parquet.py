@@ -60,6 +60,8 @@ _INFO = tuple(field.name for field in fields(MeasurementInfo))
 def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements"."""
     data = costs.data
+    if not data.tables.pooled.all():
+        raise InvalidOptionError("Files of measurements have no sequence tables, which no measurement has yet.")
     tables = {name: list(getattr(data.tables, name)) for name in STORED_ARRAYS}
     tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
     placements = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.hbm_split import split_bytes
 from shard_gym.sharding.plan import has_equal_blocks
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes
@@ -89,6 +90,11 @@ def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
     """
     room = _room_of_many(topology)
     count = max(topology.num_devices + 1, -(-_needed(tables) // room))
+    if topology.host is not None:  # buffers, and the states of all rows, are in HBM
+        in_hbm = _needed(tables) - int((tables.num_embeddings * tables.embedding_dim).sum()) * split_bytes(
+            tables.workload
+        )
+        count = max(count, -(-in_hbm // topology.host.hbm_bytes))
     while count <= MAX_DEVICES:
         if any(_fits(tables, count, room, large) for large in LARGE):
             return count

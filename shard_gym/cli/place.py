@@ -133,7 +133,16 @@ def place(
     if index_dedup:
         if loaded.pooled.all():
             raise InvalidOptionError(f"--index-dedup is for sequence tables, and {tables} has none.")
+        if sync_every:
+            raise InvalidOptionError(
+                "Give --index-dedup or --sync-every, not both: the devices of a group ask for rows by themselves."
+            )
         loaded = deduplicated(loaded, num_devices)
+    if format == "torchrec" and loaded.pooled.any() and not loaded.pooled.all():
+        raise InvalidOptionError(
+            f"{tables} has pooled and sequence tables, which are modules of their own in TorchRec. Write the plan in "
+            "ShardGym's format, and make TorchRec's in Python: to_torchrec(plan, tables, topology, model)."
+        )
     profile, options = hardware_profile(hardware), parse_options(option)
     model = sent_in(communication_dtype, cost.make())
     room = room_bytes(memory_cap_gib, reserve, profile.device)

@@ -46,6 +46,16 @@ def test_sequences_are_planned_and_cost_what_python_says(run: Any, file: Path) -
     assert costs[1] < costs[0]
 
 
+def test_what_torchrec_or_groups_cannot_have_is_refused(run: Any, file: Path) -> None:
+    for flags, says in (
+        (("--format", "torchrec"), "has pooled and sequence tables, which are modules of their own in TorchRec"),
+        (("--index-dedup", "--sync-every", 100), "Give --index-dedup or --sync-every, not both"),
+    ):
+        failed = run("place", "--tables", file, *OPTIONS, *flags)
+        assert failed.code == 2
+        assert says in " ".join(failed.err.split())
+
+
 def test_dedup_without_sequences_is_refused(run: Any) -> None:
     failed = run("place", "--tables", "dlrm-2021", "--embedding-dim", 16, *OPTIONS, "--index-dedup")
     assert failed.code == 2

@@ -250,5 +250,5 @@ def test_what_is_no_truth_value_is_refused(given_: Any, says: str) -> None:
 
 
 def test_sequences_that_are_too_long_are_refused() -> None:
-    with pytest.raises(InvalidTablesError, match="is a sequence table with 65537 lookups of a sample; the limit is"):
+    with pytest.raises(InvalidTablesError, match="is a sequence table with 16385 lookups of a sample; the limit is"):
         Tables.from_zipf([10], 4, MAX_SEQUENCE + 1, 1.0, Workload(1, "fp32", "sgd"), pooled=False)
