@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ def tables_of(*mib: float, dtype: str = "fp32", optimizer: str = "sgd", batch: i
 
 def devices(count: int, mib: float) -> Topology:
     return hardware_profile("a100-dgx").topology(count, memory_cap_bytes=int(mib * MIB))
+
+
+@pytest.mark.parametrize(("optimizer", "least"), [("rowwise_adagrad", 10), ("sgd", 5)])
+def test_devices_with_host_memory_hold_buffers_and_states_in_hbm(optimizer: str, least: int) -> None:
+    """Of 2.4 million rows, 4 bytes each are 9.2 MiB, and an MiB of HBM for each device."""
+    tables = Tables.from_zipf([400_000] * 6, 4, 0.01, 0.0, Workload(64, "fp32", optimizer))
+    profile = hardware_profile("a100-dgx")
+    topology = profile.topology(4, memory_cap_bytes=100 * MIB)
+    assert devices_that_hold(tables, replace(topology, host=profile.host_memory(MIB))) == least
 
 
 def test_what_is_missing_is_counted_with_buffers() -> None:
