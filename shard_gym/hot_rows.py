@@ -2,11 +2,10 @@
 
 A row-wise sequence table sends a row for each lookup. A copy of a row on each device sends nothing, but all rows that
 are copied have a dense gradient, which is all-reduced and applied in every iteration, read or not. With D devices, W of
-them on a host, and bandwidths b_in and b_out of links inside and across hosts, a copy pays from
+them on a host, and bandwidths b_in and b_out of links inside and across hosts, a copy pays from ::
 
-         max(2 (W - 1) / (W b_in), 2 (D - W) / (D W b_out)) + P / DRAM
-    c = ---------------------------------------------------------------
-             2 max((W - 1) / (D b_in), (D - W) / (D b_out)) / D
+    c = [ max(2 (W - 1) / (W b_in), 2 (D - W) / (D W b_out)) + P / DRAM ] /
+        [ 2 max((W - 1) / (D b_in), (D - W) / (D b_out)) / D ]
 
 expected reads in a batch: the time of a byte of copies (all-reduce, and P passes of the dense update) over that of a
 byte of lookups (to the device and back, a D-th of them on each link). If ids are deduplicated, a row with L reads is
