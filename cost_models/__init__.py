@@ -111,6 +111,7 @@ __all__ = [
     "CostModel",
     "CountedCostModel",
     "CountedEstimates",
+    "InferenceCostModel",
     "PlainCosts",
     "ShardingCostModel",
     "additive_estimate",

@@ -50,7 +50,7 @@ from shard_gym.cost_models.base import (
 )
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import unknown_name
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, has_dense_gradient
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -139,11 +139,11 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
         loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
         several = topology.num_devices > 1
-        dense_state = shards.workload.state.per_weight if several and sharding_type == DATA_PARALLEL else 0
+        dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
+        dense_state = shards.workload.state.per_weight if dense else 0
         updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            dense = several and sharding_type == DATA_PARALLEL
             loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
         numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
         summed = np.where(shards.pooled, numbers, 0.0)  # by a collective, if the shards are blocks of rows
@@ -152,7 +152,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if sharding_type == DATA_PARALLEL:
             gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
             loads[:, GRADIENT_BYTES] = gradient
-            if several:
+            if dense:
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
                 loads[:, SORT_MS] += self.dense_update_scale * passes * gradient / dram_bytes_per_ms
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):

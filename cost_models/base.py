@@ -67,6 +67,8 @@ class CostModel(ABC):
         knows_replicas: the same of devices whose shards have replicas in other groups.
         knows_compression: the same of topologies on which less is sent across hosts (`Topology.cross_host_ratio`).
         knows_sequences: the same of sequence tables (`Tables.pooled`).
+        knows_training, knows_serving: the same of tables that are trained, and of those that are read alone
+            (`Workload.training` is False).
     """
 
     name: str
@@ -76,6 +78,8 @@ class CostModel(ABC):
     knows_replicas: bool = False
     knows_compression: bool = False
     knows_sequences: bool = False
+    knows_training: bool = True
+    knows_serving: bool = False
 
     def __init_subclass__(cls) -> None:
         """Let the methods that get a topology refuse what the model does not know of it."""
@@ -122,13 +126,24 @@ def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
                 f"The cost model {model.name!r} does not know that less is sent across hosts, and cross_host_ratio is "
                 f"{topology.cross_host_ratio:g}. Name 'analytical', or leave it at 1."
             )
-        if not model.knows_sequences:
-            for tables in (*args, *kwargs.values()):
-                if isinstance(tables, Tables) and not tables.pooled.all():
-                    raise InvalidOptionError(
-                        f"The cost model {model.name!r} does not know sequence tables, whose rows are not added up, "
-                        f"such as {tables.names[int(tables.pooled.argmin())]!r}. Name 'analytical'."
-                    )
+        for tables in (*args, *kwargs.values()):
+            if not isinstance(tables, Tables):
+                continue
+            if not model.knows_sequences and not tables.pooled.all():
+                raise InvalidOptionError(
+                    f"The cost model {model.name!r} does not know sequence tables, whose rows are not added up, "
+                    f"such as {tables.names[int(tables.pooled.argmin())]!r}. Name 'analytical'."
+                )
+            if not model.knows_serving and not tables.workload.training:
+                raise InvalidOptionError(
+                    f"The cost model {model.name!r} is of training, and these tables are served: the training of their "
+                    "workload is False. Name 'analytical-inference'."
+                )
+            if not model.knows_training and tables.workload.training:
+                raise InvalidOptionError(
+                    f"The cost model {model.name!r} is of serving, and these tables are trained. Name 'analytical', or "
+                    "serve them: tables.with_training(training=False)."
+                )
         return method(model, *args, **kwargs)
 
     return checked

@@ -33,6 +33,7 @@ class CountedCostModel(AdditiveCostModel):
         self.shared_loads = model.shared_loads
         self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
         self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
+        self.knows_training, self.knows_serving = model.knows_training, model.knows_serving
         self.host_policy, self.exchanges = model.host_policy, model.exchanges
 
     @property
@@ -128,6 +129,7 @@ class CountedEstimates(CostModel):
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
         self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
         self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
+        self.knows_training, self.knows_serving = model.knows_training, model.knows_serving
 
     @property
     @override

@@ -2,7 +2,7 @@
 
 No gradient is sent, no row is updated, and replicas exchange nothing, so they cost memory alone. What a device reads
 from its host is that of the forward (`host_rows.py`), and rows of replicas compete by their reads, as all others do.
-Tables for serving have the optimizer `sgd`, which keeps nothing.
+The workload of the tables has `training=False`, so that no optimizer keeps anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from shard_gym.cost_models.analytical_sharding import GRADIENT_BYTES, Analytical
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError
-from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
 
@@ -26,6 +25,7 @@ class InferenceCostModel(AnalyticalShardingModel):
 
     name = "analytical-inference"
     exchanges = 1
+    knows_training, knows_serving = False, True
 
     @override
     def with_replicas(self) -> ShardingCostModel:
@@ -38,8 +38,6 @@ class InferenceCostModel(AnalyticalShardingModel):
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         loads = super().shard_loads(shards, sharding_type, topology)
         loads[:, _OF_TRAINING] = 0.0
-        if topology.host is not None and sharding_type == DATA_PARALLEL:
-            loads[:, self.num_loads :] = self.host_policy.loads(shards, topology)  # no gradient reads all rows
         return loads
 
     @override

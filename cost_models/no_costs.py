@@ -20,7 +20,7 @@ class NoCosts(ShardingCostModel):
     version = 1
     num_loads = 1
     num_sum_loads = 1
-    knows_host_memory = knows_compression = knows_sequences = True
+    knows_host_memory = knows_compression = knows_sequences = knows_serving = True
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, 1) zeros."""

@@ -6,7 +6,8 @@
   in one across hosts, 2 (1 - 1/H) of them per host, which its W network cards share (nccl-tests, doc/PERFORMANCE.md).
   So all hosts send alike. `all_reduce_ms` counts devices instead of hosts, which differs where hosts are unequal.
 
-Bytes follow from the plan alone, whatever the cost model. Indices on their way to the shards are not counted.
+Bytes follow from the plan alone, whatever the cost model; of tables that are served, those of the forward alone.
+Indices on their way to the shards are not counted.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ def sent_bytes(
         "reduce_scatter": all_to_all_bytes(on_devices(scattered, partial), cluster),
         "host_reduce_scatter": host_reduce_scatter_bytes(on_devices(in_hosts, partial), cluster, of_number / of_sum),
     }
-    gradients = on_devices(replicated, GRADIENT_BYTES * rows * columns.astype(np.float64))
+    training = tables.workload.training
+    gradients = on_devices(replicated, GRADIENT_BYTES * rows * columns.astype(np.float64)) * training
     members = np.bincount(topology.hosts)[topology.hosts]
     ring = 2.0 * gradients / members
     around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_hosts)], axis=-1)
     shrunk = np.array([1.0, topology.cross_host_ratio])
     sent = {name: np.stack(pair, axis=-1) * shrunk for name, pair in forward.items()}
-    return {name: each + _received(each, topology) for name, each in sent.items()} | {"all_reduce": around}
+    return {name: each + _received(each, topology) * training for name, each in sent.items()} | {"all_reduce": around}
 
 
 def total_sent_bytes(

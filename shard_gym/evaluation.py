@@ -28,7 +28,7 @@ from shard_gym.placement import Placement
 from shard_gym.problems import PROBLEMS, Attempt, problem_of
 from shard_gym.problems.base import FAILURES
 from shard_gym.suites import load_suite
-from shard_gym.tasks import Suite, Task
+from shard_gym.tasks import Suite, Task, cost_model_for
 from shard_gym.text import counted, format_seconds
 
 BOOTSTRAP_SAMPLES = 10_000
@@ -187,7 +187,7 @@ def evaluate(
     problem = problem_of(next((task for task in tasks if task.problem != "placement"), tasks[0]))
     for each in dict.fromkeys([problem, *map(problem_of, tasks)]):
         each.require_agent(agent)
-    model = problem.model(cost_model)
+    model = problem.model(cost_model_for(tasks, cost_model))
     if not isinstance(model, AdditiveCostModel):
         from shard_gym.envs.real.tasks import as_measured
 

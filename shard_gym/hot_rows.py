@@ -1,5 +1,7 @@
 """Sequence tables whose often-read rows are tables of their own, which can have a copy on every device (FlexShard).
 
+In serving no gradient is reduced, and what HBM holds decides: see `served_rows.py`. In training:
+
 A row-wise sequence table sends a row for each lookup. A copy of a row on each device sends nothing, but all rows that
 are copied have a dense gradient, which is all-reduced and applied in every iteration, read or not. With D devices, W of
 them on a host, and bandwidths b_in and b_out of links inside and across hosts, a copy pays from ::
@@ -24,15 +26,18 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shard_gym.checks import is_positive
 from shard_gym.cost_models.analytical_sharding import DENSE_UPDATE_PASSES
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.lookup_statistics import ReuseStatistics, rounded_statistics
 from shard_gym.row_popularity import RowSteps, statistics_of_rates
+from shard_gym.served_rows import copied_shares
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
+FloatArray = NDArray[np.float64]
 HOT, COLD = ":hot", ":cold"
 """Ends of the names of the two tables."""
 
@@ -62,29 +67,40 @@ def with_hot_tables(
 ) -> Tables:
     """`tables`, each sequence table with rows that are read `least_reads` times or more as two: NAME:hot and NAME:cold.
 
-    Without a number, that is `least_hot_reads`, of training. The two tables follow each other in the place of the one.
-    Pooled tables, and those whose rows are all hot or all cold, stay as they are. Which rows are read how often is that
-    of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables are those before `deduplicated`.
+    Without a number, that is `least_hot_reads` in training; of tables that are served, hot rows are those of
+    `served_rows.copied_shares`, which fill the HBM of `topology`. The two tables follow each other in the place of the
+    one. Tables whose rows are all hot are NAME:hot; pooled ones, and those without hot rows, stay as they are. Which
+    rows are read how often is that of `Tables.row_popularity`; `popularity` becomes steps. With dedup, the tables are
+    those before `deduplicated`.
 
     Raises:
         InvalidOptionError: `least_reads` is no positive number.
     """
     if least_reads is not None and not is_positive(least_reads):
         raise InvalidOptionError(f"least_reads must be a positive number or None, not {short_repr(least_reads)}.")
-    least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
     share, count = tables.row_popularity.steps(tables.num_embeddings.astype(np.float64))
     count = count * (tables.num_embeddings / count.sum(axis=1))[:, None]  # steps of quadratures are no whole rows
-    hot = (share * tables.lookups_per_batch[:, None] >= least) & (count > 0)
-    rows = np.ceil((count * hot).sum(axis=1) - 1e-9).astype(np.int64)
+    expected = share * tables.lookups_per_batch[:, None]
+    if least_reads is None and not tables.workload.training:
+        hot: FloatArray = copied_shares(tables, expected, count, topology, dedup)
+        rows = np.floor((count * hot).sum(axis=1) + 1e-9).astype(np.int64)
+    else:
+        least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
+        hot = (expected >= least).astype(np.float64)
+        rows = np.ceil((count * hot).sum(axis=1) - 1e-9).astype(np.int64)
     split = ~tables.pooled & (rows > 0) & (rows < tables.num_embeddings)
+    whole = ~tables.pooled & (rows == tables.num_embeddings)
+    if whole.any():
+        named = [name + HOT * int(all_hot) for name, all_hot in zip(tables.names, whole, strict=True)]
+        tables = replace(tables, names=tuple(named))
     if not split.any():
         return tables
     source = np.repeat(np.arange(len(tables)), 1 + split)
     is_hot = np.append(source[1:] == source[:-1], False)
     is_cold = np.append(False, is_hot[:-1])
     parts = tables.select(source)
-    there = np.where(is_hot[:, None], hot[source], np.where(is_cold[:, None], ~hot[source], True))
-    counts, reads = np.where(there, count[source], 0.0), share[source] * parts.lookups_per_batch[:, None]
+    there = np.where(is_hot[:, None], hot[source], np.where(is_cold[:, None], 1.0 - hot[source], 1.0))
+    counts, reads = there * count[source], share[source] * parts.lookups_per_batch[:, None]
     every = np.where(is_hot, rows[source], parts.num_embeddings - np.where(is_cold, rows[source], 0))
     counts *= (every / counts.sum(axis=1))[:, None]
     lookups = parts.lookups_per_batch.copy()
@@ -99,7 +115,7 @@ def with_hot_tables(
     kept = [
         np.where(changed.reshape(-1, *[1] * (old.ndim - 1)), new, old) for old, new in zip(known, found, strict=True)
     ]
-    shares = counts * np.where(there, share[source], 0.0)
+    shares = counts * share[source]
     shares = np.where(shares.any(axis=1, keepdims=True), shares, counts)  # rows that are never read, one like another
     return replace(
         parts,

@@ -355,9 +355,11 @@ class Tables:
         dims = as_table_array("embedding_dim", embedding_dim)
         return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
 
-    def with_training(self, *, weight_dtype: str | None = None, optimizer: str | None = None) -> Tables:
-        """The same tables with another weight dtype or optimizer, and the batch size of their statistics."""
-        given = {"weight_dtype": weight_dtype, "optimizer": optimizer}
+    def with_training(
+        self, *, weight_dtype: str | None = None, optimizer: str | None = None, training: bool | None = None
+    ) -> Tables:
+        """The same tables with these values of their `Workload`, and the batch size of their statistics."""
+        given = {"weight_dtype": weight_dtype, "optimizer": optimizer, "training": training}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, workload=replace(self.workload, **changes))
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from typing_extensions import override
 
 from shard_gym.checks import is_integer, require_kinds, require_name
 from shard_gym.errors import (
@@ -26,6 +27,9 @@ from shard_gym.text import counted, format_bytes, format_range
 from shard_gym.topology import Topology
 
 MIB = 2**20
+
+ANALYTICAL = "analytical"
+"""The cost model of training, by which all suites but those of serving are scored."""
 
 MAX_DESCRIPTION = 1_000
 """The most characters of the description of a suite."""
@@ -140,6 +144,11 @@ class TaskSource(Protocol):
         """A task, chosen with `rng` alone."""
 
 
+def cost_model_for(source: object, named: Any) -> Any:
+    """`named`, or the cost model that scores a suite, where 'analytical' is named: it is the default everywhere."""
+    return source.cost_model if isinstance(source, Suite) and isinstance(named, str) and named == ANALYTICAL else named
+
+
 def has_host_memory(source: TaskSource) -> bool:
     """Whether tasks of `source` may have host memory: its `host_memory`, which a source need not have."""
     return bool(getattr(source, "host_memory", False))
@@ -223,6 +232,11 @@ class Suite(Generic[TaskT]):
             raise InvalidTaskError(f"Suite {self.name!r} has two tasks of the same name; rename one.")
 
     @property
+    def cost_model(self) -> str:
+        """Name of the cost model that scores answers, so that 'analytical' stands for it where tasks are of a suite."""
+        return ANALYTICAL
+
+    @property
     def max_devices(self) -> int:
         """The largest D of a task, over all splits."""
         return max(*(task.num_devices for task in self.tasks), self.padding[1] if self.padding else 1)
@@ -297,6 +311,12 @@ class TaskSuite(Suite[Task]):
     def max_tables(self) -> int:
         """The largest T of a task, over all splits."""
         return max(*(task.num_tables for task in self.tasks), self.padding[0] if self.padding else 1)
+
+    @property
+    @override
+    def cost_model(self) -> str:
+        """That of serving if the tables of the first task are served, else that of training."""
+        return ANALYTICAL if self.tasks[0].tables.workload.training else "analytical-inference"
 
     @property
     def host_memory(self) -> bool:

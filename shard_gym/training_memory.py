@@ -15,7 +15,7 @@ in it, a shard holds
   factor is below 1.
 - gradients: of a replica, one for each weight, in the dtype of the weights. TorchRec's planner leaves them out; its
   data-parallel tables are trained by DistributedDataParallel, which keeps one copy (`gradient_as_bucket_view`). Other
-  tables have none: their optimizer is fused into the backward.
+  tables have none: their optimizer is fused into the backward. Tables that are served have none, either.
 
 The reserve is for dense parameters, their gradients and states, activations (pooled outputs after the exchange
 included), the sort of FBGEMM's backward, NCCL, and what the allocator loses: by default the 15% of
@@ -151,7 +151,7 @@ def _held(
         rows * tables.workload.row_bytes(columns),
         np.ceil(BATCHES_OF_INPUTS * INDEX_BYTES * (lookups + bags)),
         np.ceil(OUTPUT_BYTES * bags * columns),
-        np.where(replica, rows * columns * tables.workload.weight_bytes, 0),
+        np.where(replica & tables.workload.training, rows * columns * tables.workload.weight_bytes, 0),
     )
     return np.stack([part.astype(np.int64) for part in parts], axis=1)
 

@@ -24,7 +24,7 @@ def search(suite_name: str, number: int, max_queries: int, seed: int) -> Answer:
     suite = load_suite(suite_name)
     task = suite[number]
     problem = problem_of(task)
-    model = problem.model("analytical")
+    model = problem.model(suite.cost_model)
     planners = SHIPPED_PLANNERS if task.splittable else ()
     names = [*agent_names("placement"), *planners]  # no shipped agent may beat the best known
     agents = [make_agent(name, cost_model=model) for name in names]
@@ -53,7 +53,7 @@ def main(suite: str = "", max_queries: int = 1_000_000, seed: int = 2, jobs: int
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             tasks = load_suite(name)
             problem = problem_of(tasks[0])
-            model = problem.model("analytical")
+            model = problem.model(tasks.cost_model)
             how = (
                 "best of all agents, of the leaderboards' entries so far, and of "
                 f"{'plan-search' if tasks[0].splittable else 'local search'} with "

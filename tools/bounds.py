@@ -18,6 +18,7 @@ import numpy as np
 import tyro
 
 from shard_gym.agents.exact import ExactAgent
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.grouped import sync_ms_per_byte
@@ -43,12 +44,13 @@ class Bounded(NamedTuple):
     answer: Answer
 
 
-def bounded(task: Task, start: Answer, work: float, gap: float) -> Bounded:
+def bounded(task: Task, start: Answer, model: AdditiveCostModel, work: float, gap: float) -> Bounded:
     """Bound one task; CP-SAT goes on from the answer `start`, where that is a placement."""
     began, problem = time.perf_counter(), problem_of(task)
-    model = problem.model("analytical")
     simple = problem.lower_bound_ms(task, model)
-    if task.splittable:
+    if model.exchanges != 2:  # of serving, which the linear programs do not know
+        linear = simple
+    elif task.splittable:
         linear = max(simple, bound_of_plans(task, model, problem.cost_ms(start, task, model)))
     else:
         linear = lower_bound_ms(task.tables, task.topology, model)
@@ -82,7 +84,8 @@ def bound_of_plans(task: Task, model: AnalyticalShardingModel, known_ms: float) 
 def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
     suite = load_suite(suite_name)
     task = suite[number]
-    return bounded(task, best_known(suite, problem_of(task).model("analytical"))[task.name].answer, work, gap)
+    model = problem_of(task).model(suite.cost_model)
+    return bounded(task, best_known(suite, model)[task.name].answer, model, work, gap)
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:
@@ -112,7 +115,7 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
     with ProcessPoolExecutor(jobs) as pool:
         for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
             chosen = load_suite(name)
-            model = problem_of(chosen[0]).model("analytical")
+            model = problem_of(chosen[0]).model(chosen.cost_model)
             how = "linear programs"
             if work > 0 and not chosen[0].splittable:
                 how += f" and up to {work:g} s of CP-SAT for each task"

@@ -136,6 +136,8 @@ def outside(task: Task) -> str:
         return "they learned models that send all of their bytes across hosts, and this one sends less"
     if not task.tables.pooled.all():
         return "they learned tables whose rows are added up, and it has sequence tables"
+    if not task.tables.workload.training:
+        return "they learned tables that are trained, and it serves them"
     optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
     if optimizer not in OPTIMIZERS:
         return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"

@@ -52,6 +52,8 @@ class TrueCost(CostModel):
         self.name, self.version = learner.cost_model.name, learner.cost_model.version
         self.knows_host_memory = learner.cost_model.knows_host_memory
         self.knows_sequences = learner.cost_model.knows_sequences
+        self.knows_training = learner.cost_model.knows_training
+        self.knows_serving = learner.cost_model.knows_serving
 
     @property
     def fingerprint(self) -> str:

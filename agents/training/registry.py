@@ -26,7 +26,7 @@ from shard_gym.errors import (
 from shard_gym.io.arrays import load_arrays
 from shard_gym.io.files import is_file
 from shard_gym.suites import load_suite
-from shard_gym.tasks import Suite
+from shard_gym.tasks import Suite, cost_model_for
 from shard_gym.text import counted
 
 
@@ -152,7 +152,7 @@ def make_learner(
             raise wrong_kind(option, value, "a single value")
     make: Any = learner
     try:
-        made: Learner = make(tasks, make_cost_model(cost_model), seed, name=name, **options)
+        made: Learner = make(tasks, make_cost_model(cost_model_for(tasks, cost_model)), seed, name=name, **options)
         made.move_to(device)
     except (MemoryError, OverflowError) as error:
         raise InvalidOptionError(

@@ -19,7 +19,7 @@ from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
 from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
-from shard_gym.workload import WORKLOAD_KEYS, Workload
+from shard_gym.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
 STORED_ARRAYS = tuple(name for name in TABLE_ARRAYS if name != "pooled")
@@ -126,7 +126,7 @@ class CostDataset(PlacementCosts):
     def to_arrays(self) -> Arrays:
         """Everything as arrays, for a file; topologies and workload as JSON in bytes."""
         about = {
-            "workload": asdict(self.tables.workload),
+            "workload": self.tables.workload.to_json(),
             "names": list(self.tables.names),
             "topologies": [topology_to_json(topology) for topology in self.topologies],
             "source": self.source,
@@ -145,7 +145,7 @@ class CostDataset(PlacementCosts):
             if lacking:
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
-            require_fields(about["workload"], WORKLOAD_KEYS, "Its workload")
+            require_fields(about["workload"], WORKLOAD_KEYS, "Its workload", WORKLOAD_MAY_LACK)
             columns: dict[str, Any] = {name: arrays[f"tables.{name}"] for name in names}
             tables = Tables(
                 **columns,

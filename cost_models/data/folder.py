@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,7 +113,7 @@ def _write_index(folder: Path, index: MeasurementIndex) -> None:
         "schema": SCHEMA,
         "source": index.source,
         "hardware": index.hardware,
-        "workload": asdict(index.workload),
+        "workload": index.workload.to_json(),
         "drawn": dict(index.sampling),
         "parts": list(index.parts),
         "skipped": [failed._asdict() for failed in index.failed],
@@ -152,7 +152,7 @@ def begin_folder(folder: str | Path, index: MeasurementIndex) -> MeasurementInde
 
 def _origin(index: MeasurementIndex) -> dict[str, Any]:
     sampling = json.loads(json.dumps(dict(index.sampling)))  # as read from a file: tuples become lists
-    return {"source": index.source, "hardware": index.hardware, **asdict(index.workload), **sampling}
+    return {"source": index.source, "hardware": index.hardware, **index.workload.to_json(), **sampling}
 
 
 def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) -> None:

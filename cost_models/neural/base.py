@@ -206,11 +206,11 @@ class NeuralCostModel(ShardingCostModel):
     def _check_workload(self, workload: Workload) -> None:
         data = self.card.get("data")
         fitted = data.get("workload") if isinstance(data, Mapping) else None
-        if not fitted or fitted == asdict(workload) or workload in self._warned:
+        if not fitted or {"training": True, **fitted} == asdict(workload) or workload in self._warned:
             return
         self._warned.append(workload)
         warnings.warn(
-            f"This cost model was fitted to {fitted}, but these tables are trained with {asdict(workload)}: "
+            f"This cost model was fitted to {fitted}, but these tables are used with {workload.to_json()}: "
             "its estimates of them are guesses.",
             stacklevel=3,
         )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def _data(costs: SplitCosts) -> dict[str, Any]:
     data = costs.data
     return {
         "source": data.source,
-        "workload": asdict(data.tables.workload),
+        "workload": data.tables.workload.to_json(),
         "devices": sorted({topology.device.name for topology in data.topologies}),
         "num_devices": [int(data.num_devices.min()), int(data.num_devices.max())],
         "num_tables": [int(np.diff(data.start).min()), int(np.diff(data.start).max())],

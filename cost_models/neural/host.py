@@ -18,7 +18,7 @@ from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.host_rows import HBM_MS, NUM_MAXIMA, THRESHOLDS, UPDATE_TIMES, host_loads
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.sharding.plan import has_dense_gradient
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -50,7 +50,7 @@ def host_megabytes(shards: Tables, sharding_type: str, topology: Topology) -> ND
         return np.zeros((len(shards), 0))
     # At 1 GB/s a megabyte takes a millisecond.
     slow = replace(topology, host=replace(topology.host, read_gb_per_s=1.0, update_gb_per_s=1.0))
-    return host_loads(shards, slow, sharding_type == DATA_PARALLEL and topology.num_devices > 1)
+    return host_loads(shards, slow, has_dense_gradient(sharding_type, shards, topology.num_devices))
 
 
 def megabytes(loads: Array) -> Array:

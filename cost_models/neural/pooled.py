@@ -38,7 +38,7 @@ WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mi
 A vector is the part of a row, up to 128 columns, that a warp reads at once; states are sectors of the optimizer's."""
 
 EXCHANGES = ("all_reduce", "host_reduce_scatter", "reduce_scatter", "all_to_all")
-"""What devices exchange: dense gradients of replicas, partial sums of blocks on a host and on all, pooled outputs."""
+"""What devices exchange: dense gradients of replicas, partial sums of blocks on a host and on all, outputs."""
 
 ALL_REDUCE, HOST_REDUCE_SCATTER, REDUCE_SCATTER, ALL_TO_ALL = range(len(EXCHANGES))
 EXCHANGE_OF = {
@@ -69,6 +69,7 @@ class PooledCostModel(NeuralCostModel):
 
     architecture = "pooled"
     version = 2
+    knows_sequences = knows_serving = True
     sharding_types: ClassVar[tuple[str, ...]] = SHARDING_TYPES
     num_work = len(WORK) + len(EXCHANGES)
     num_sums = LATENT + num_work
@@ -210,12 +211,14 @@ class PooledCostModel(NeuralCostModel):
 
 def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
     """(S, W) float64, the work of one batch for each shard, in the order of `WORK`, and its MiB in each exchange."""
-    lookups, bags = shards.lookups_per_batch, shards.workload.batch_size * shards.num_features
+    lookups, bags = shards.lookups_per_batch, shards.outputs_per_batch
     vectors, row = np.ceil(shards.embedding_dim / FULL_WARP_DIM), to_sectors(shards.row_bytes)
     states = shards.distinct_rows * (state_sectors(shards) // SECTOR_BYTES)
     sent = np.zeros((len(shards), len(EXCHANGES)))
     kind = EXCHANGE_OF[sharding_type]
-    sent[:, kind] = shards.embedding_dim * (shards.num_embeddings if kind == ALL_REDUCE else bags)
+    kinds = np.where(shards.pooled | (kind == ALL_REDUCE), kind, ALL_TO_ALL)  # blocks of a sequence send its rows
+    numbers = bags if kind != ALL_REDUCE else shards.num_embeddings * shards.workload.training  # or none
+    sent[np.arange(len(shards)), kinds] = shards.embedding_dim * numbers
     millions = [lookups, lookups * vectors, shards.distinct_rows * vectors, states, bags]
     columns = [
         *(each / 1e6 for each in millions),

@@ -79,7 +79,7 @@ def evaluate(
             cache = out.with_suffix(MEASUREMENTS)
             require_writable(cache)
             out.parent.mkdir(parents=True, exist_ok=True)
-    model = cost.make(cache)
+    model = cost.make(cache, whole)
     model = problem.model(model)
     placed = as_measured(chosen, model)
     reference = problem.reference

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,7 +79,8 @@ def _savings(tables: Tables, missing: int) -> list[str]:
     """What narrower weights, and optimizers with less state, would save, where that matters."""
     found = []
     for what, option, value in SMALLER:
-        less = int((tables.memory_bytes - tables.with_training(**{option: value}).memory_bytes).sum())
+        smaller: dict[str, Any] = {option: value}
+        less = int((tables.memory_bytes - tables.with_training(**smaller).memory_bytes).sum())
         if less > MATTERS * missing:
             found.append(f"{what} (--{option.replace('_', '-')} {value}) would save {format_bytes(less)}.")
     return found

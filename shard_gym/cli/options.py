@@ -13,9 +13,9 @@ from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.cli import PROG
 from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
-from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.cost_models import CostModel, InferenceCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import Suite
+from shard_gym.tasks import Suite, cost_model_for
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -52,8 +52,13 @@ class CostModelOptions:
         """Whether costs are measured."""
         return self.cost_model == "measured"
 
-    def make(self, cache: Path | None = None) -> CostModel:
-        """The cost model; measurements are kept in `cache` if the options do not say where."""
+    @property
+    def training(self) -> bool | None:
+        """False for a cost model of serving, so that the tables of a user are served; None leaves them as they are."""
+        return False if self.cost_model == InferenceCostModel.name else None
+
+    def make(self, cache: Path | None = None, suite: Suite[Any] | None = None) -> CostModel:
+        """The cost model, of `suite` if it is for one; measurements are kept in `cache` if no option says where."""
         given = {name: value for name, value in vars(self).items() if name != "cost_model" and value is not None}
         if self.measures:
             from shard_gym.cost_models.measured import model
@@ -65,7 +70,7 @@ class CostModelOptions:
                 f"{self.cost_model!r}. Pass --cost-model measured, or leave it out"
                 + ("; with --lookups it is the batch of the log." if "batch_size" in given else ".")
             )
-        return make_cost_model(self.cost_model)
+        return make_cost_model(cost_model_for(suite, self.cost_model))
 
 
 ANALYTICAL = CostModelOptions()

@@ -9,10 +9,9 @@ from typing import Any
 
 from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
 from shard_gym.cli.memory import host_room_bytes, room_bytes
-from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.options import CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.place import load_tables
 from shard_gym.cli.planning import OwnModel
-from shard_gym.cost_models import CostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
@@ -75,7 +74,7 @@ class OwnPlan:
     over: bool  #: whether it exceeds the room; a warning has said so
 
 
-def own_plan(options: OwnPlanOptions, model: CostModel) -> OwnPlan:
+def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     """The plan that the options name; warns where it exceeds the memory.
 
     Raises:
@@ -85,8 +84,10 @@ def own_plan(options: OwnPlanOptions, model: CostModel) -> OwnPlan:
     if missing:
         raise InvalidOptionError(f"--{missing[0].replace('_', '-')} is missing. {EITHER}")
     given: Any = options  # without None
-    tables = load_tables(given.tables, options.embedding_dim)
-    tables = tables.with_training(weight_dtype=options.weight_dtype, optimizer=options.optimizer)
+    tables, model = load_tables(given.tables, options.embedding_dim), cost.make()
+    tables = tables.with_training(
+        weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
+    )
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
     host = host_room_bytes(options.host_memory, options.reserve, profile)

@@ -128,7 +128,8 @@ def place(
         require_writable(out)
     if agent is not None:
         require_problem(agent, "placement")
-    loaded = load_tables(tables, embedding_dim).with_training(weight_dtype=weight_dtype, optimizer=optimizer)
+    loaded = load_tables(tables, embedding_dim)
+    loaded = loaded.with_training(weight_dtype=weight_dtype, optimizer=optimizer, training=cost.training)
     loaded, cost = with_lookups(tables, loaded, lookups, cost)
     if index_dedup:
         if loaded.pooled.all():

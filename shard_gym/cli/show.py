@@ -20,7 +20,7 @@ from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, Op
 from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
 from shard_gym.cli.traffic import print_traffic
 from shard_gym.cli.trusted import print_evidence
-from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.rendering.view import view_of
@@ -95,7 +95,7 @@ def show(
     if own:
         others = {"suite": suite, "agent": agent, "option": option, "task": task, "seed": seed}
         own.require_alone({name: bool(given) for name, given in others.items()} | {"split": split != "test"})
-        _show_plan(own, cost.make(), devices, names, moves, picture)
+        _show_plan(own, cost, devices, names, moves, picture)
         return
     if suite is None or agent is None:
         raise InvalidOptionError(f"--{'suite' if suite is None else 'agent'} is missing. {EITHER}")
@@ -106,7 +106,7 @@ def show(
 
 
 def _show_answer(asked: Asked) -> None:
-    model = asked.cost.make()
+    model = asked.cost.make(suite=asked.suite)
     suite = as_measured(asked.suite, model)
     task, problem, console = suite.task(asked.task), problem_of(suite.task(asked.task)), output()
     model = problem.model(model)
@@ -131,10 +131,10 @@ def _show_answer(asked: Asked) -> None:
 
 
 def _show_plan(
-    own: OwnPlanOptions, model: CostModel, devices: int, names: int, moves: int, picture: Path | None
+    own: OwnPlanOptions, cost: CostModelOptions, devices: int, names: int, moves: int, picture: Path | None
 ) -> None:
     """The plan that a user has, of the tables of their model."""
-    shown = own_plan(own, model)
+    shown = own_plan(own, cost)
     explanation, console = shown.explanation, output()
     what = f"the plan of {shown.name}"
     _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")

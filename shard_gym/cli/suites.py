@@ -88,7 +88,7 @@ def _check_suite(name: str) -> str:
     for split in suite_info(name).tasks:
         suite = load_suite(name, split)
         problem = problem_of(suite[0])
-        model = problem.model("analytical")
+        model = problem.model(suite.cost_model)
         tasks += len(suite)
         searched += len(best_known(suite, model))
         bounded += len(lower_bounds(suite, model))

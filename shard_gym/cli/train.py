@@ -55,9 +55,9 @@ class TrainingCosts(CostModelOptions):
         return self.device if self.device and not self.measures else "cpu"
 
     @override
-    def make(self, cache: Path | None = None) -> CostModel:
+    def make(self, cache: Path | None = None, suite: Suite[Any] | None = None) -> CostModel:
         given = vars(self) if self.measures else {**vars(self), "device": None}
-        return CostModelOptions(**given).make(cache)
+        return CostModelOptions(**given).make(cache, suite)
 
 
 def train(
@@ -112,8 +112,9 @@ def train(
     if cost.measures:
         require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
-    model = cost.make(cache=out / MEASUREMENTS)
-    tasks = as_measured(load_suite(suite, split), model)
+    loaded = load_suite(suite, split)
+    model = cost.make(out / MEASUREMENTS, loaded)
+    tasks = as_measured(loaded, model)
     goal, trained, curves = None, dict[str, Agent](), dict[str, Curve]()
     try:
         for each, folder in folders.items():

@@ -12,9 +12,9 @@ from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.io.files import read_json
 from shard_gym.io.parsing import require_fields
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
-from shard_gym.leaderboard.scorer import COST_MODEL
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
 from shard_gym.leaderboard.verify import is_stochastic
+from shard_gym.suites import load_suite
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def evaluate_agent(
     stochastic = is_stochastic(names[0])
     evaluations: list[Evaluation] = []
     one_run = trainings and len(agents) == 1
-    budget = 0
+    budget, model = 0, load_suite(suite).cost_model
     for seed in SEEDS if stochastic else ONE_SEED:
-        agent = make_agent(agents[seed % len(agents)], cost_model=COST_MODEL, seed=seed, suite=suite, **options)
+        agent = make_agent(agents[seed % len(agents)], cost_model=model, seed=seed, suite=suite, **options)
         budget = agent.search_budget
-        evaluations.append(evaluate(agent, suite, COST_MODEL))
+        evaluations.append(evaluate(agent, suite, model))
         if one_run and len(evaluations) == 2 and _answers(evaluations[0]) == _answers(evaluations[1]):
             raise InvalidOptionError(
                 f"{agents[0]} answers alike with every seed, because only its training is stochastic. Give the folders "

@@ -20,7 +20,7 @@ from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
-from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
+from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verify import VerifiedEntry
@@ -99,7 +99,9 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
 
 def _make_agent(verified: VerifiedEntry, seed: int) -> Any:
     agent = verified.entry.agent
-    return make_agent(agent.name, cost_model=COST_MODEL, seed=seed, suite=verified.folder.suite, **agent.options)
+    suite = verified.folder.suite
+    model = load_scorer(suite).suite.cost_model
+    return make_agent(agent.name, cost_model=model, seed=seed, suite=suite, **agent.options)
 
 
 def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequence[SuiteTask]) -> list[Finding]:

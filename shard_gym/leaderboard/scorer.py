@@ -14,9 +14,6 @@ from shard_gym.suites import load_suite
 from shard_gym.suites.bounds import lower_bounds
 from shard_gym.tasks import Suite
 
-COST_MODEL = "analytical"
-"""The cost model of all tracks that one scores, so that all entries of a leaderboard are scored alike."""
-
 
 class Scorer:
     """Costs of answers to the test tasks of one suite.
@@ -26,7 +23,7 @@ class Scorer:
 
     Attributes:
         problem: of the tasks.
-        model: the cost model.
+        model: the cost model of the suite, so that all entries of a leaderboard are scored alike.
         penalty_ms: a function of the index of a task: what it is charged without a valid answer.
         lower_bound: a function of the index of a task: ms that no answer costs less than.
     """
@@ -34,7 +31,7 @@ class Scorer:
     def __init__(self, suite: Suite[Any]) -> None:
         self.suite = suite
         self.problem = problem_of(suite[0])
-        model = self.problem.model(COST_MODEL)
+        model = self.problem.model(suite.cost_model)
         assert isinstance(model, AdditiveCostModel)
         self.model = model
         self.penalty_ms = cache(self._penalty_ms)
@@ -68,7 +65,7 @@ class Scorer:
         The version is maintained by hand. The hash also covers a penalty and a cost of every task, to nine digits, so
         it also changes with a formula whose version was not raised.
         """
-        lines = [f"{COST_MODEL}-v{self.model.version}", self.suite.sha256]
+        lines = [f"{self.suite.cost_model}-v{self.model.version}", self.suite.sha256]
         for task in self.suite:
             penalty, cost = self.problem.probe_ms(task, self.model)
             lines.append(f"{task.name} {penalty:.8e} {cost:.8e}")

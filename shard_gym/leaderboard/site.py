@@ -22,7 +22,7 @@ from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import MS_PER_HOUR
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
-from shard_gym.leaderboard.scorer import COST_MODEL, Scorer
+from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
 from shard_gym.leaderboard.verify import VerifiedEntry
@@ -139,7 +139,7 @@ def _suite_facts(key: str, suite: Suite[Any]) -> dict[str, Any]:
         "tasks": len(suite),
         "tables": [min(tables), max(tables)],
         "devices": [min(devices), max(devices)],
-        "cost_model": COST_MODEL,
+        "cost_model": suite.cost_model,
     }
 
 

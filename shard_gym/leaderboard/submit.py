@@ -22,7 +22,7 @@ from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.rows import claims_of
 from shard_gym.leaderboard.schema import SCHEMA
-from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
+from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
 from shard_gym.leaderboard.tracks import TRACKS
 from shard_gym.leaderboard.verify import check_entries_differ, verify_entry
@@ -121,7 +121,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
     """The content of `entry.toml`."""
     scorer = load_scorer(folder.suite)
     results = [result for evaluation in agent.evaluations for result in evaluation.tasks]
-    cost_model = {"name": COST_MODEL, "sha256": scorer.cost_model_sha256}
+    cost_model = {"name": scorer.suite.cost_model, "sha256": scorer.cost_model_sha256}
     scores = {
         "mean_cost_ms": float(np.mean([result.cost_ms for result in results])),
         "failures": sum(result.answer is None for result in results),

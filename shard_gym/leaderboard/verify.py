@@ -19,7 +19,7 @@ from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, 
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.rows import MANY_TASKS, TOLERANCE, AnswerGrid, CheckedRows, canonical, repeated
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AgentPart, Entry, parse
-from shard_gym.leaderboard.scorer import COST_MODEL, Scorer, load_scorer
+from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
 from shard_gym.suites.best_known import best_known, improved_by
@@ -118,7 +118,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
     ]
     if entry.cost_model is not None:
         required_values += [
-            ("cost_model.name", entry.cost_model.name, COST_MODEL, ""),
+            ("cost_model.name", entry.cost_model.name, scorer.suite.cost_model, ""),
             ("cost_model.sha256", entry.cost_model.sha256, scorer.cost_model_sha256, again),
         ]
     for key, value, required, hint in required_values:

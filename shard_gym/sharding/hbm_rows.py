@@ -13,7 +13,7 @@ from shard_gym.checks import as_array
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import HbmSplit, best_split, split_bytes
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
-from shard_gym.sharding.plan import DATA_PARALLEL, SHARDING_TYPES, ShardingPlan
+from shard_gym.sharding.plan import SHARDING_TYPES, ShardingPlan, has_dense_gradient
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
@@ -24,7 +24,8 @@ def split_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Hbm
     """The best split of the S shards of a valid plan, in the order of `ShardingPlan.shard_arrays`."""
     arrays = plan.shard_arrays()
     kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables], np.int64)[arrays[:, 0]]
-    dense = (kinds == SHARDING_TYPES.index(DATA_PARALLEL)) & (topology.num_devices > 1)
+    updated = [has_dense_gradient(kind, tables, topology.num_devices) for kind in SHARDING_TYPES]
+    dense = np.array(updated)[kinds]
     shards = tables.select(arrays[:, 0]).with_dims(arrays[:, 5])
     rows, pooling, distinct = shards.num_embeddings.copy(), shards.pooling_factor.copy(), shards.distinct_rows.copy()
     popularities: dict[int, tuple[NDArray[np.int64], Popularity]] = {}

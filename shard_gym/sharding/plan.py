@@ -29,6 +29,11 @@ SHARDING_TYPES: tuple[str, ...] = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_
 """
 
 
+def has_dense_gradient(sharding_type: str, tables: Tables, num_devices: int) -> bool:
+    """Whether a batch updates every row of a shard, read or not: in training, that of a replica on several devices."""
+    return sharding_type == DATA_PARALLEL and num_devices > 1 and tables.workload.training
+
+
 class Shard(NamedTuple):
     """A rectangle of cells of a table, on one device.
 

@@ -124,11 +124,14 @@ def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
 def build(recipe: Recipe) -> dict[str, Any]:
     """The JSON record of one suite."""
     pool = load_pool(recipe.pool)
-    tables = pool.tables.with_training(weight_dtype=recipe.weight_dtype, optimizer=recipe.optimizer)
+    kept = {"weight_dtype": recipe.weight_dtype, "optimizer": recipe.optimizer}
+    tables = pool.tables.with_training(**kept, training=recipe.training)
     tables = tables.at_batch_size(recipe.batch_size or tables.workload.batch_size)
-    for_measuring: dict[str, Any] = {} if recipe.track == SIMULATED else {"track": recipe.track}
+    more: dict[str, Any] = {} if recipe.track == SIMULATED else {"track": recipe.track}
+    if not recipe.training:
+        more["training"] = False
     if recipe.batch_size:
-        for_measuring["batch_size"] = recipe.batch_size
+        more["batch_size"] = recipe.batch_size
     if recipe.num_tables is None:
         tasks = {"test": [whole_model_task(recipe, tables)]}
     else:
@@ -141,9 +144,8 @@ def build(recipe: Recipe) -> dict[str, Any]:
         "pool": recipe.pool,
         "pool_sha256": pool.sha256,
         "hardware": recipe.hardware,
-        "weight_dtype": recipe.weight_dtype,
-        "optimizer": recipe.optimizer,
-        **for_measuring,
+        **kept,
+        **more,
         "splits": {
             split: [
                 _entry(f"{recipe.name}/{split}/{number}", task, positions, recipe.hardware)

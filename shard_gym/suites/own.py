@@ -17,7 +17,7 @@ from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
-from shard_gym.workload import Workload
+from shard_gym.workload import WORKLOAD_MAY_LACK, Workload
 
 SCHEMA = "shard-gym suite 1"
 SUFFIX = ".json"
@@ -34,7 +34,11 @@ _PARTS: dict[str, Any] = {
 }
 """The objects in a task, by their keys; each has the fields of its class."""
 
-_MAY_LACK = {"tables": {"popularity", "pooled"}, "topology": {"host", "cross_host_ratio", "replicas"}}
+_MAY_LACK = {
+    "tables": {"popularity", "pooled"},
+    "topology": {"host", "cross_host_ratio", "replicas"},
+    "workload": set(WORKLOAD_MAY_LACK),
+}
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
 
 _POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
@@ -117,7 +121,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         del topology["cross_host_ratio"]
     return {
         "name": task.name,
-        "tables": tables | {"workload": asdict(task.tables.workload)},
+        "tables": tables | {"workload": task.tables.workload.to_json()},
         "topology": topology | {"device": asdict(task.topology.device), "links": asdict(task.topology.links)},
         "known_placement": task.known_placement,
         **({"splittable": True} if task.splittable else {}),

@@ -24,7 +24,7 @@ _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
     *("hardware", "weight_dtype", "optimizer", "splits"),
 }
-_OPTIONAL_KEYS = {"track", "batch_size"}
+_OPTIONAL_KEYS = {"track", "batch_size", "training"}
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
 _OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware", "sequences", "sync_every"}
 """Of tasks with host memory, on other hardware than the suite's, with sequence tables (a truth value for each table),
@@ -78,7 +78,9 @@ def load(name: str, split: str) -> TaskSuite:
             f"Suite {name!r} was made for pool {record['pool']!r} with SHA-256 {record['pool_sha256']}, "
             f"but the installed pool has {pool.sha256}. Reinstall shard-gym."
         )
-    tables = pool.tables.with_training(weight_dtype=record["weight_dtype"], optimizer=record["optimizer"])
+    tables = pool.tables.with_training(
+        weight_dtype=record["weight_dtype"], optimizer=record["optimizer"], training=record.get("training", True)
+    )
     tables = tables.at_batch_size(record.get("batch_size", tables.workload.batch_size))
     hardware = hardware_profile(record["hardware"])
     padding = tuple(map(max, zip(*_sizes(record).values(), strict=True)))

@@ -22,6 +22,7 @@ class Recipe:
     the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
     devices have. A task is on `hardware` or one of `more_hardware`. A table is a sequence table with the probability
     `sequence_share`. With `sync_every`, plans may have groups of devices, and tables the whole memory of a device.
+    Without `training` the tables are served.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Recipe:
     more_hardware: tuple[str, ...] = ()
     sequence_share: float = 0.0
     sync_every: int = 0
+    training: bool = True
 
 
 def _dlrm(tables: int, devices: int) -> Recipe:
@@ -210,8 +212,17 @@ BEYOND: tuple[Recipe, ...] = (
         sync_every=100,
         test_tasks=10,
     ),
+    replace(
+        _mixdim((20, 120), 8),
+        name="inference-8",
+        description="Serving: 20-120 tables of dlrm-2021, dims 4-128, on 8 A100 whose HBM holds 5-50% of the bytes.",
+        track=SHARDING,
+        host_memory=True,
+        hbm_share=HBM_SHARE,
+        training=False,
+    ),
 )
-"""Suites of the sharding track with sequence tables, and with groups of devices."""
+"""Suites of the sharding track with sequence tables, with groups of devices, and of serving."""
 
 RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),

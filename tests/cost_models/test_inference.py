@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+import gymnasium
 import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
+from shard_gym.agents.training.registry import make_learner
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
+from shard_gym.cost_models.traffic import sent_bytes
 from shard_gym.errors import InvalidOptionError
+from shard_gym.evaluation import evaluate
 from shard_gym.hardware import hardware_profile
+from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
+from shard_gym.training_memory import training_memory
 from shard_gym.workload import Workload
 
 SERVING, TRAINING = InferenceCostModel(), AnalyticalShardingModel()
@@ -28,7 +35,9 @@ SERVING, TRAINING = InferenceCostModel(), AnalyticalShardingModel()
 def tables_of(count: int = 5, pooled: bool = True) -> Tables:
     rng = np.random.default_rng(count)
     rows, dims = rng.integers(1000, 90_000, count), rng.choice([16, 64, 128], count)
-    return Tables.from_zipf(rows, dims, rng.uniform(1, 9, count), 1.0, Workload(4096, "fp32", "sgd"), pooled=pooled)
+    return Tables.from_zipf(
+        rows, dims, rng.uniform(1, 9, count), 1.0, Workload(4096, "fp32", training=False), pooled=pooled
+    )
 
 
 def topology_of(devices: int = 8, host: bool = False) -> Topology:
@@ -54,7 +63,7 @@ def test_phases_are_those_of_the_forward(host: bool) -> None:
     tables, topology = tables_of(), topology_of(host=host)
     plan = plan_of(tables, topology)
     serving = SERVING.estimate_plan(plan, tables, topology)
-    trained = TRAINING.estimate_plan(plan, tables, topology)
+    trained = TRAINING.estimate_plan(plan, tables.with_training(training=True), topology)
     assert not serving.phases_ms[:, [BACKWARD, BACKWARD_COMM]].any()
     assert (serving.phases_ms[:, FORWARD_COMM] == trained.phases_ms[:, FORWARD_COMM]).all()
     assert serving.total_ms == pytest.approx(serving.phases_ms.max(axis=0).sum(), rel=1e-12)
@@ -100,6 +109,43 @@ def test_a_search_replicates_what_memory_allows() -> None:
     assert costs[0].total_ms < costs[1].total_ms
     everywhere = ShardingPlan(tuple(data_parallel(tables, table, roomy) for table in range(6)))
     assert costs[0].total_ms <= model.estimate_plan(everywhere, tables, roomy).total_ms
+
+
+def test_each_model_refuses_the_tables_of_the_other() -> None:
+    tables, topology = tables_of(), topology_of()
+    placement = np.zeros(5, np.int64)
+    with pytest.raises(InvalidOptionError, match="'analytical' is of training, and these tables are served"):
+        TRAINING.estimate(placement, tables, topology)
+    with pytest.raises(InvalidOptionError, match="is of serving, and these tables are trained"):
+        SERVING.estimate(placement, tables.with_training(training=True), topology)
+
+
+def test_what_is_served_has_no_states_and_no_gradients() -> None:
+    tables, topology = tables_of().with_training(optimizer="adam"), topology_of()
+    assert (tables.memory_bytes == tables.num_embeddings * tables.embedding_dim * 4).all()
+    plan = plan_of(tables, topology)
+    trained = tables.with_training(training=True, optimizer="sgd")
+    parts, of_training = (training_memory(plan, each, 8).of_devices for each in (tables, trained))
+    assert (parts[:, :3] == of_training[:, :3]).all()
+    assert of_training[:, 3].any()
+    assert not parts[:, 3].any()
+    sent, sent_in_training = (sent_bytes(plan, each, topology) for each in (tables, trained))
+    assert not sent["all_reduce"].any()
+    assert sent["all_to_all"].sum() == pytest.approx(sent_in_training["all_to_all"].sum() / 2)
+
+
+def test_a_suite_of_serving_is_scored_by_its_own_model() -> None:
+    """'analytical', the default everywhere, stands for it: in environments, evaluations, training and boards."""
+    suite = load_suite("inference-8")
+    assert (suite.cost_model, load_suite("shard-8").cost_model) == ("analytical-inference", "analytical")
+    assert not suite[0].tables.workload.training
+    env = gymnasium.make("EmbeddingSharding-v0", suite="inference-8", split="test")
+    env.reset(seed=0)
+    assert env.unwrapped.cost_model.name == "analytical-inference"  # type: ignore[attr-defined]
+    few = replace(suite, tasks=suite.tasks[:2])
+    assert evaluate(make_agent("lookup-greedy"), few).cost_model == SERVING.fingerprint
+    assert load_scorer("inference-8").model.name == "analytical-inference"
+    assert make_learner("dreamshard", "inference-8").cost_model.name == "analytical-inference"
 
 
 def test_what_serving_does_not_have_is_refused() -> None:

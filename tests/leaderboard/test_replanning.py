@@ -30,7 +30,7 @@ from shard_gym.leaderboard import verify
 from shard_gym.leaderboard.markdown import README
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.rows import claims_of
-from shard_gym.leaderboard.scorer import COST_MODEL, load_scorer
+from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import ENTRY, LIMITS, EntryFolder
 from shard_gym.leaderboard.submit import format_rows
@@ -70,7 +70,7 @@ def suite(drift_task: Callable[..., DriftTask]) -> DriftSuite:
 @pytest.fixture(scope="module")
 def best(suite: DriftSuite) -> list[Any]:
     """The oracle's sequences."""
-    model: Any = PROBLEMS[REPLANNING].model(COST_MODEL)
+    model: Any = PROBLEMS[REPLANNING].model("analytical")
     return [best_sequence(PlanTable.of(episode_data(each, model)), each.task.topology, each.pause_s) for each in suite]
 
 
@@ -107,7 +107,7 @@ def forget() -> None:
 
 def write_bounds(suite: DriftSuite, best: Sequence[Any], factor: float = 1e3) -> None:
     seconds = {task.name: factor * each.seconds for task, each in zip(suite, best, strict=True)}
-    write_lower_bounds([suite], seconds, PROBLEMS[REPLANNING].model(COST_MODEL), "A test.")
+    write_lower_bounds([suite], seconds, PROBLEMS[REPLANNING].model("analytical"), "A test.")
     load_scorer.cache_clear()
 
 
@@ -375,7 +375,7 @@ def test_other_actions_at_repairs_hide_no_copy(drift_task: Callable[..., DriftTa
     problem: Any = PROBLEMS[REPLANNING]
     task = drift_task(5, 4, 0, SPOT)
     daily = np.where(np.arange(DECISIONS) % 24 == 12, 1, 0)
-    repairs = history_of(task, daily, problem.model(COST_MODEL)).repairs
+    repairs = history_of(task, daily, problem.model("analytical")).repairs
     assert repairs.any()
     other = np.where(repairs, 1 - daily, daily)
     assert problem.canonical(other, task) == problem.canonical(daily, task)

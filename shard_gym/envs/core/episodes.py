@@ -36,7 +36,7 @@ from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state
 from shard_gym.errors import InvalidCostError
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks import Task, TaskSource, TaskSuite, cost_model_for
 from shard_gym.text import format_bytes
 
 FAILURES = np.zeros(len(Status), np.int64)
@@ -97,7 +97,7 @@ class EpisodesConfig(EnvConfig):
     @cached_property
     def model(self) -> AdditiveCostModel:
         """The cost model; with `rules` a `ShardingCostModel`."""
-        return make_additive_cost_model(self.cost_model)
+        return make_additive_cost_model(cost_model_for(self.source, self.cost_model))
 
     @property
     def final_cost(self) -> CostModel | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.host_rows import THRESHOLDS, host_bytes
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.sharding.plan import has_dense_gradient
 from shard_gym.sharding.variants import Variants
 from shard_gym.topology import Topology
 
@@ -35,7 +35,7 @@ def hbm_curves(variants: Variants, topology: Topology) -> NDArray[np.float64]:
     if topology.host is None:
         return curves
     for variant, (kind, form) in enumerate(zip(variants.sharding_types, variants.tables, strict=True)):
-        dense = kind == DATA_PARALLEL and topology.num_devices > 1
+        dense = has_dense_gradient(kind, form, topology.num_devices)
         counted = host_bytes(form, dense)[:, _COLUMNS] / THRESHOLDS[_COLUMNS]
         curves[:, variant] = counted / topology.host.hbm_bytes * variants.legal[:, variant, None]
     return curves

@@ -24,7 +24,7 @@ from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView
 from shard_gym.envs.sharding.observation import OBSERVATIONS
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.tasks import Task, TaskSource, TaskSuite, has_host_memory
+from shard_gym.tasks import Task, TaskSource, TaskSuite, cost_model_for, has_host_memory
 from shard_gym.topology import MAX_DEVICES
 
 
@@ -41,7 +41,7 @@ class ShardingConfig(PlacementConfig):
     @override
     @cached_property
     def model(self) -> ShardingCostModel:
-        return make_sharding_cost_model(self.cost_model)
+        return make_sharding_cost_model(cost_model_for(self.source, self.cost_model))
 
     @override
     @cached_property
