@@ -54,10 +54,11 @@ TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16"
 
 TIERED_PLACEMENT = ("tier-4", "tier-8")
 TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
-SEQUENCES, GROUPS = ("sequence-16", "sequence-128"), ("groups-256",)
-IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in (*TIERED, *SEQUENCES, *GROUPS))
-"""Suites with entries of DreamShard as it ships; of what it has not learned, others answer: host memory and sequences.
-Of groups it plans one, and 256 devices are more than it learned."""
+SEQUENCES, GROUPS, SERVED = ("sequence-16", "sequence-128"), ("groups-256",), ("inference-8",)
+LATER = (*TIERED, *SEQUENCES, *GROUPS, *SERVED)
+IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in LATER)
+"""Suites with entries of DreamShard as it ships; of what it has not learned, others answer: host memory, sequences and
+serving. Of groups it plans one, and 256 devices are more than it learned."""
 
 IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in (SEQUENCES[1], *GROUPS))
 """Suites with entries of local search; on the others one whole table decides, whatever the seed does with the rest."""
@@ -105,9 +106,9 @@ ENTRANTS = (
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0]), tracks=(SHARDING,)),
-    Entrant("blind-search", "Local search, blind to host memory", suites=TIERED, tracks=BOTH),
+    Entrant("blind-search", "Local search, blind to host memory", suites=(*TIERED, *SERVED), tracks=BOTH),
     Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
-    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=TIERED, tracks=(SHARDING,)),
+    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=(*TIERED, *SERVED), tracks=(SHARDING,)),
     Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),
@@ -119,7 +120,7 @@ ENTRANTS = (
         for suites, placing in (
             (CORE_SUITES, {}),
             (TIERED_PLACEMENT, {}),
-            (SPLIT, {"queries": 200_000}),  # as many as plan-search takes
+            ((*SPLIT, SEQUENCES[0], *SERVED), {"queries": 200_000}),  # as many as plan-search takes
         )
     ),
     Entrant("dreamshard-paper", "DreamShard (paper)", "dreamshard", CORE_SUITES, options=dreamshard("paper")),

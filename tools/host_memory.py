@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
+from rankings import AS_IT_IS, HEADER, World, ranked_again
 
 from shard_gym.agents import make_agent
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.analytical import BACKWARD_LANE_MS, FORWARD_LANE_MS, LANE_SHARE, AnalyticalCostModel
 from shard_gym.cost_models.assumptions import VariedShardingModel
 from shard_gym.cost_models.base import FloatArray
@@ -28,10 +30,8 @@ from shard_gym.hbm_split import best_split
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table, with_block
 from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
-from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import current_commit
-from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.problems import problem_of
+from shard_gym.problems import Answer, problem_of
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.tables import Tables
@@ -92,50 +92,27 @@ def costs(tasks: int = 20) -> None:
     write("costs", table(header, rows), f"python tools/host_memory.py costs --tasks {tasks}")
 
 
-def worlds(task: Task) -> Iterator[tuple[str, Tables, Topology]]:
+def worlds(task: Task, answers: Sequence[Answer]) -> Iterator[World]:
     """The tables and topologies of a task under each assumption."""
     tables, topology, popularity = task.tables, task.topology, task.tables.popularity
     assert isinstance(popularity, RowPopularity)
-    yield "as it is", tables, topology
-    every = np.arange(len(tables))
-    flatter, steeper = other_lookups(tables, popularity, every, (-0.1, 0.1))
-    yield "exponents 0.1 lower", flatter, topology
-    yield "exponents 0.1 higher", steeper, topology
-    yield "half the rates", tables, VariedShardingModel({"host_memory": 2.0}).varied_topology(topology)
+    model = problem_of(task).model("analytical")
+    assert isinstance(model, AdditiveCostModel)
+
+    def with_other(tables: Tables, topology: Topology) -> tuple[Task, AdditiveCostModel]:
+        return replace(task, tables=tables, topology=topology, known_placement=None), model
+
+    yield AS_IT_IS, task, model
+    flatter, steeper = other_lookups(tables, popularity, np.arange(len(tables)), (-0.1, 0.1))
+    yield "exponents 0.1 lower", *with_other(flatter, topology)
+    yield "exponents 0.1 higher", *with_other(steeper, topology)
+    yield "half the rates", *with_other(tables, VariedShardingModel({"host_memory": 2.0}).varied_topology(topology))
 
 
 def rankings() -> None:
     """Entries of each suite by their mean cost, where every task has an answer, with the first seed's answers."""
-    rows = []
-    for suite in SUITES:
-        tasks = list(load_suite(suite, "test"))
-        problem = problem_of(tasks[0])
-        track = "sharding" if tasks[0].splittable else "simulated"
-        entries = {}
-        for folder in sorted((LEADERBOARDS / track / suite).iterdir()):
-            entry = verify_entry(EntryFolder(LEADERBOARDS, track, suite, folder.name))[0]
-            if entry is not None and not entry.failures and folder.name != "random":
-                entries[folder.name] = entry.answers[0]
-        names = list(entries)
-        found: dict[str, FloatArray] = {}
-        for number, task in enumerate(tasks):
-            for world, tables, topology in worlds(task):
-                model = problem.model("analytical")
-                changed = replace(task, tables=tables, topology=topology, known_placement=None)
-                given = [problem.cost_ms(entries[name][number], changed, model) for name in names]
-                found[world] = found.get(world, np.zeros(len(names))) + np.array(given)
-        own = found["as it is"]
-        order = np.argsort(own, kind="stable")
-        for world, sums in found.items():
-            pairs = [(a, b) for a in range(len(names)) for b in range(a) if own[a] != own[b]]
-            swapped = [(a, b) for a, b in pairs if (own[a] < own[b]) != (sums[a] < sums[b])]
-            apart = max((abs(own[a] / own[b] - 1) for a, b in swapped), default=0.0)
-            first = names[int(order[0])] == names[int(sums.argmin())]
-            shown = f"{len(swapped)} of {len(pairs)}"
-            how_far = f"{100 * apart:.1f}%" if swapped else "-"
-            rows.append([f"`{suite}`", world, "yes" if first else "no", shown, how_far])
-    header = ["suite", "assumption", "first stays first", "pairs in another order", "how far apart at most"]
-    write("rankings", table(header, rows, left=2), "python tools/host_memory.py rankings")
+    rows = [row for suite in SUITES for row in ranked_again(suite, worlds)]
+    write("rankings", table(HEADER, rows, left=2), "python tools/host_memory.py rankings")
 
 
 class OwnLanes(AnalyticalCostModel):
