@@ -3,7 +3,7 @@ differ."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.explain import SAME, Explanation
 from shard_gym.problems.sharding import ShardingProblem
-from shard_gym.sharding.plan import Shard, TableSharding
+from shard_gym.sharding.plan import ONE_GROUP, Shard, TableSharding
 from shard_gym.training_memory import training_memory
 
 
@@ -34,7 +34,7 @@ class Totals:
     phases_ms: FloatArray  #: (4,) float64, the slowest device of each phase
     fullest_device: int  #: the device whose tables and buffers take most (`shard_gym.training_memory`)
     memory_bytes: int  #: what these take
-    sent_bytes: FloatArray  #: (2,) float64, bytes an iteration of all devices inside hosts, and across them
+    sent_bytes: FloatArray  #: (2,) float64, bytes an iteration of all devices inside hosts, and across; no averaging
 
     @classmethod
     def of(cls, explanation: Explanation) -> Totals:
@@ -46,7 +46,7 @@ class Totals:
             np.asarray(explanation.phases_ms.max(axis=0)),
             int(held.argmax()),
             int(held.max()),
-            np.asarray(explanation.traffic.sum(axis=0)),
+            np.asarray(explanation.traffic.sum(axis=0)) * explanation.plan.groups.count,
         )
 
 
@@ -59,9 +59,16 @@ class Comparison:
     before_name: str  #: a file, or an agent
     after_name: str
 
+    @property
+    def same_groups(self) -> bool:
+        """Whether both plans are for the same groups of devices; only then their tables can be compared."""
+        return self.before.plan.groups == self.after.plan.groups
+
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The tables that differ: those that move most bytes first, then the larger ones."""
+        """The tables that differ: those that move most bytes first, then the larger ones; none of other groups."""
+        if not self.same_groups:
+            return ()
         sizes = self.after.task.tables.memory_bytes
         pairs = zip(self.before.plan.tables, self.after.plan.tables, strict=True)
         found = [
@@ -74,9 +81,12 @@ class Comparison:
     @cached_property
     def renumbered(self) -> bool:
         """Whether the plans differ in the numbers of devices, and of hosts, alone."""
+        if not self.same_groups:
+            return False
         task, same = self.after.task, ShardingProblem().canonical
+        old_plan, new_plan = (replace(each.plan, groups=ONE_GROUP) for each in (self.before, self.after))
         costs = self.before.total_ms, self.after.total_ms
-        alike = same(self.before.plan, task) == same(self.after.plan, task)  # whatever the hosts
+        alike = same(old_plan, task) == same(new_plan, task)  # whatever the hosts
         old, new = (np.sort(explanation.traffic[:, 1]) for explanation in (self.before, self.after))
         return alike and bool(np.isclose(*costs, rtol=SAME) and np.allclose(old, new, rtol=SAME))
 

@@ -88,7 +88,7 @@ def task_of_group(task: Task, groups: Groups) -> Task:
             f"Task {task.name!r} cannot be in {groups.count} {groups.layout} groups, because {problem}."
         )
     tables = in_batches(task.tables, task.tables.workload.batch_size // groups.count)
-    topology = _topology_of(groups, task.topology, task.sync_every)
+    topology = topology_of_group(groups, task.topology, task.sync_every)
     return replace(task, tables=tables, topology=topology, known_placement=None, sync_every=0)
 
 
@@ -111,8 +111,11 @@ def tasks_of_groups(task: Task) -> list[Task]:
     return [task_of_group(task, groups) for groups in possible_groups(task)] if task.sync_every else [task]
 
 
-def _topology_of(groups: Groups, topology: Topology, sync_every: int) -> Topology:
-    """The devices of one of several groups, each of which has the least memory cap of its replicas."""
+def topology_of_group(groups: Groups, topology: Topology, sync_every: int) -> Topology:
+    """The devices of one of several groups, each of which has the least memory cap of its replicas.
+
+    The number of groups must divide that of the devices.
+    """
     numbers = device_numbers(groups, topology.num_devices)
     of_host = min(topology.devices_per_host, topology.num_devices)
     in_host = int((numbers[:, 0] // of_host == numbers[0, 0] // of_host).sum())

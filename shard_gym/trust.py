@@ -22,10 +22,12 @@ from shard_gym.errors import unknown_name
 from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import read_shipped
 from shard_gym.lookup_statistics import rounded_statistics
+from shard_gym.problems.sharding import ShardingProblem
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
-from shard_gym.sharding import ShardingPlan, check_plan
+from shard_gym.sharding import ShardingPlan
 from shard_gym.table_features import MAX_BYTES
 from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
@@ -163,6 +165,7 @@ def robustness(
     tables: Tables,
     topology: Topology,
     communication_dtype: str = "fp32",
+    sync_every: int = 0,
 ) -> Robustness:
     """How the ratio of the costs of two plans changes with what nobody measured; memory caps do not matter.
 
@@ -170,20 +173,19 @@ def robustness(
 
     Args:
         communication_dtype: of pooled outputs and their gradients on the links.
+        sync_every: iterations after which copies of tables are averaged (`Task`), for plans with groups.
 
     Raises:
         InvalidPlanError: a plan is none of these tables on these devices.
     """
     roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
-    plans = [check_plan(plan, tables, roomy) for plan in (plan_a, plan_b)]
+    task, problem = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every), ShardingProblem()
+    plans = [problem.checked(plan, task) for plan in (plan_a, plan_b)]
 
     def ratio(scales: Mapping[str, float], read: Tables = tables) -> float:
         model = VariedShardingModel(scales, communication_dtype)
-        varied = model.varied_topology(roomy)
-        first, second = (
-            float(model.costs(model.plan_loads(plan, read, varied), varied.cluster())[1]) for plan in plans
-        )
-        return first / second
+        varied = replace(task, tables=read, topology=model.varied_topology(roomy))
+        return problem.cost_ms(plans[0], varied, model) / problem.cost_ms(plans[1], varied, model)
 
     lookups, remade = None, 0
     if isinstance(tables.popularity, RowPopularity):

@@ -22,6 +22,7 @@ from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
+from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.sharding.text import brief_sharding
 from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms, format_percent
 from shard_gym.training_memory import training_memory
@@ -47,14 +48,21 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
     """A plan of a user's tables explained, valid but for memory; one of whole tables as a placement.
 
     Raises:
-        InvalidOptionError: it splits tables, and the cost model does not cost parts of tables.
+        InvalidOptionError: it splits tables, and the cost model does not cost parts of tables; or it is for groups, and
+            `own` does not say how often their copies are averaged.
     """
-    topology, placement = own.topology, plan.placement
+    topology, placement = own.topology, plan.placement if plan.groups == ONE_GROUP else None
+    if plan.groups != ONE_GROUP and not own.sync_every:
+        raise InvalidOptionError(
+            f"The plan is for {plan.groups.count} groups of devices with a copy of all tables each. Say with "
+            "--sync-every after how many iterations the copies are averaged."
+        )
     if topology.host is not None:
         buffers = int(training_memory(plan, own.tables, own.num_devices).buffers.max())
         topology = own.beside(min(buffers, own.room - 1))
     caps = topology.memory_cap_bytes
-    enough = np.maximum(caps, plan_memory_used(plan, own.tables, own.num_devices))
+    needed = plan_memory_used(plan, own.tables, own.num_devices)
+    enough = np.maximum(caps, needed if plan.groups == ONE_GROUP else needed.max())  # of devices of all groups
     task = own.task(replace(topology, memory_cap_bytes=enough), splittable=placement is None)
     answer = plan if placement is None else placement
     try:
@@ -64,7 +72,8 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
             f"The plan splits tables, and the cost model {own.model.name!r} does not cost parts of tables. Give a plan "
             "of whole tables, or leave out --cost-model."
         ) from error
-    return replace(explain(task, answer, model), own_caps=caps)
+    explanation = explain(task, answer, model)
+    return replace(explanation, own_caps=caps[: explanation.task.num_devices])  # all devices of a user have one cap
 
 
 def needs_host_memory(own: OwnModel, plan: ShardingPlan, hbm_rows: NDArray[np.int64] | None) -> bool:
@@ -158,6 +167,10 @@ def _names(comparison: Comparison) -> tuple[Text, Text]:
 
 def _print_changes(console: Console, comparison: Comparison) -> None:
     tables, changes = comparison.after.task.tables, comparison.changes
+    if not comparison.same_groups:
+        old, new = (counted(each.plan.groups.count, "group") for each in (comparison.before, comparison.after))
+        console.print(sentence(f"\nThe first plan is for {old} of devices and the other for {new}."))
+        return
     if not changes:
         console.print(sentence(f"\nBoth plans are the same for all {counted(len(tables), 'table')}."))
         return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from shard_gym.checks import checked_count
 from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
 from shard_gym.cli.memory import host_room_bytes, room_bytes
 from shard_gym.cli.options import CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
@@ -16,6 +17,7 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
+from shard_gym.sharding.plan import ONE_GROUP
 
 EITHER = (
     "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "
@@ -40,6 +42,7 @@ class OwnPlanOptions:
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
+        sync_every: of a plan for groups of devices, iterations after which their copies of tables are averaged.
     """
 
     tables: OptionalStr = None
@@ -52,6 +55,7 @@ class OwnPlanOptions:
     embedding_dim: OptionalInt = None
     weight_dtype: OptionalStr = None
     optimizer: OptionalStr = None
+    sync_every: OptionalInt = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) is not None for field in fields(self))
@@ -91,11 +95,15 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
     host = host_room_bytes(options.host_memory, options.reserve, profile)
-    own = OwnModel(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model, host)
+    every = 0 if options.sync_every is None else checked_count("--sync-every", options.sync_every)
+    own = OwnModel(
+        *(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model, host),
+        sync_every=every,
+    )
     plan, hbm_rows = plan_of_file(given.plan, tables, own.topology), hbm_rows_of_file(given.plan, tables, own.topology)
     if not needs_host_memory(own, plan, hbm_rows):
         own = own.in_hbm
-    explanation = explained_plan(own, plan)
+    explanation = explained_plan(own if plan.groups == ONE_GROUP else own.in_hbm, plan)
     warn_if_other_split(explanation, str(given.plan), hbm_rows)
     over = warn_if_over(explanation, str(given.plan), room)
     reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room

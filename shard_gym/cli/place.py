@@ -189,7 +189,7 @@ def place(
     if comparison is not None:
         shown = errors() if out is None else console
         print_comparison(shown, comparison)
-        print_robustness(shown, comparison.before.plan, comparison.before_name, explanation, tables)
+        print_robustness(shown, comparison.before.plan, comparison.before_name, explanation, tables, plan.task)
     if out is None:
         return
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)

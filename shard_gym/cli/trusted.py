@@ -14,6 +14,7 @@ from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import Explanation
 from shard_gym.sharding import ShardingPlan, plan_of_placement
 from shard_gym.sharding.plan import ONE_GROUP
+from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, is_measured, robustness
 from shard_gym.workload import Workload
@@ -91,19 +92,21 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
         print_robustness(console, baseline, f"The placement of {BASELINE}", explanation, source)
 
 
-def print_robustness(console: Console, other: ShardingPlan, name: str, explanation: Explanation, source: str) -> None:
+def print_robustness(
+    console: Console, other: ShardingPlan, name: str, explanation: Explanation, source: str, whole: Task | None = None
+) -> None:
     """Print how a plan compares with the explained one, whatever nobody measured; of the analytical cost model only.
 
     Args:
         other: a plan of the same tables and devices.
         name: of it, at the beginning of a sentence.
         source: the pool that the tables are from.
+        whole: the task of all devices, where plans may have groups.
     """
     if not is_analytical(explanation.cost_model):
         return
-    task = explanation.task
-    dtype = explanation.communication_dtype
-    found = robustness(other, explanation.plan, task.tables, task.topology, dtype)
+    task, dtype = whole or explanation.task, explanation.communication_dtype
+    found = robustness(other, explanation.plan, task.tables, task.topology, dtype, task.sync_every)
     console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
 
 

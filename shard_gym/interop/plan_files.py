@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, ShardGymError, short_repr
+from shard_gym.grouping import topology_of_group
 from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
-from shard_gym.sharding.files import GROUPS, HBM_ROWS, SCHEMA, hbm_rows_from_json, in_order, read_plan
+from shard_gym.sharding.files import GROUPS, HBM_ROWS, SCHEMA, groups_from_json, hbm_rows_from_json, in_order, read_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows
+from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.tables import Tables
 from shard_gym.text import counted
 from shard_gym.topology import Topology
@@ -32,7 +34,8 @@ KNOWN = (
 def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
     """The plan of `tables` in the file at `path`, valid but for memory: it may exceed the caps of `topology`.
 
-    Rows in host memory, which `hbm_rows_of_file` returns, need a topology that has some.
+    Rows in host memory, which `hbm_rows_of_file` returns, need a topology that has some. A plan for groups of devices
+    is for one of the groups of all devices of `topology`.
 
     The file is JSON, and one of these; nothing is unpickled.
 
@@ -61,24 +64,26 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
     if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
         of_tables = isinstance(value, dict) and value.get("schema") == POOL
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
-    if GROUPS in value:
-        raise InvalidPlanError(
-            f"{path} is a plan for groups of devices, {short_repr(value[GROUPS])}; only plans for one group can "
-            "be shown or compared."
-        )
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
     host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)
     roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP), host=host)
+    groups = groups_from_json(value[GROUPS]) if GROUPS in value else ONE_GROUP
+    if topology.num_devices % groups.count:
+        raise InvalidPlanError(
+            f"{path} is for {groups.count} groups, which do not divide {topology.num_devices} devices."
+        )
+    if groups != ONE_GROUP:
+        roomy = replace(topology_of_group(groups, replace(roomy, host=None), 1), replicas=None)
     if value.get("schema") == SCHEMA:
         plan = read_plan(path, tables, roomy)
         return plan, hbm_rows_from_json(value["plan"], plan, tables, roomy)
     try:
-        plan = _plan_of(value, tables, roomy)
+        plan = replace(_plan_of(value, tables, roomy), groups=groups)
         return plan, _hbm_rows_of(value, plan, tables, roomy)
     except ShardGymError as error:
         raise InvalidPlanError(
-            f"{path} is no plan of these tables on {counted(topology.num_devices, 'device')}. {error}"
+            f"{path} is no plan of these tables on {counted(roomy.num_devices, 'device')}. {error}"
         ) from error
 
 

@@ -41,9 +41,32 @@ def test_a_plan_has_the_groups_that_cost_least(run: Any, tmp_path: Path) -> None
     alone = json.loads(run.ok(*PLACE, "--agent", "plan-search", *QUICK).out)
     assert "groups" not in alone
     assert content["cost_ms"] < alone["cost_ms"]
-    refused = run(*PLACE, "--compare", tmp_path / "plan.json")
-    assert refused.code == 2
-    assert "only plans for one group can be shown or compared" in " ".join(refused.err.split())
+
+
+def test_a_plan_for_groups_is_shown_and_compared(run: Any, tmp_path: Path) -> None:
+    file, every = tmp_path / "plan.json", ("--sync-every", 100)
+    content = json.loads(run.ok(*PLACE, *every, *QUICK).out)
+    file.write_text(json.dumps(content))
+    show = ("show", *PLACE[1:], "--plan", file)
+    shown = " ".join(run.ok(*show, *every).out.split())
+    assert "Averaging them every 100 iterations costs" in shown
+    assert f"cost {content['cost_ms']:.4g} ms" in shown
+    again = json.loads(run.ok(*PLACE, *every, *QUICK, "--compare", file).out)["compared"]
+    assert again["cost_ms"] == content["cost_ms"]
+    other = run.ok(*PLACE, "--agent", "plan-search", *every, "--option", "max_shards=1", "--compare", file)
+    assert "times as much as this plan" in " ".join(other.err.split())
+    for command in (show, (*PLACE, "--compare", file)):
+        refused = run(*command)
+        assert refused.code == 2
+        assert "Say with --sync-every after how many iterations" in " ".join(refused.err.split())
+    odd = run("show", *PLACE[1:-1], 17, "--plan", file, *every)
+    assert odd.code == 2
+    assert "which do not divide 17 devices" in " ".join(odd.err.split())
+    one = run.ok(*PLACE, "--agent", "lookup-greedy", "--out", tmp_path / "one.json")
+    assert one.code == 0
+    between = run.ok(*PLACE, *every, *QUICK, "--compare", tmp_path / "one.json")
+    groups = Groups(*content["groups"])
+    assert f"first plan is for 1 group of devices and the other for {groups.count} groups" in between.err
 
 
 @pytest.mark.parametrize(
