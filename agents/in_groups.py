@@ -14,6 +14,9 @@ from shard_gym.tasks import Task
 FINALISTS = 2
 """Numbers of groups, above one, that are searched to the end."""
 
+SEARCHES = 2 + FINALISTS
+"""Whole searches that a task with groups takes."""
+
 
 def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, ShardingPlan]]) -> ShardingPlan:
     """The cheapest plan found for any groups of the devices of `task`.

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base import MAX_QUERIES, Agent, task_rng
 from shard_gym.agents.descent import BATCH, MIN_GAIN_MS, Budget, Descent
-from shard_gym.agents.in_groups import cheapest_in_groups
+from shard_gym.agents.in_groups import SEARCHES, cheapest_in_groups
 from shard_gym.agents.plan_starts import starts
 from shard_gym.agents.rebuild import Rebuilder
 from shard_gym.agents.splits import SplitOptions, SplitTables
@@ -152,7 +152,8 @@ class PlanSearchAgent(Agent):
     @property
     @override
     def search_budget(self) -> int:
-        return self.max_queries
+        """That of a task without groups, until it has answered one with groups."""
+        return self.max_queries * (1 if self._of_replicas is None else SEARCHES)
 
     @override
     def true_cost_queries(self, fingerprint: str) -> int:

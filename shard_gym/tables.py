@@ -242,7 +242,8 @@ class Tables:
         return len(self.num_embeddings)
 
     def __repr__(self) -> str:
-        return f"Tables({len(self)} tables, {self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
+        sequences = f"{np.count_nonzero(~self.pooled)} of them sequences, " * (not self.pooled.all())
+        return f"Tables({len(self)} tables, {sequences}{self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
 
     def _repr_html_(self) -> str:
         shown = min(len(self), MAX_ROWS_SHOWN)

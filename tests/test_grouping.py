@@ -148,6 +148,7 @@ def test_its_queries_are_counted_and_equal_seeds_give_equal_plans() -> None:
     queries = first.true_cost_queries(MODEL.fingerprint)
     assert 0 < queries == second.true_cost_queries(MODEL.fingerprint)
     assert first.cost_model.queries < queries < 10_000
+    assert first.search_budget == 4 * 2_000
 
 
 def test_plans_with_groups_go_through_json() -> None:

@@ -93,7 +93,8 @@ def print_memory(console: Console, explanation: Explanation, room: int, reserve:
     of = f"{format_gib(room + reserve)}{' of HBM' * away}"
     if host is not None and not reserve:  # the tasks of suites give tables a part of the HBM
         of = f"{of}, of which tables may take {format_gib(host.hbm_bytes)}"
-    heading(console, f"\nMemory of a training step, GiB of {of}\n")
+    step = "a training step" if explanation.task.tables.workload.training else "serving"
+    heading(console, f"\nMemory of {step}, GiB of {of}\n")
     table = new_table()
     for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free", *["in host memory"] * away):
         table.add_column(name, justify="right", no_wrap=True)
@@ -105,7 +106,8 @@ def print_memory(console: Console, explanation: Explanation, room: int, reserve:
         table.add_row(f"device {device}", *map(format_gib, numbers), *there)
     print_table(console, table)
     kept = "; reserve: dense parameters, activations, allocator" * bool(reserve)
-    console.print(sentence(f"buffers: inputs, outputs, gradients of replicas{kept}", "dim"))
+    gradients = ", gradients of replicas" * explanation.task.tables.workload.training
+    console.print(sentence(f"buffers: inputs, outputs{gradients}{kept}", "dim"))
     left = memory.num_devices - len(shown)
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))

@@ -163,7 +163,7 @@ def place(
     old = None if given is None else explained_plan(own, given)
     bound = None if plan.lowered else proven_bound(plan.agent, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
-    content = answer_to_json(explanation, plan.name)
+    content = answer_to_json(explanation, plan.name) | ({"index_dedup": True} if index_dedup else {})
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)

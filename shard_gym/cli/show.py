@@ -205,6 +205,11 @@ def _show_episode(asked: Asked) -> None:
 
 def _print_heading(task: Task | DriftTask, how: str) -> None:
     tables = counted(task.num_tables, "table")
+    if isinstance(task, Task):
+        sequences = int(np.count_nonzero(~task.tables.pooled))
+        tables += f", {sequences} of them sequences," * (sequences > 0) + " served," * (
+            not task.tables.workload.training
+        )
     heading(output(), f"{task.name}: {tables} on {task.num_devices} x {task.topology.device.name},\n{how}\n")
 
 

@@ -17,7 +17,8 @@ def print_traffic(console: Console, explanation: Explanation, devices: int = 16)
     if topology.num_devices == 1:
         return
     across = topology.num_hosts > 1
-    heading(console, "\nSent in an iteration, MiB: pooled outputs, partial sums, gradients\n")
+    gradients = ", gradients" * explanation.task.tables.workload.training
+    heading(console, f"\nSent in an iteration, MiB: outputs, partial sums{gradients}\n")
     totals = [format_mib(count) for count in sent.sum(axis=0)[: 1 + across]]
     table = new_table(footer=True)
     table.add_column("", "all devices", justify="right", no_wrap=True)

@@ -122,7 +122,7 @@ def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
         f"took no time, or twice as long{most};"
     ]
     if found.lookup_range is None:
-        parts.append("lookups are not varied, as recorded ones follow no law.")
+        parts.append("lookups are not varied, as recorded ones follow no law, nor do those after dedup.")
     else:
         least, largest = found.lookup_range
         which = "" if found.remade == num_tables else f" of the {found.remade:,} costliest tables"

@@ -83,8 +83,8 @@ def evaluate_agent(
     budget, model = 0, load_suite(suite).cost_model
     for seed in SEEDS if stochastic else ONE_SEED:
         agent = make_agent(agents[seed % len(agents)], cost_model=model, seed=seed, suite=suite, **options)
-        budget = agent.search_budget
         evaluations.append(evaluate(agent, suite, model))
+        budget = agent.search_budget  # afterwards, as tasks with groups take more
         if one_run and len(evaluations) == 2 and _answers(evaluations[0]) == _answers(evaluations[1]):
             raise InvalidOptionError(
                 f"{agents[0]} answers alike with every seed, because only its training is stochastic. Give the folders "

@@ -14,6 +14,7 @@ from shard_gym.index_dedup import deduplicated
 from shard_gym.pools import Pool, load_pool, save_pool
 from shard_gym.sharding import plan_from_json
 from shard_gym.tables import Tables
+from shard_gym.text import format_ms
 from shard_gym.workload import Workload
 
 TABLES = Tables.from_zipf(
@@ -43,7 +44,9 @@ def test_sequences_are_planned_and_cost_what_python_says(run: Any, file: Path) -
         plan = plan_from_json(content["plan"], tables, topology)
         costs.append(AnalyticalShardingModel().estimate_plan(plan, tables, topology).total_ms)
         assert content["cost_ms"] == pytest.approx(costs[-1], rel=1e-12)
+        assert content.get("index_dedup", False) == bool(flags)
     assert costs[1] < costs[0]
+    assert repr(TABLES).startswith("Tables(4 tables, 2 of them sequences, ")
 
 
 def test_what_torchrec_or_groups_cannot_have_is_refused(run: Any, file: Path) -> None:
@@ -60,3 +63,16 @@ def test_dedup_without_sequences_is_refused(run: Any) -> None:
     failed = run("place", "--tables", "dlrm-2021", "--embedding-dim", 16, *OPTIONS, "--index-dedup")
     assert failed.code == 2
     assert "--index-dedup is for sequence tables, and dlrm-2021 has none" in " ".join(failed.err.split())
+
+
+def test_tables_are_served_by_the_cost_model_of_serving(run: Any, file: Path, tmp_path: Path) -> None:
+    """Without states, gradients and backward; `show` of the plan says the same."""
+    serving, plan = ("--cost-model", "analytical-inference"), tmp_path / "plan.json"
+    placed = run.ok("place", "--tables", file, *OPTIONS, *serving, "--out", plan)
+    content, text = json.loads(plan.read_text()), " ".join(placed.out.split())
+    assert content["cost_model"] == "analytical-inference-v2"
+    assert "Memory of serving, GiB" in text
+    assert "gradients" not in text
+    shown = run.ok("show", "--tables", file, "--plan", plan, *OPTIONS[:4], *serving).out
+    assert "mine: 4 tables, 2 of them sequences, served, on 4 x" in " ".join(shown.split())
+    assert f"{format_ms(content['cost_ms'])} ms" in shown

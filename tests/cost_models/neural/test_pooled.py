@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.analytical_sharding import (
+    GRADIENT_BYTES,
+    HOST_PARTIAL_BYTES,
+    PARTIAL_BYTES,
+    AnalyticalShardingModel,
+)
 from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.cost_models.neural.pooled import WORK, work
+from shard_gym.cost_models.neural.pooled import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    EXCHANGES,
+    HOST_REDUCE_SCATTER,
+    MIB,
+    REDUCE_SCATTER,
+    WORK,
+    work,
+)
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import variants_of
 from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
@@ -52,3 +70,19 @@ def test_the_inputs_of_every_workload_are_finite_and_count_the_sectors_of_the_st
         assert np.isfinite(inputs).all()
         sectors = {"sgd": 0, "rowwise_adagrad": 1, "adam": 2 * np.ceil(own.embedding_dim / 8)}[optimizer]
         np.testing.assert_allclose(inputs[:, WORK.index("states")], own.distinct_rows * sectors / 1e6)
+
+
+def test_blocks_of_sequences_send_rows_and_served_copies_nothing(random_tables: Any) -> None:
+    """What a shard sends is that of the analytical model: the same exchange, and the same bytes."""
+    tables = replace(random_tables(np.random.default_rng(0), 6), pooled=np.array([True, False] * 3))
+    tables = tables.with_training(optimizer="sgd")
+    topology, model = hardware_profile("a100-dgx").topology(16), AnalyticalShardingModel()
+    for kind in SHARDING_TYPES:
+        shards = shard_tables(tables, kind, topology)
+        sent, loads = work(shards, kind)[:, -len(EXCHANGES) :] * MIB, model.shard_loads(shards, kind, topology)
+        np.testing.assert_allclose(sent[:, ALL_TO_ALL], loads[:, OUTPUT_BYTES_SENT], rtol=1e-12)
+        np.testing.assert_allclose(sent[:, ALL_REDUCE], loads[:, GRADIENT_BYTES], rtol=1e-12)
+        partial = loads[:, [HOST_PARTIAL_BYTES, PARTIAL_BYTES]]
+        np.testing.assert_allclose(sent[:, [HOST_REDUCE_SCATTER, REDUCE_SCATTER]], partial, rtol=1e-12)
+    served = shard_tables(tables.with_training(training=False), DATA_PARALLEL, topology)
+    assert not work(served, DATA_PARALLEL)[:, -len(EXCHANGES) :].any()
