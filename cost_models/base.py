@@ -55,6 +55,13 @@ class CostEstimate:
         return {}
 
 
+KNOWS = (
+    *("knows_host_memory", "knows_replicas", "knows_compression", "knows_sequences"),
+    *("knows_training", "knows_serving"),
+)
+"""Attributes of a `CostModel` that say what it computes costs of."""
+
+
 class CostModel(ABC):
     """Computes the cost of a placement.
 
@@ -86,6 +93,11 @@ class CostModel(ABC):
         for name in ("estimate", "table_loads", "shard_loads"):
             if name in vars(cls):
                 setattr(cls, name, _checking_topology(vars(cls)[name]))
+
+    def know_as(self, model: CostModel) -> None:
+        """Know what `model` does, for a model that asks it."""
+        for name in KNOWS:
+            setattr(self, name, getattr(model, name))
 
     @property
     def fingerprint(self) -> str:

@@ -31,9 +31,7 @@ class CountedCostModel(AdditiveCostModel):
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
-        self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
-        self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
-        self.knows_training, self.knows_serving = model.knows_training, model.knows_serving
+        self.know_as(model)
         self.host_policy, self.exchanges = model.host_policy, model.exchanges
 
     @property
@@ -127,9 +125,7 @@ class CountedEstimates(CostModel):
         self.queries = 0
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
-        self.knows_host_memory, self.knows_replicas = model.knows_host_memory, model.knows_replicas
-        self.knows_compression, self.knows_sequences = model.knows_compression, model.knows_sequences
-        self.knows_training, self.knows_serving = model.knows_training, model.knows_serving
+        self.know_as(model)
 
     @property
     @override

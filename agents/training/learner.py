@@ -50,10 +50,7 @@ class TrueCost(CostModel):
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self.name, self.version = learner.cost_model.name, learner.cost_model.version
-        self.knows_host_memory = learner.cost_model.knows_host_memory
-        self.knows_sequences = learner.cost_model.knows_sequences
-        self.knows_training = learner.cost_model.knows_training
-        self.knows_serving = learner.cost_model.knows_serving
+        self.know_as(learner.cost_model)
 
     @property
     def fingerprint(self) -> str:
