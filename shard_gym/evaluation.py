@@ -170,7 +170,8 @@ def evaluate(
             `true_cost_queries(fingerprint)`, are used.
         suite: a suite, or the name of one. Under a `MeasuredCostModel` its tasks are converted to the measured
             device (`as_measured`), for the agent and for the penalty.
-        cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`.
+        cost_model: the model that scores, or its name; it needs only `estimate` and `penalty_ms`. "analytical" is the
+            cost model of the suite, `analytical-inference` where tables are served.
         split: which split of a named suite; ignored when `suite` is no name.
         progress: called after every task.
 
