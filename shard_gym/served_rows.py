@@ -55,10 +55,10 @@ def copied_shares(
     ms[EVERY][tables.pooled], ms[HOST_OF_EVERY][tables.pooled] = np.inf, np.inf
     num_bytes = rows * tables.workload.row_bytes(tables.embedding_dim)[:, None]
     shares = _filling(ms, num_bytes, topology)
-    on_each = num_bytes * (shares + (1.0 - shares) / devices)
-    if topology.host is not None and on_each.sum() > topology.memory_cap_bytes.min():
+    on_each = float((num_bytes * (shares + (1.0 - shares) / devices)).sum())
+    if topology.host is not None and on_each > topology.memory_cap_bytes.min():
         ms[HOST_OF_EVERY] = np.inf
-        shares = _filling(ms, num_bytes, topology)
+        shares = _filling(ms, num_bytes, topology, float(topology.memory_cap_bytes.min()))
     return shares
 
 
@@ -75,25 +75,35 @@ def _state_ms(reads: FloatArray, topology: Topology, dedup: bool) -> FloatArray:
     return np.stack([0.0 * reads, exchange, read * asked, exchange - read * np.expm1(-reads)])
 
 
-def _filling(ms: FloatArray, num_bytes: FloatArray, topology: Topology) -> FloatArray:
-    """(T, J), the `copied_shares` of steps with these ms in each state, at the price that fills the HBM."""
+def _filling(ms: FloatArray, num_bytes: FloatArray, topology: Topology, cap: float = np.inf) -> FloatArray:
+    """(T, J), the `copied_shares` of steps with these ms in each state, at the price that fills the HBM.
+
+    Of states that take as long, a row is in the one of fewest bytes.
+
+    Args:
+        cap: bytes that a device may hold in HBM and in its host's memory together.
+    """
     devices = topology.num_devices
     room = float(topology.memory_cap_bytes.min() if topology.host is None else topology.host.hbm_bytes)
     slots = np.array([1.0, 1.0 / devices, 0.0, 0.0])
 
-    def at(price: float) -> tuple[FloatArray, float]:
-        """Whether each step is copied at that price, and the bytes of HBM that all need on each device."""
-        state = (ms + price * slots[:, None, None]).argmin(axis=0)
-        copied = (state == EVERY) | (state == HOST_OF_EVERY)
-        return copied.astype(np.float64), float((num_bytes * slots[state]).sum())
+    limits = np.array([room, cap])
+
+    def at(price: float) -> tuple[FloatArray, FloatArray]:
+        """Whether each step is copied at that price, and the bytes that a device needs, of HBM and of all memory."""
+        state = HOST_OF_ONE - (ms + price * slots[:, None, None])[::-1].argmin(axis=0)
+        copied = ((state == EVERY) | (state == HOST_OF_EVERY)).astype(np.float64)
+        held = num_bytes * (copied + (1.0 - copied) / devices)
+        return copied, np.array([(num_bytes * slots[state]).sum(), held.sum()])
 
     most = devices * float(ms[np.isfinite(ms)].max(initial=0.0))
     low, high = 1e-30 * most, 2.0 * most
-    if not most or at(low)[1] <= room:
+    if not most or (at(low)[1] <= limits).all():
         return at(low)[0]
     for _ in range(_BISECTIONS):
         middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if at(middle)[1] <= room else (middle, high)
+        low, high = (low, middle) if (at(middle)[1] <= limits).all() else (middle, high)
     (more, needed), (fewer, used) = at(low), at(high)
-    part = min(max((room - used) / (needed - used), 0.0), 1.0) if needed > used else 0.0
-    return fewer + part * (more - fewer)
+    grown = np.maximum(needed - used, 1e-300)
+    part = float(np.clip(np.where(needed > used, (limits - used) / grown, 1.0), 0.0, 1.0).min())
+    return np.asarray(fewer + part * (more - fewer))

@@ -307,6 +307,14 @@ class TaskSuite(Suite[Task]):
 
     task_class = Task
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({task.tables.workload.training for task in self.tasks}) > 1:
+            raise InvalidTaskError(
+                f"Suite {self.name!r} has tasks that train their tables and tasks that serve them, which have cost "
+                "models of their own. Make a suite of each."
+            )
+
     @property
     def max_tables(self) -> int:
         """The largest T of a task, over all splits."""

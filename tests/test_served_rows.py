@@ -145,7 +145,30 @@ def test_what_fits_is_copied_everywhere() -> None:
     assert split.num_embeddings[0] + split.num_embeddings[1] / 8 == pytest.approx(500, abs=1)
     bags = tables_of(1000, 1.0, 1e5, pooled=True)
     assert with_hot_tables(bags, topology_of(8, 8, 1000.0)) is bags
-    assert with_hot_tables(tables, topology_of(1, 8, 10.0)).names == ("table_0:hot",)
+    assert with_hot_tables(tables, topology_of(1, 8, 10.0)) is tables  # on one device there are no copies
+
+
+def test_large_tables_that_fit_are_hot_whole() -> None:
+    tables = Tables.from_zipf([123_456_789], 16, [10.0], [1.05], Workload(65536, training=False), pooled=[False])
+    parts = with_hot_tables(tables, hardware_profile("a100-dgx").topology(8))
+    assert (parts.names, parts.num_embeddings.tolist()) == (("table_0:hot",), [123_456_789])
+
+
+def test_rows_that_nobody_reads_take_no_copies() -> None:
+    """Beside a table without lookups, and alone where nothing is read."""
+    tables = tables_of(1000, 1.0, 1e5)
+    topology, unread = topology_of(8, 8, 100.0, 2000.0), np.zeros((1, 4))
+    assert not copied_shares(tables, unread, np.full((1, 4), 250.0), topology).any()
+    assert not copied_shares(tables, unread, np.full((1, 4), 250.0), replace(topology, host=None)).any()
+    tight = topology_of(8, 8, 400.0, 300.0)
+    parts = with_hot_tables(tables, tight)
+    assert parts.num_embeddings[0] + parts.num_embeddings[1] / 8 <= 300
+
+
+def test_a_part_of_a_row_is_not_copied() -> None:
+    tables = tables_of(10, 1.5, 1000.0)
+    found = [with_hot_tables(tables, topology_of(4, 4, rows)).lookups_per_batch[0] for rows in (3.4, 3.6, 3.9)]
+    assert found == pytest.approx([found[0]] * 3)
 
 
 def test_the_cost_model_finds_no_number_of_reads_that_serves_faster() -> None:

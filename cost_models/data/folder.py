@@ -28,7 +28,7 @@ from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.workload import WORKLOAD_KEYS, Workload
+from shard_gym.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
 
 SCHEMA = "shard-gym-costs/2"
 INDEX = "index.json"
@@ -83,7 +83,7 @@ def _from_json(index: dict[str, Any], path: Path) -> MeasurementIndex:
             f"{path} is damaged: hardware is named by small letters, digits, '.' and '-', not "
             f"{short_repr(index['hardware'])}."
         )
-    require_fields(index["workload"], WORKLOAD_KEYS, f"The workload in {path}")
+    require_fields(index["workload"], WORKLOAD_KEYS, f"The workload in {path}", WORKLOAD_MAY_LACK)
     for each in index["skipped"]:
         require_fields(each, {"number": int, "repeat": int, "reason": str}, f"A failed measurement in {path}")
     for number, part in enumerate(index["parts"]):

@@ -52,11 +52,7 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
             `own` does not say how often their copies are averaged.
     """
     topology, placement = own.topology, plan.placement if plan.groups == ONE_GROUP else None
-    if plan.groups != ONE_GROUP and not own.sync_every:
-        raise InvalidOptionError(
-            f"The plan is for {plan.groups.count} groups of devices with a copy of all tables each. Say with "
-            "--sync-every after how many iterations the copies are averaged."
-        )
+    require_sync_every(own, plan)
     if topology.host is not None:
         buffers = int(training_memory(plan, own.tables, own.num_devices).buffers.max())
         topology = own.beside(min(buffers, own.room - 1))
@@ -74,6 +70,15 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
         ) from error
     explanation = explain(task, answer, model)
     return replace(explanation, own_caps=caps[: explanation.task.num_devices])  # all devices of a user have one cap
+
+
+def require_sync_every(own: OwnModel, plan: ShardingPlan) -> None:
+    """Raise InvalidOptionError for a plan for groups if `own` does not say how often their copies are averaged."""
+    if plan.groups != ONE_GROUP and not own.sync_every:
+        raise InvalidOptionError(
+            f"The plan is for {plan.groups.count} groups of devices with a copy of all tables each. Say with "
+            "--sync-every after how many iterations the copies are averaged."
+        )
 
 
 def needs_host_memory(own: OwnModel, plan: ShardingPlan, hbm_rows: NDArray[np.int64] | None) -> bool:
@@ -135,7 +140,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name in _names(comparison):
         table.add_column(name, justify="right", overflow="fold", min_width=8)
     table.add_column("new/old", justify="right", no_wrap=True)
-    one_host = comparison.after.task.topology.num_hosts == 1
+    one_host = all(each.task.topology.num_hosts == 1 for each in (comparison.before, comparison.after))
     for (label, old, text), (_, new, new_text) in zip(*map(_numbers, comparison.totals), strict=True):
         if not (one_host and label == ACROSS):
             ratio = f"{new / old:.2f}" if old else NONE
@@ -193,17 +198,14 @@ def _print_changes(console: Console, comparison: Comparison) -> None:
 
 
 def compared_to_json(comparison: Comparison) -> dict[str, Any]:
-    """The old plan in numbers, the ratio of costs, and every table that changes, as a JSON value."""
+    """The old plan in numbers, the ratio of costs, and every table that changes, as a JSON value.
+
+    Tables of plans for other groups of devices are not compared.
+    """
     old, new = comparison.totals
     inside, across = (old.sent_bytes / 2**20).tolist()
     tables = comparison.after.task.tables
-    return {
-        "with": comparison.before_name,
-        "cost_ms": old.cost_ms,
-        "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
-        "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
-        "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
-        "sent_mib": {"inside_hosts": inside, "across_hosts": across},
+    changes = {
         "changed_tables": [
             {
                 "table": tables.names[change.table],
@@ -214,6 +216,15 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
             for change in comparison.changes
         ],
         "unchanged_tables": len(tables) - len(comparison.changes),
+    }
+    return {
+        "with": comparison.before_name,
+        "cost_ms": old.cost_ms,
+        "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
+        "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
+        "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
+        "sent_mib": {"inside_hosts": inside, "across_hosts": across},
+        **(changes if comparison.same_groups else {}),
     }
 
 

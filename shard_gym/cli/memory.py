@@ -197,9 +197,9 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
 
 def warn_of_caches(explanation: Explanation) -> None:
     """Warn what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
-    if not explanation.host_bytes.any() or explanation.cost_model.startswith(CACHED):
+    task, cached_already = explanation.task, explanation.cost_model.startswith(CACHED)
+    if not explanation.host_bytes.any() or cached_already or not task.tables.workload.training:
         return
-    task = explanation.task
     model = AnalyticalShardingModel(explanation.communication_dtype, host_policy="lru")
     cached = model.estimate_plan(explanation.plan, task.tables, task.topology)
     warn(

@@ -16,7 +16,8 @@ from shard_gym.cli.planning import OwnModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
+from shard_gym.index_dedup import deduplicated
+from shard_gym.interop.plan_files import deduplicates, hbm_rows_of_file, plan_of_file
 from shard_gym.sharding.plan import ONE_GROUP
 
 EITHER = (
@@ -92,6 +93,8 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     tables = tables.with_training(
         weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
     )
+    if deduplicates(given.plan):
+        tables = deduplicated(tables, given.num_devices)
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
     host = host_room_bytes(options.host_memory, options.reserve, profile)

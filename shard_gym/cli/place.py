@@ -12,6 +12,7 @@ from shard_gym.cli.compared import (
     compared_to_json,
     explained_plan,
     print_comparison,
+    require_sync_every,
     torchrec_plan,
     warn_if_other_split,
     warn_if_over,
@@ -49,7 +50,7 @@ from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
+from shard_gym.interop.plan_files import deduplicates, hbm_rows_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
@@ -155,6 +156,10 @@ def place(
     if compare is not None and compare != TORCHREC:
         given = plan_of_file(compare, loaded, own.topology)
         hbm_rows = hbm_rows_of_file(compare, loaded, own.topology)
+        require_sync_every(own, given)
+        if deduplicates(compare) != index_dedup:
+            how = "without" if index_dedup else "with"
+            warn(f"{compare} is a plan {how} index dedup; both plans are costed as this one.")
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
     plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
     own = plan.own

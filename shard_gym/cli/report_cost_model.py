@@ -73,7 +73,7 @@ def report_cost_model(
 
 def _models_of(models: dict[Path, NeuralCostModel], measurements: Measurements) -> dict[str, NeuralCostModel]:
     """The models fitted to the workload of `measurements`, by architecture, or by path if that is not unique."""
-    workload = vars(measurements.index.workload)
+    workload = measurements.index.workload.to_json()
     found = {path: model for path, model in models.items() if model.card.get("data", {}).get("workload") == workload}
     names = [model.architecture for model in found.values()]
     return {

@@ -50,6 +50,12 @@ def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> Shardi
     return _read(path, tables, topology)[0]
 
 
+def deduplicates(path: str | Path) -> bool:
+    """Whether the plan in the file at `path` was made for deduplicated ids (`place --index-dedup`)."""
+    value = read_json(Path(path))
+    return isinstance(value, dict) and value.get("index_dedup") is True
+
+
 def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
     """(S,) int64, the rows in HBM of each shard of the plan in the file at `path`; None if it does not say.
 

@@ -17,7 +17,7 @@ from shard_gym.io.files import INDEX, read_bytes, read_index, read_shipped, sha2
 from shard_gym.io.parsing import Kinds, parse_json, require_fields, require_schema
 from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.tables import Tables
-from shard_gym.workload import WORKLOAD_KEYS, Workload
+from shard_gym.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16
@@ -140,7 +140,7 @@ def to_bytes(pool: Pool) -> bytes:
         "schema": SCHEMA,
         "name": pool.name,
         "card": {field.name: getattr(pool.card, field.name) for field in fields(PoolCard)},
-        "workload": {key: getattr(tables.workload, key) for key in WORKLOAD_KEYS},
+        "workload": tables.workload.to_json(),
         "names": None if default_names else list(tables.names),
         "embedding_dim": tables.embedding_dim.tolist() if pool.dims_known else None,
         **{column: _numbers_of(getattr(tables, column)) for column in _COLUMNS},
@@ -174,7 +174,7 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
         require_fields(steps, {"rows": list, "shares": list}, f"The steps of {source}")
     if law is not None and steps is not None:
         raise DamagedFileError(f"{source} has both a law and steps of its rows' popularity. Remove one of them.")
-    workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}")
+    workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}", WORKLOAD_MAY_LACK)
     try:
         tables = Tables(
             workload=Workload(**workload),

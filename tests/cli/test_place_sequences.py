@@ -45,6 +45,10 @@ def test_sequences_are_planned_and_cost_what_python_says(run: Any, file: Path) -
         costs.append(AnalyticalShardingModel().estimate_plan(plan, tables, topology).total_ms)
         assert content["cost_ms"] == pytest.approx(costs[-1], rel=1e-12)
         assert content.get("index_dedup", False) == bool(flags)
+        plan_file = file.with_name("plan.json")
+        plan_file.write_text(json.dumps(content))
+        shown = run.ok("show", "--tables", file, "--plan", plan_file, *OPTIONS[:4]).out
+        assert f"{format_ms(content['cost_ms'])} ms" in shown
     assert costs[1] < costs[0]
     assert repr(TABLES).startswith("Tables(4 tables, 2 of them sequences, ")
 
