@@ -9,15 +9,17 @@ from typing import Any
 
 from shard_gym.checks import checked_count
 from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
+from shard_gym.cli.console import warn
 from shard_gym.cli.memory import host_room_bytes, room_bytes
 from shard_gym.cli.options import CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.place import load_tables
 from shard_gym.cli.planning import OwnModel
+from shard_gym.cost_models import InferenceCostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import deduplicates, hbm_rows_of_file, plan_of_file
+from shard_gym.interop.plan_files import cost_model_of_file, deduplicates, hbm_rows_of_file, plan_of_file
 from shard_gym.sharding.plan import ONE_GROUP
 
 EITHER = (
@@ -93,6 +95,8 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     tables = tables.with_training(
         weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
     )
+    if cost_model_of_file(given.plan).startswith(InferenceCostModel.name) and model.knows_training:
+        warn(f"{given.plan} is a plan for serving; --cost-model {InferenceCostModel.name} costs it so.")
     if deduplicates(given.plan):
         tables = deduplicated(tables, given.num_devices)
     profile = hardware_profile(given.hardware)

@@ -56,6 +56,12 @@ def deduplicates(path: str | Path) -> bool:
     return isinstance(value, dict) and value.get("index_dedup") is True
 
 
+def cost_model_of_file(path: str | Path) -> str:
+    """The fingerprint of the cost model that the plan in the file at `path` was made under; empty if it has none."""
+    value = read_json(Path(path))
+    return str(value.get("cost_model", "")) if isinstance(value, dict) else ""
+
+
 def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
     """(S,) int64, the rows in HBM of each shard of the plan in the file at `path`; None if it does not say.
 

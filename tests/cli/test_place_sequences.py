@@ -80,3 +80,5 @@ def test_tables_are_served_by_the_cost_model_of_serving(run: Any, file: Path, tm
     shown = run.ok("show", "--tables", file, "--plan", plan, *OPTIONS[:4], *serving).out
     assert "mine: 4 tables, 2 of them sequences, served, on 4 x" in " ".join(shown.split())
     assert f"{format_ms(content['cost_ms'])} ms" in shown
+    trained = run.ok("show", "--tables", file, "--plan", plan, *OPTIONS[:4])
+    assert "is a plan for serving; --cost-model analytical-inference costs it so" in " ".join(trained.err.split())
