@@ -37,9 +37,9 @@ def bounds_tool(tool: Callable[[str], ModuleType]) -> Any:
 def test_cp_sat_goes_on_where_linear_programs_prove_too_little(bounds_tool: Any, random_task: Any) -> None:
     task = random_task(np.random.default_rng(0), 9, 3)
     poor = np.zeros(9, np.int64)
-    without = bounds_tool.bounded(task, poor, 0.0, 1e-4)
+    without = bounds_tool.bounded(task, poor, MODEL, 0.0, 1e-4)
     assert without.simple_ms <= without.linear_ms == without.bound_ms < without.cost_ms == without.start_ms
-    found = bounds_tool.bounded(task, poor, 5.0, 1e-4)
+    found = bounds_tool.bounded(task, poor, MODEL, 5.0, 1e-4)
     assert found.linear_ms == without.linear_ms < found.bound_ms <= found.cost_ms < found.start_ms
     assert found.cost_ms <= found.bound_ms * (1 + 1e-4)
     assert MODEL.estimate(found.answer, task.tables, task.topology).total_ms == found.cost_ms
