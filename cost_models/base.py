@@ -55,13 +55,6 @@ class CostEstimate:
         return {}
 
 
-KNOWS = (
-    *("knows_host_memory", "knows_replicas", "knows_compression", "knows_sequences"),
-    *("knows_training", "knows_serving"),
-)
-"""Attributes of a `CostModel` that say what it computes costs of."""
-
-
 class CostModel(ABC):
     """Computes the cost of a placement.
 
@@ -96,8 +89,9 @@ class CostModel(ABC):
 
     def know_as(self, model: CostModel) -> None:
         """Know what `model` does, for a model that asks it."""
-        for name in KNOWS:
-            setattr(self, name, getattr(model, name))
+        for name in vars(CostModel):
+            if name.startswith("knows_"):
+                setattr(self, name, getattr(model, name))
 
     @property
     def fingerprint(self) -> str:

@@ -82,8 +82,9 @@ def with_hot_tables(
     count = count * (tables.num_embeddings / count.sum(axis=1))[:, None]  # steps of quadratures are no whole rows
     expected = share * tables.lookups_per_batch[:, None]
     if least_reads is None and not tables.workload.training:
-        hot: FloatArray = copied_shares(tables, expected, count, topology, dedup)
-        rows = np.where((hot == 1.0).all(axis=1), tables.num_embeddings, _whole_rows(count, hot))
+        copied = copied_shares(tables, expected, count, topology, dedup)
+        hot, rows = _in_whole_rows(count, copied)
+        rows = np.where((copied == 1.0).all(axis=1), tables.num_embeddings, rows)
     else:
         least = least_hot_reads(topology, dedup) if least_reads is None else least_reads
         hot = (expected >= least).astype(np.float64)
@@ -130,14 +131,11 @@ def with_hot_tables(
     )
 
 
-def _whole_rows(count: FloatArray, hot: FloatArray) -> NDArray[np.int64]:
-    """(T,) rows of the (T, J) shares `hot` of steps of `count` rows, rounded down; the partial steps lose what that is.
-
-    `hot` is changed in place.
-    """
+def _in_whole_rows(count: FloatArray, hot: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+    """The (T, J) shares `hot` of steps of `count` rows, the partial ones less so that rows are whole; the (T,) rows."""
     total = (count * hot).sum(axis=1)
     rows = np.floor(total * (1.0 + 1e-12) + 1e-9)
     partial = (hot > 0) & (hot < 1) & (count > 0)
     there = np.maximum((count * partial).sum(axis=1), 1e-300)
-    hot[:] = np.where(partial, np.clip(hot - (np.maximum(total - rows, 0.0) / there)[:, None], 0.0, 1.0), hot)
-    return np.asarray(rows, np.int64)
+    less = np.where(partial, np.clip(hot - (np.maximum(total - rows, 0.0) / there)[:, None], 0.0, 1.0), hot)
+    return less, rows.astype(np.int64)

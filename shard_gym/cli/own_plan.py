@@ -19,7 +19,7 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import cost_model_of_file, deduplicates, hbm_rows_of_file, plan_of_file
+from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file
 from shard_gym.sharding.plan import ONE_GROUP
 
 EITHER = (
@@ -95,9 +95,10 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     tables = tables.with_training(
         weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
     )
-    if cost_model_of_file(given.plan).startswith(InferenceCostModel.name) and model.knows_training:
+    made = how_made(given.plan)
+    if made.cost_model.startswith(InferenceCostModel.name) and model.knows_training:
         warn(f"{given.plan} is a plan for serving; --cost-model {InferenceCostModel.name} costs it so.")
-    if deduplicates(given.plan):
+    if made.index_dedup:
         tables = deduplicated(tables, given.num_devices)
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)

@@ -50,7 +50,7 @@ from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import deduplicates, hbm_rows_of_file, plan_of_file
+from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.files import require_writable, write_json
 from shard_gym.placement import to_plan
@@ -157,7 +157,7 @@ def place(
         given = plan_of_file(compare, loaded, own.topology)
         hbm_rows = hbm_rows_of_file(compare, loaded, own.topology)
         require_sync_every(own, given)
-        if deduplicates(compare) != index_dedup:
+        if how_made(compare).index_dedup != index_dedup:
             how = "without" if index_dedup else "with"
             warn(f"{compare} is a plan {how} index dedup; both plans are costed as this one.")
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work

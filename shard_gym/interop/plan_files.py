@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
 from shard_gym.sharding.files import GROUPS, HBM_ROWS, SCHEMA, groups_from_json, hbm_rows_from_json, in_order, read_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows
-from shard_gym.sharding.plan import ONE_GROUP
+from shard_gym.sharding.plan import ONE_GROUP, Groups
 from shard_gym.tables import Tables
 from shard_gym.text import counted
 from shard_gym.topology import Topology
@@ -50,16 +50,18 @@ def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> Shardi
     return _read(path, tables, topology)[0]
 
 
-def deduplicates(path: str | Path) -> bool:
-    """Whether the plan in the file at `path` was made for deduplicated ids (`place --index-dedup`)."""
-    value = read_json(Path(path))
-    return isinstance(value, dict) and value.get("index_dedup") is True
+class Made(NamedTuple):
+    """How a plan in a file was made, as far as the file says."""
+
+    cost_model: str  #: the fingerprint of the cost model; empty if it does not say
+    index_dedup: bool  #: whether for deduplicated ids (`place --index-dedup`)
 
 
-def cost_model_of_file(path: str | Path) -> str:
-    """The fingerprint of the cost model that the plan in the file at `path` was made under; empty if it has none."""
+def how_made(path: str | Path) -> Made:
+    """What the file at `path` says of its plan; raises DamagedFileError if it cannot be read, or is no JSON."""
     value = read_json(Path(path))
-    return str(value.get("cost_model", "")) if isinstance(value, dict) else ""
+    about = value if isinstance(value, dict) else {}
+    return Made(str(about.get("cost_model", "")), about.get("index_dedup") is True)
 
 
 def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
@@ -80,13 +82,7 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
     host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)
     roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP), host=host)
-    groups = groups_from_json(value[GROUPS]) if GROUPS in value else ONE_GROUP
-    if topology.num_devices % groups.count:
-        raise InvalidPlanError(
-            f"{path} is for {groups.count} groups, which do not divide {topology.num_devices} devices."
-        )
-    if groups != ONE_GROUP:
-        roomy = replace(topology_of_group(groups, replace(roomy, host=None), 1), replicas=None)
+    groups, roomy = _of_group(value, roomy, path) if GROUPS in value else (ONE_GROUP, roomy)
     if value.get("schema") == SCHEMA:
         plan = read_plan(path, tables, roomy)
         return plan, hbm_rows_from_json(value["plan"], plan, tables, roomy)
@@ -97,6 +93,20 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         raise InvalidPlanError(
             f"{path} is no plan of these tables on {counted(roomy.num_devices, 'device')}. {error}"
         ) from error
+
+
+def _of_group(value: Mapping[str, Any], topology: Topology, path: str | Path) -> tuple[Groups, Topology]:
+    """The groups that a plan is for, and the devices of one of them."""
+    devices = counted(topology.num_devices, "device")
+    try:
+        groups = groups_from_json(value[GROUPS])
+        if topology.num_devices % groups.count:
+            raise InvalidPlanError(f"Its {groups.count} groups do not divide them.")
+        if groups == ONE_GROUP:
+            return groups, topology
+        return groups, replace(topology_of_group(groups, replace(topology, host=None), 1), replicas=None)
+    except ShardGymError as error:
+        raise InvalidPlanError(f"{path} is no plan for groups of {devices}. {error}") from error
 
 
 def _plan_of(value: Mapping[str, Any], tables: Tables, topology: Topology) -> ShardingPlan:

@@ -61,7 +61,7 @@ def test_a_plan_for_groups_is_shown_and_compared(run: Any, tmp_path: Path) -> No
         assert "Say with --sync-every after how many iterations" in " ".join(refused.err.split())
     odd = run("show", *PLACE[1:-1], 17, "--plan", file, *every)
     assert odd.code == 2
-    assert "which do not divide 17 devices" in " ".join(odd.err.split())
+    assert "is no plan for groups of 17 devices. Its" in " ".join(odd.err.split())
     one = run.ok(*PLACE, "--agent", "lookup-greedy", "--out", tmp_path / "one.json")
     assert one.code == 0
     between = run.ok(*PLACE, *every, *QUICK, "--compare", tmp_path / "one.json")
