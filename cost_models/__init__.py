@@ -13,7 +13,7 @@ from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
 from shard_gym.cost_models.inference import InferenceCostModel
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
@@ -96,6 +96,16 @@ def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> Sh
     )
 
 
+def make_plan_cost_model(model: str | Path | CostModel = "analytical") -> PlanCosts:
+    """The cost model of `make_sharding_cost_model`, or one that measures plans.
+
+    Raises:
+        InvalidOptionError: also if it costs no plans.
+    """
+    made = make_cost_model(model)
+    return made if isinstance(made, PlanCosts) else make_sharding_cost_model(made)
+
+
 def additive_estimate(model: CostModel) -> AdditiveCostModel:
     """`model` if it is additive, else the analytical one: for observations, which need estimates of every step."""
     return model if isinstance(model, AdditiveCostModel) else AnalyticalCostModel()
@@ -113,10 +123,12 @@ __all__ = [
     "CountedEstimates",
     "InferenceCostModel",
     "PlainCosts",
+    "PlanCosts",
     "ShardingCostModel",
     "additive_estimate",
     "counted",
     "make_additive_cost_model",
     "make_cost_model",
+    "make_plan_cost_model",
     "make_sharding_cost_model",
 ]

@@ -83,7 +83,7 @@ class CostModel(ABC):
 
     def __init_subclass__(cls) -> None:
         """Let the methods that get a topology refuse what the model does not know of it."""
-        for name in ("estimate", "table_loads", "shard_loads"):
+        for name in ("estimate", "estimate_plan", "measure_again", "table_loads", "shard_loads"):
             if name in vars(cls):
                 setattr(cls, name, _checking_topology(vars(cls)[name]))
 

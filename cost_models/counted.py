@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.linear import LinearCosts
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, Topology
@@ -138,10 +139,13 @@ class CountedEstimates(CostModel):
 
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
         """Counts one evaluation."""
+        return self._counted(lambda: self.model.estimate(placement, tables, topology))
+
+    def _counted(self, cost: Callable[[], CostEstimate]) -> CostEstimate:
         self.queries += 1
         estimate: CostEstimate | None = None
         try:
-            estimate = self.model.estimate(placement, tables, topology)
+            estimate = cost()
         finally:
             self.on_estimate(estimate)
         return estimate
@@ -151,8 +155,24 @@ class CountedEstimates(CostModel):
         return self.model.penalty_ms(tables, topology)
 
 
+class CountedPlanCosts(CountedEstimates, PlanCosts):
+    """A `CountedEstimates` of a model that costs plans, too, and is not additive."""
+
+    model: PlanCosts
+
+    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """Counts one evaluation."""
+        return self._counted(lambda: self.model.estimate_plan(plan, tables, topology))
+
+    @override
+    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        return self.model.plan_penalty_ms(tables, topology)
+
+
 def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
     """`model` in the wrapper that counts its evaluations."""
     if isinstance(model, ShardingCostModel):
         return CountedShardingModel(model)
-    return CountedCostModel(model) if isinstance(model, AdditiveCostModel) else CountedEstimates(model)
+    if isinstance(model, AdditiveCostModel):
+        return CountedCostModel(model)
+    return CountedPlanCosts(model) if isinstance(model, PlanCosts) else CountedEstimates(model)

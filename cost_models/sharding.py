@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, FloatArray
+from shard_gym.cost_models.base import PENALTY_MARGIN, AdditiveCostModel, CostEstimate, CostModel, FloatArray
 from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.check import check_plan
 from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
 from shard_gym.sharding.statistics import shard_tables
-from shard_gym.sharding.variants import Variants
+from shard_gym.sharding.variants import Variants, variants_of, with_all_widths
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
 
-class ShardingCostModel(AdditiveCostModel):
+class PlanCosts(CostModel):
+    """A cost model of plans: an estimate of a `ShardingCostModel`, or a measurement."""
+
+    @abstractmethod
+    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a plan.
+
+        Raises:
+            InvalidPlanError, MemoryExceededError: it is not valid; see `check_plan`.
+        """
+
+    @abstractmethod
+    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """Ms charged for a task without a valid plan; of an estimate, above the cost of every valid one."""
+
+
+class ShardingCostModel(AdditiveCostModel, PlanCosts):
     """An `AdditiveCostModel` in which shards have loads like tables.
 
     The loads of a device are the sums and maxima over its shards, so `add`, `reduce`, `costs` and everything that steps
@@ -70,12 +88,26 @@ class ShardingCostModel(AdditiveCostModel):
             loads[chosen] = self.shard_loads(shards, name, topology)[which.reshape(-1)]
         return loads, arrays
 
+    @override
     def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a plan.
-
-        Raises:
-            InvalidPlanError, MemoryExceededError: it is not valid; see `check_plan`.
-        """
         loads = self.plan_loads(check_plan(plan, tables, topology), tables, topology)
         phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))
+
+    def plan_bounds(self, tables: Tables, topology: Topology) -> tuple[float, float]:
+        """Lower and upper bound in ms on the cost of every valid plan, without a solver."""
+        return _plan_bounds(self, tables, topology)
+
+    @override
+    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """PENALTY_MARGIN times the upper bound."""
+        return PENALTY_MARGIN * self.plan_bounds(tables, topology)[1]
+
+
+@lru_cache(maxsize=1024)
+def _plan_bounds(model: ShardingCostModel, tables: Tables, topology: Topology) -> tuple[float, float]:
+    dims = tables.embedding_dim
+    variants = variants_of(tables, topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
+    if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
+        variants = with_all_widths(variants, topology)
+    return model.variant_bounds(variants, model.variant_loads(variants, topology), topology)

@@ -51,6 +51,11 @@ class Arrays:
         numbers.sort()
         return numbers
 
+    def count_below(self, numbers: Array, limits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the ascending `numbers` are below each of the `limits`."""
+        found: NDArray[np.int64] = np.searchsorted(numbers, limits)
+        return found
+
     def narrow(self, numbers: Array, limit: int) -> Array:
         """`numbers`, which are below `limit`, in a type that is quickest to take from."""
         return numbers.astype(np.int32) if limit <= 2**31 else numbers
@@ -96,6 +101,11 @@ class TorchArrays(Arrays):
     @override
     def sorted(self, numbers: Array) -> Array:
         return numbers.sort().values
+
+    @override
+    def count_below(self, numbers: Array, limits: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self._torch.searchsorted(numbers, self.moved(limits)).cpu().numpy()
+        return found
 
     @override
     def narrow(self, numbers: Array, limit: int) -> Array:

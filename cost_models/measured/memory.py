@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.cost_models.analytical import INDEX_BYTES, OUTPUT_BYTES
-from shard_gym.cost_models.measured.job import Job
+from shard_gym.cost_models.measured.job import Job, Part
 from shard_gym.errors import DeviceMemoryError, MemoryInUseError
+from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.system import available_memory, usable_memory
 from shard_gym.text import format_bytes
 
+DENSE_COPIES = 4  # the gradients of replicas, their squares, and steps
 COPIES = 3  # pooled outputs, their gradients, and what arrives from the other devices
 WORKER_BYTES = 200 * 2**20  # memory of a process that imported torch and FBGEMM
 STREAM_COPIES = 3  # a table's lookups while they are drawn: the accesses, their order, and the batch
@@ -19,17 +21,23 @@ STREAM_COPIES = 3  # a table's lookups while they are drawn: the accesses, their
 
 def needed_bytes(job: Job) -> int:
     """Bytes that `job` takes: weights, optimizer state, lookups and outputs."""
-    tables = job.tables
-    if tables is None:
-        return 0
-    lookups = tables.pooling_factor * job.batch_size
-    bags = tables.num_features.sum() * job.batch_size
-    outputs = (tables.embedding_dim * tables.num_features).sum() * job.batch_size
+    return sum(_part_bytes(part, job) for part in job.parts)
+
+
+def _part_bytes(part: Part, job: Job) -> int:
+    tables = part.tables
+    samples = job.batch_size if part.samples is None else part.samples[1]
+    lookups = tables.pooling_factor * samples * (np.array(part.num_rows) / tables.num_embeddings)
+    bags = tables.num_features.sum() * samples
     drawn = (tables.pooling_factor * max(job.batch_size, tables.workload.batch_size)).max()
+    gradients = 0
+    if part.kind == DATA_PARALLEL:  # of all rows; the update makes as large numbers of them
+        gradients = DENSE_COPIES * OUTPUT_BYTES * int((tables.num_embeddings * tables.embedding_dim).sum())
     return int(
-        tables.memory_bytes.sum()
+        part.memory_bytes
         + INDEX_BYTES * (job.repeats.batches * (lookups.sum() + bags) + STREAM_COPIES * drawn)
-        + OUTPUT_BYTES * COPIES * outputs
+        + OUTPUT_BYTES * COPIES * part.width * samples
+        + gradients
     )
 
 

@@ -16,19 +16,29 @@ from typing import Any
 import numpy as np
 
 from shard_gym.checks import checked_count, checked_positive, checked_seed
-from shard_gym.cost_models.all_to_all import all_to_all_ms
-from shard_gym.cost_models.analytical import OUTPUT_BYTES, AnalyticalCostModel
-from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostModel, FloatArray
+from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.executable import require_executable
-from shard_gym.cost_models.measured.job import Command, Job, Repeats, Timing, output_width
+from shard_gym.cost_models.measured.job import Command, Job, Part, Repeats, Timing, Widths
 from shard_gym.cost_models.measured.machine import Machine, this_machine
 from shard_gym.cost_models.measured.measurement import DETAIL_NAMES, Measurement, summary
 from shard_gym.cost_models.measured.memory import require_memory
+from shard_gym.cost_models.measured.parts import (
+    contents_of,
+    exchange_of,
+    parts_of,
+    require_executable_plan,
+    widths_of,
+)
 from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.sharding import PlanCosts
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.placement import Placement
 from shard_gym.pools.meta_file import require_unpacked
+from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
+from shard_gym.sharding.plan import COLUMN_WISE
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes
 from shard_gym.topology import Topology
@@ -57,7 +67,19 @@ def penalty_ms(tables: Tables, topology: Topology) -> float:
     return PENALTY_MARGIN * AnalyticalCostModel().penalty_ms(tables, topology)
 
 
-class MeasuredCostModel(CostModel):
+def plan_penalty_ms(tables: Tables, topology: Topology) -> float:
+    """Ms charged for a task without a valid plan: the same of plans."""
+    return PENALTY_MARGIN * AnalyticalShardingModel().plan_penalty_ms(tables, topology)
+
+
+def modelled_exchange_ms(plan: ShardingPlan, tables: Tables, topology: Topology) -> FloatArray:
+    """(D, 2) ms of the exchange of a plan and of that of its gradients, under the analytical model."""
+    model = AnalyticalShardingModel()
+    phases = model.costs(model.plan_loads(plan, tables, topology), topology.cluster())[0]
+    return np.asarray(phases[:, COMMUNICATION])
+
+
+class MeasuredCostModel(PlanCosts):
     """Executes placements with FBGEMM's fused operator and all-to-alls, and measures the time.
 
     Every iteration runs forward, all-to-all, all-to-all of the gradients, and backward with the fused optimizer. The
@@ -196,6 +218,10 @@ class MeasuredCostModel(CostModel):
         """Ms charged for a task without a valid placement, see `penalty_ms`."""
         return penalty_ms(tables, topology)
 
+    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """Ms charged for a task without a valid plan, see `plan_penalty_ms`."""
+        return plan_penalty_ms(tables, topology)
+
     def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
         """Measure a checked (T,) placement, or what of it was not measured before.
 
@@ -205,42 +231,49 @@ class MeasuredCostModel(CostModel):
             MeasurementError: see its subclasses; the message names the device, its tables and their bytes. The workers
                 are terminated then, and the next measurement starts new ones.
         """
-        return self._measured(placement, tables, topology, again=False)
+        return self._measured(plan_of_placement(placement, tables), tables, topology, again=False)
 
-    def measure_again(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
-        """Measure a checked (T,) placement, whether or not it was measured before; raises the errors of `estimate`."""
-        return self._measured(placement, tables, topology, again=True)
+    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> Measurement:
+        """Measure a plan, or what of it was not measured before; a plan of whole tables is the placement.
 
-    def _measured(self, placement: Placement, tables: Tables, topology: Topology, *, again: bool) -> Measurement:
+        Raises:
+            InvalidPlanError, MemoryExceededError: it is not valid; see `check_plan`.
+            InvalidOptionError: also if it has blocks of rows, and a batch that the devices do not divide.
+            InvalidTablesError, MeasurementError: as in `estimate`.
+        """
+        return self._measured(check_plan(plan, tables, topology), tables, topology, again=False)
+
+    def measure_again(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> Measurement:
+        """Measure a checked placement or plan, whether or not it was measured before; for errors see `estimate`."""
+        plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(answer, tables)
+        return self._measured(plan, tables, topology, again=True)
+
+    def _measured(self, plan: ShardingPlan, tables: Tables, topology: Topology, *, again: bool) -> Measurement:
         begin = time.perf_counter()
         num_devices, trained = topology.num_devices, self.as_measured(tables)
         batch_size = trained.workload.batch_size
-        rows = [np.flatnonzero(placement == device) for device in range(num_devices)]
-        parts = [trained.select(own) if len(own) else None for own in rows]
+        require_executable_plan(plan, trained, topology)
+        parts = parts_of(plan, trained, topology)
+        widths = widths_of(parts, topology)
         layout = self.layout_of(num_devices)
-        keys = [self._key(layout, "compute", part and asdict(part)) for part in parts]
-        widths = tuple(output_width(part) for part in parts)
+        keys = [self._key(layout, "compute", contents_of(own)) for own in parts]
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
-        order = np.argsort(widths, kind="stable")
-        exchange_key = self._key(layout, "exchange", [sorted(widths), batch_size])
-        compute = {
-            device: None if again else self._cached(keys[device], 1)
-            for device, part in enumerate(parts)
-            if part is not None
-        }
+        order = np.arange(num_devices) if widths.host_partial else np.argsort(widths.outputs, kind="stable")
+        exchange_key = self._key(layout, "exchange", exchange_of(parts, widths, batch_size))
+        compute = {device: None if again else self._cached(keys[device], 1) for device, own in enumerate(parts) if own}
         new = [device for device, ms in compute.items() if ms is None]
         self._timings = []
-        if layout == SEQUENTIAL:  # only new devices run, and the all-to-alls are modelled
+        if layout == SEQUENTIAL:  # only new devices run, and the exchange is modelled
             for device in new:
-                job = Job(parts[device], batch_size, (widths[device],), self.repeats, exchange=False)
+                alone = Widths((widths.outputs[device],))
+                job = Job(parts[device], num_devices, batch_size, alone, self.repeats, exchange=False)
                 compute[device] = self._keep(keys[device], self._measure([job], [device])[:, :1, COMPUTE])
-            one_way = all_to_all_ms(np.array(widths, np.float64) * OUTPUT_BYTES * batch_size, topology.cluster())
-            exchange = np.stack([one_way, one_way], axis=-1)[order]
+            exchange = modelled_exchange_ms(plan, trained, topology)[order]
         else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
             kept = self._cached(exchange_key, num_devices)
             if new or kept is None:
                 new, together = list(range(num_devices)), num_devices > 1
-                jobs = [Job(part, batch_size, widths, self.repeats, exchange=together) for part in parts]
+                jobs = [Job(own, num_devices, batch_size, widths, self.repeats, exchange=together) for own in parts]
                 measured = self._measure(jobs, new)
                 measured[..., COMMUNICATION] *= together
                 for device, key in enumerate(keys):
@@ -249,16 +282,17 @@ class MeasuredCostModel(CostModel):
             exchange = kept
         ms = np.zeros((self.repeats.iterations, num_devices, 4))
         ms[:, order, COMMUNICATION] = exchange
-        for device, part in enumerate(parts):
-            if part is not None:
+        for device, own in enumerate(parts):
+            if own:
                 ms[:, device, COMPUTE] = np.asarray(compute[device])[:, 0]
         measurement = summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
-        self._compare_with_penalty(measurement.total_ms, tables, topology)
+        penalty = self.penalty_ms if plan.placement is not None else self.plan_penalty_ms
+        self._compare_with_penalty(measurement.total_ms, penalty(tables, topology), tables)
         return measurement
 
-    def _compare_with_penalty(self, cost_ms: float, tables: Tables, topology: Topology) -> None:
+    def _compare_with_penalty(self, cost_ms: float, penalty_ms: float, tables: Tables) -> None:
         """Warn, once, that a valid placement costs as much as a failure."""
-        if self._warned_of_penalty or cost_ms < (penalty_ms := self.penalty_ms(tables, topology)):
+        if self._warned_of_penalty or cost_ms < penalty_ms:
             return
         self._warned_of_penalty = True
         batch_size = self.batch_size or tables.workload.batch_size
@@ -324,7 +358,7 @@ class MeasuredCostModel(CostModel):
 
     def _measure(self, jobs: Sequence[Job], devices: Sequence[int]) -> FloatArray:
         """(iterations, n, 4) ms of n jobs that run at the same time on a worker each; `devices` are named in errors."""
-        subjects = [_subject(device, job.tables) for device, job in zip(devices, jobs, strict=True)]
+        subjects = [_subject(device, job.parts) for device, job in zip(devices, jobs, strict=True)]
         session = self._workers(len(jobs))
         if self.device == "cpu":  # a GPU reports by itself that its memory is full
             try:
@@ -333,7 +367,7 @@ class MeasuredCostModel(CostModel):
                 session.close()  # frees the tables of the last measurement
                 require_memory(jobs, subjects, new_workers=session.size)
         commands: list[Command] = [("measure", {"job": job}) for job in jobs]
-        answers = session.ask(commands, subjects, join=len(jobs) if jobs[0].exchange else 0)
+        answers = session.ask(commands, subjects, join=(len(jobs), jobs[0].hosts) if jobs[0].exchange else None)
         self._timings += [Timing(**answer) for answer in answers]
         return np.array([answer["ms"] for answer in answers]).swapaxes(0, 1)
 
@@ -347,10 +381,12 @@ class MeasuredCostModel(CostModel):
         return self._session
 
 
-def _subject(device: int, part: Tables | None) -> str:
-    if part is None:
+def _subject(device: int, parts: Sequence[Part]) -> str:
+    if not parts:
         return f"device {device} (no tables)"
-    return f"device {device} ({counted(len(part), 'table')}, {format_bytes(int(part.memory_bytes.sum()))})"
+    count = sum(len(part.tables) for part in parts)
+    what = "table" if all(part.kind == COLUMN_WISE for part in parts) else "shard"
+    return f"device {device} ({counted(count, what)}, {format_bytes(sum(part.memory_bytes for part in parts))})"
 
 
 def _digest(what: Any) -> str:

@@ -57,7 +57,7 @@ class Session:
         self._recorded = recorded
         self._workers: list[_Process] = []
         self._owner = os.getpid()
-        self._joined: set[int] = set()
+        self._joined: set[tuple[int, int]] = set()
         self._finalizer: weakref.finalize[..., Session] | None = None
         self._share: CpuShare | None = None
 
@@ -66,13 +66,15 @@ class Session:
         """Process numbers of the running workers; empty before the first `ask` and after a failure."""
         return [worker.process.pid for worker in self._workers] if self._owner == os.getpid() else []
 
-    def ask(self, commands: Sequence[Command], subjects: Sequence[str], *, join: int = 0) -> list[Any]:
+    def ask(
+        self, commands: Sequence[Command], subjects: Sequence[str], *, join: tuple[int, int] | None = None
+    ) -> list[Any]:
         """Give each of the first workers its command, all at once; what they return.
 
         Args:
             commands: at most one for each worker.
             subjects: what each command is about, for error messages: "device 1 (12 tables, 3.2 GiB)".
-            join: devices whose group the commands need; 0 for none.
+            join: devices, and hosts that they stand for, whose groups the commands need; None for none.
 
         Raises:
             WorkerDiedError, MeasurementTimeoutError: a worker ended, or gave no answer in time.
@@ -80,8 +82,9 @@ class Session:
         """
         try:
             self._start()
-            if join and join not in self._joined:
-                self._ask_all([("join", {"devices": join})] * self.size, self._timeout_s)
+            if join is not None and join not in self._joined:
+                devices, hosts = join
+                self._ask_all([("join", {"devices": devices, "hosts": hosts})] * self.size, self._timeout_s)
                 self._joined.add(join)
             return self._send_and_receive(commands, subjects, self._timeout_s)
         except BaseException:  # Ctrl-C too: workers are terminated, so stale answers are never read

@@ -12,28 +12,33 @@ import shutil
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
 from shard_gym.cost_models.measured.batch_cache import BatchCache
 from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Peers
-from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Timing, to_line
+from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Part, Timing, to_line
 from shard_gym.cost_models.measured.recorded import RecordedLookups
+from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import LookupSource, draw_batches
 from shard_gym.system import usable_cpus
-from shard_gym.tables import Tables
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from shard_gym.cost_models.measured.operator import Batch, FusedTables, Iteration
+    from shard_gym.cost_models.measured.exchange import Team
+    from shard_gym.cost_models.measured.iteration import Iteration
+    from shard_gym.cost_models.measured.operator import Batch, Operator
 
 PARENT_POLL_S = 1.0
 """How often the parent's process number is checked; a forked copy of the parent may keep the socket open."""
@@ -45,8 +50,8 @@ class Worker:
     """Executes commands, each of which calls a public method."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, dist.ProcessGroup] = {}
-        self._fused: tuple[Any, FusedTables | None] = (None, None)
+        self._groups: dict[tuple[int, int], Team] = {}
+        self._operators: tuple[Any, list[Operator]] = (None, [])
         self._rank: int
         self._device: torch.device
         self._clock: Clock
@@ -63,7 +68,7 @@ class Worker:
         import torch
         import torch.distributed as dist
 
-        import shard_gym.cost_models.measured.operator  # noqa: F401 - if FBGEMM fails, it fails here
+        import shard_gym.cost_models.measured.iteration  # noqa: F401 - if FBGEMM fails, it fails here
 
         self._rank = rank
         if device == "cpu":
@@ -87,69 +92,103 @@ class Worker:
             backend, wait = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_s)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
 
-    def join(self, devices: int) -> None:
-        """Make the group of the first `devices` workers; all workers must call it, members or not."""
+    def join(self, devices: int, hosts: int) -> None:
+        """Make the groups of the first `devices` workers, which stand for so many hosts; all workers must call it."""
         import torch.distributed as dist
 
-        if devices not in self._groups:
-            self._groups[devices] = dist.new_group(list(range(devices)))
+        from shard_gym.cost_models.measured.exchange import Team
+
+        if (devices, hosts) in self._groups:
+            return
+        whole, size = dist.new_group(list(range(devices))), devices // hosts
+        inside = [list(range(first, first + size)) for first in range(0, devices, size)] if hosts > 1 else []
+        across = [list(range(number, devices, size)) for number in range(size)] if hosts > 1 else []
+        own: list[dist.ProcessGroup | None] = [None, None]
+        for kind, groups in enumerate((inside, across)):
+            for ranks in groups:
+                group = dist.new_group(ranks)
+                own[kind] = group if self._rank in ranks else own[kind]
+        self._groups[devices, hosts] = Team(self._rank, whole, *own)
 
     def measure(self, job: Job) -> Timing:
-        """The times of the phases of each timed iteration."""
-        from shard_gym.cost_models.measured.operator import GroupPeers
+        """The times of the four phases of each timed iteration."""
+        from shard_gym.cost_models.measured.iteration import COLUMNS, GroupPeers
 
         iteration, batches = self._prepare(job)
-        peers = GroupPeers(self._group(job), self._device) if job.exchange else Peers()
+        peers = GroupPeers(self._team(job).devices, self._device) if job.exchange else Peers()
         repeats = job.repeats
-        return self._clock.measure(
-            lambda number: iteration.phases(batches[number % len(batches)]), repeats.warmup, repeats.iterations, peers
+        timing = self._clock.measure(
+            lambda number: iteration.phases([each[number % repeats.batches] for each in batches]),
+            repeats.warmup,
+            repeats.iterations,
+            peers,
         )
+        return replace(timing, ms=[_by_phase(row, COLUMNS) for row in timing.ms])
 
-    def run_iteration(self, job: Job, weights: list[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArray[Any]]]:
-        """Execute one iteration from the given weights; the outputs on this device, flat, and the weights after it."""
+    def run_iteration(
+        self, job: Job, weights: list[list[NDArray[Any]]]
+    ) -> tuple[list[NDArray[Any]], list[list[NDArray[Any]]]]:
+        """Execute one iteration from the weights of each part; the flat outputs on this device, and the weights after.
+
+        Outputs are by kind of part that any device has, in the order of `parts.KINDS`.
+        """
         import torch
 
         iteration, batches = self._prepare(job)
-        own = [] if iteration.fused is None else iteration.fused.weights()
-        for weight, given in zip(own, weights, strict=True):
-            weight.copy_(torch.tensor(given))
-        iteration.run(batches[0])
-        self._fused = (None, None)  # measurements start from other weights
-        return iteration.outputs.cpu().numpy(), [weight.float().cpu().numpy() for weight in own]
+        own = [each.weights() for each in iteration.operators.values()]
+        for shards, given in zip(own, weights, strict=True):
+            for weight, values in zip(shards, given, strict=True):
+                weight.copy_(torch.tensor(values))
+        iteration.run([each[0] for each in batches])
+        self._operators = (None, [])  # measurements start from other weights
+        after = [[weight.float().cpu().numpy() for weight in shards] for shards in own]
+        return [each.cpu().numpy() for each in iteration.outputs], after
 
-    def _prepare(self, job: Job) -> tuple[Iteration, list[Batch | None]]:
-        from shard_gym.cost_models.measured.operator import Iteration
+    def _prepare(self, job: Job) -> tuple[Iteration, list[list[Batch]]]:
+        """The iteration, and the batches of each of its operators."""
+        from shard_gym.cost_models.measured.iteration import Iteration
 
-        fused = self._fused_tables(job.tables)
-        group = self._group(job) if job.exchange else None
-        batches: list[Batch | None] = [None] * job.repeats.batches
-        if fused is not None and job.tables is not None:
-            streams = [self._lookups(job.tables, table, job.repeats.seed) for table in range(len(job.tables))]
+        operators, batches = self._operators_of(job.parts), []
+        for operator, part in zip(operators, job.parts, strict=True):
             drawn = draw_batches(
-                streams, job.repeats.batches, job.batch_size, arrays=self._arrays, threads=self._threads
+                streams_of(part, self._lookups, job.repeats.seed, self._arrays),
+                job.repeats.batches,
+                job.batch_size,
+                arrays=self._arrays,
+                threads=self._threads,
             )
-            batches = [fused.batch(*batch) for batch in drawn]
-        return Iteration(fused, self._device, group, self._rank, job.widths, job.batch_size), batches
+            batches.append([operator.batch(*batch) for batch in drawn])
+        team = self._team(job) if job.exchange else None
+        return Iteration(operators, self._device, team, job.widths, job.batch_size, job.num_devices), batches
 
-    def _group(self, job: Job) -> dist.ProcessGroup:
-        return self._groups[len(job.widths)]
+    def _team(self, job: Job) -> Team:
+        return self._groups[job.num_devices, job.hosts]
 
-    def _fused_tables(self, tables: Tables | None) -> FusedTables | None:
-        """The operator over `tables`; that of the last job if it is the same."""
+    def _operators_of(self, parts: tuple[Part, ...]) -> list[Operator]:
+        """The operators over the parts; those of the last job if they are the same."""
         import torch
 
-        from shard_gym.cost_models.measured.operator import FusedTables
+        from shard_gym.cost_models.measured.operator import new_operator
 
-        if tables is None:
-            return None
-        shapes = (tables.num_embeddings, tables.embedding_dim, tables.num_features)
-        key = tables.workload, [numbers.tolist() for numbers in shapes]
-        if self._fused[0] != key:
-            self._fused = (None, None)  # frees its memory before more is taken
+        key = [
+            (each.kind, each.tables.workload, each.num_rows, shape.tolist())
+            for each in parts
+            for shape in (np.stack([each.tables.embedding_dim, each.tables.num_features]),)
+        ]
+        if self._operators[0] != key:
+            self._operators = (None, [])  # frees their memory before more is taken
             if self._device.type == "cuda":  # a large operator needs it in one piece, and other programs may need it
                 torch.cuda.empty_cache()
-            self._fused = (key, FusedTables(tables, self._device, LEARNING_RATE))
-        return self._fused[1]
+            self._operators = (key, [new_operator(part, self._device, LEARNING_RATE) for part in parts])
+        return self._operators[1]
+
+
+def _by_phase(ms: list[float], columns: Sequence[int]) -> list[float]:
+    """The ms of the four phases of a cost from those of what was executed, one after the other."""
+    found = [0.0] * 4
+    for column, took in zip(columns, ms, strict=False):  # without replicas the last two are not executed
+        found[column] += took
+    return found
 
 
 MEMORY_SIGNS = ("out of memory", "not enough memory", "can't allocate", "cannot allocate", "bad_alloc")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
-from shard_gym.cost_models.base import PENALTY_MARGIN, FloatArray
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_plan_cost_model
+from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.grouped import model_of
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.grouping import task_of_group, task_of_plan, tasks_of_groups
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
@@ -26,7 +25,6 @@ from shard_gym.sharding.files import (
     shardings_to_json,
 )
 from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE
-from shard_gym.sharding.variants import variants_of, with_all_widths
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
@@ -71,13 +69,12 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
-        return make_sharding_cost_model(cost_model)
+        return make_plan_cost_model(cost_model)
 
     @override
     def cost_ms(self, answer: ShardingPlan, task: Task, model: CostModel) -> float:
-        assert isinstance(model, ShardingCostModel)
         own = task_of_plan(answer, task)
-        return float(model_of(own.topology, model).estimate_plan(answer, own.tables, own.topology).total_ms)
+        return float(_model_of(own, model).estimate_plan(answer, own.tables, own.topology).total_ms)
 
     @override
     def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
@@ -89,22 +86,14 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def penalty_ms(self, task: Task, model: CostModel) -> float:
-        return PENALTY_MARGIN * max(self._bounds(own, model)[1] for own in tasks_of_groups(task))
+        return max(_model_of(own, model).plan_penalty_ms(own.tables, own.topology) for own in tasks_of_groups(task))
 
     @override
     def lower_bound_ms(self, task: Task, model: AdditiveCostModel) -> float:
-        return min(self._bounds(own, model)[0] for own in tasks_of_groups(task))
-
-    @staticmethod
-    @lru_cache(maxsize=1024)
-    def _bounds(task: Task, model: CostModel) -> tuple[float, float]:
         assert isinstance(model, ShardingCostModel)
-        model = model_of(task.topology, model)
-        dims = task.tables.embedding_dim
-        variants = variants_of(task.tables, task.topology, max_halvings=int(dims.max() // 4).bit_length() - 1)
-        if (dims & (dims - 1)).any():  # halves of other dims are not the cheapest and costliest columns
-            variants = with_all_widths(variants, task.topology)
-        return model.variant_bounds(variants, model.variant_loads(variants, task.topology), task.topology)
+        return min(
+            model_of(own.topology, model).plan_bounds(own.tables, own.topology)[0] for own in tasks_of_groups(task)
+        )
 
     @override
     def probe_ms(self, task: Task, model: AdditiveCostModel) -> tuple[float, float]:
@@ -132,3 +121,9 @@ class ShardingProblem(Problem[Task]):
         groups = task_of_plan(answer, task).topology
         of_groups = () if groups.replicas is None else (groups.replicas, groups.devices_per_host)
         return repr((*of_groups, everywhere, sorted(map(sorted, held.values())))).encode()
+
+
+def _model_of(task: Task, model: CostModel) -> PlanCosts:
+    """`model`, for the devices of a task of one group."""
+    assert isinstance(model, PlanCosts)
+    return model_of(task.topology, model) if isinstance(model, ShardingCostModel) else model

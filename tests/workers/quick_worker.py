@@ -46,12 +46,11 @@ class QuickWorker(worker.Worker):
                 self._peer = end.dup()
                 self._peer.connect(str(path))
 
-    def join(self, devices: int) -> None:
+    def join(self, devices: int, hosts: int) -> None:
         """There is one group."""
 
     def measure(self, job: Job) -> Timing:
-        assert job.tables is not None
-        if job.tables.num_embeddings.max() >= MUCH:
+        if any(part.tables.num_embeddings.max() >= MUCH for part in job.parts):
             raise MemoryError(f"{MUCH} rows")
         if job.exchange:
             if job.repeats.iterations < LONG:

@@ -25,7 +25,7 @@ from shard_gym.cost_models.measured.diagnostics.versions import (
     minor,
     no_wheel,
 )
-from shard_gym.cost_models.measured.job import Job, Repeats
+from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
 from shard_gym.cost_models.measured.machine import Machine, TorchBuild, this_machine, torch_build
 from shard_gym.cost_models.measured.session import DOCTOR, Session
 from shard_gym.cost_models.measured.streams import HistogramStream
@@ -132,11 +132,11 @@ def operator_failure(device: str, timeout_s: float = TIMEOUT_S) -> str:
         workload=Workload(4, "fp32", "rowwise_adagrad"),
     )
     weights = 1.0 + np.arange(40.0).reshape(10, 4) / 10
-    job = Job(tables, 4, (4,), Repeats(iterations=1, warmup=0, batches=1, seed=0), exchange=False)
+    job = Job((Part.whole(tables),), 1, 4, Widths((4,)), Repeats(iterations=1, warmup=0, batches=1, seed=0), False)
     session = Session(device, 1, threads=1, timeout_s=timeout_s)
-    command = ("run_iteration", {"job": job, "weights": [weights]})
+    command = ("run_iteration", {"job": job, "weights": [[weights]]})
     try:
-        ((outputs, (updated,)),) = session.ask([command], [f"FBGEMM's operator on a {_DEVICE[device]}"])
+        (((outputs,), ((updated,),)),) = session.ask([command], [f"FBGEMM's operator on a {_DEVICE[device]}"])
     except MeasurementError as error:
         return str(error).removesuffix(f" {DOCTOR}")
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.job import Job, Repeats, output_width
+from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
@@ -64,20 +64,22 @@ def _check_iteration(
     """Run one iteration with one of `parts` on each device; compare outputs and updated weights with plain torch."""
     import torch
 
-    widths = [output_width(part) for part in parts]
+    jobs = [() if part is None else (Part.whole(part),) for part in parts]
+    widths = [sum(part.width for part in own) for own in jobs]
     weights = [[] if part is None else _random_weights(part, device) for device, part in enumerate(parts)]
     commands = []
-    for part, given in zip(parts, weights, strict=True):
-        job = Job(part, batch_size, tuple(widths) if exchange else (output_width(part),), REPEATS, exchange)
-        commands.append(("run_iteration", {"job": job, "weights": given}))
+    for own, width, given in zip(jobs, widths, weights, strict=True):
+        job = Job(own, len(parts), batch_size, Widths(tuple(widths) if exchange else (width,)), REPEATS, exchange)
+        commands.append(("run_iteration", {"job": job, "weights": [given] if given else []}))
     subjects = [f"device {device}" for device in range(len(parts))]
-    answers = session.ask(commands, subjects, join=len(parts) if exchange else 0)
+    answers = session.ask(commands, subjects, join=(len(parts), 1) if exchange else None)
     references = [
         (torch.empty(batch_size, 0), []) if part is None else _reference(part, batch_size, given)
         for part, given in zip(parts, weights, strict=True)
     ]
     samples = np.array_split(np.arange(batch_size), len(parts))  # the first devices have one more
-    for device, (outputs, updated) in enumerate(answers):
+    for device, (found_outputs, found_weights) in enumerate(answers):
+        outputs, updated = np.concatenate([[], *found_outputs]), [each for part in found_weights for each in part]
         own, after = references[device]
         if exchange:
             expected = np.concatenate([pooled[samples[device]].numpy().ravel() for pooled, _ in references])

@@ -17,7 +17,7 @@ from shard_gym.cost_models.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE
 from shard_gym.cost_models.measured import memory, model
-from shard_gym.cost_models.measured.job import Job, Repeats
+from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
 from shard_gym.cost_models.measured.machine import Machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import (
@@ -168,7 +168,7 @@ def test_memory_that_others_use_is_told_from_memory_that_is_not_there(
     """And only several processes can become one."""
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
     monkeypatch.setattr(memory, "usable_memory", lambda: usable)
-    asked = [Job(tables, 64, (8,), Repeats(1, 0, 1, 0), exchange=False)] * jobs
+    asked = [Job((Part.whole(tables),), jobs, 64, Widths((8,)), Repeats(1, 0, 1, 0), exchange=False)] * jobs
     with pytest.raises(DeviceMemoryError) as raised:
         memory.require_memory(asked, ["device 0", "device 1"], new_workers=jobs)
     assert isinstance(raised.value, MemoryInUseError) == (usable == 2**50)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Repeats, output_width, to_line
+from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Part, Repeats, Widths, to_line
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Worker, reply_to
 from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
@@ -39,7 +39,8 @@ def one_table(rows: int = 100) -> Tables:
 def commands(iterations: int, tables: Tables | None = None, *, exchange: bool = True) -> list[Command]:
     """The same table on two devices."""
     table = tables or one_table()
-    job = Job(table, 8, (output_width(table),) * 2, Repeats(iterations, 0, 1, 0), exchange)
+    part = Part.whole(table)
+    job = Job((part,), 2, 8, Widths((part.width,) * 2), Repeats(iterations, 0, 1, 0), exchange)
     return [("measure", {"job": job})] * 2
 
 
@@ -60,7 +61,7 @@ def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[
 
 
 def works(session: Session) -> bool:
-    answers = session.ask(commands(SHORT), SUBJECTS, join=2)
+    answers = session.ask(commands(SHORT), SUBJECTS, join=(2, 1))
     return [len(answer["ms"]) for answer in answers] == [SHORT, SHORT]
 
 
@@ -96,7 +97,7 @@ def during(session: Session, do: Callable[[list[int]], None]) -> tuple[Measureme
     thread = threading.Thread(target=act)
     thread.start()
     with pytest.raises(MeasurementError) as caught:
-        session.ask(commands(LONG), SUBJECTS, join=2)
+        session.ask(commands(LONG), SUBJECTS, join=(2, 1))
     took = time.monotonic() - begin[0]
     thread.join()
     assert not session.pids
@@ -178,7 +179,7 @@ def test_a_worker_tells_torchs_lack_of_memory_from_other_errors() -> None:
 
 def test_reported_errors_are_raised_and_the_next_measurement_works(session: Session) -> None:
     with pytest.raises(DeviceMemoryError, match=r"device [01] \(1 table"):
-        session.ask(commands(SHORT, one_table(rows=MUCH)), SUBJECTS, join=2)
+        session.ask(commands(SHORT, one_table(rows=MUCH)), SUBJECTS, join=(2, 1))
     with pytest.raises(MeasurementError, match=r"Measuring device 0 failed: AttributeError: .*'dance'"):
         session.ask([("dance", {})], ["device 0"])
     assert works(session)
@@ -218,7 +219,7 @@ session = Session("cpu", 2, threads=1, timeout_s=60.0)
 assert works(session)
 print(*session.pids, flush=True)
 try:
-    session.ask(commands(LONG), SUBJECTS, join=2)
+    session.ask(commands(LONG), SUBJECTS, join=(2, 1))
 except KeyboardInterrupt:
     print("interrupted", session.pids, flush=True)
 """

@@ -79,10 +79,10 @@ def test_wrong_numbers_are_told(monkeypatch: pytest.MonkeyPatch, wrong: str) -> 
 
         def ask(self, commands: list[Any], subjects: list[str]) -> list[Any]:
             ((_, arguments),) = commands
-            outputs, weights = expected_iteration(arguments["job"].tables, *arguments["weights"])
+            outputs, weights = expected_iteration(arguments["job"].parts[0].tables, *arguments["weights"][0])
             if wrong:
                 {"outputs": outputs, "weights": weights}[wrong][2, 1] = np.nan
-            return [(outputs.ravel(), [weights])]
+            return [([outputs.ravel()], [[weights]])]
 
         def close(self) -> None:
             pass

@@ -1,0 +1,110 @@
+"""From a plan to what each device executes: its shards by collective, and the columns that devices exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shard_gym.cost_models.base import IntArray
+from shard_gym.cost_models.measured.job import Part, Widths
+from shard_gym.errors import InvalidOptionError
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    devices_of_hosts,
+)
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+
+KINDS = (COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)  # in the order in which a device executes them
+Parts = tuple[Part, ...]
+
+
+def require_executable_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> None:
+    """Refuse what is not executed; cost models refuse by themselves what they do not know.
+
+    Raises:
+        InvalidOptionError: the plan has blocks of rows, and a batch that the devices do not divide.
+    """
+    batch_size, devices = tables.workload.batch_size, topology.num_devices
+    blocks = any(sharding.sharding_type in (ROW_WISE, TABLE_ROW_WISE) for sharding in plan.tables)
+    if blocks and batch_size % devices:
+        raise InvalidOptionError(
+            f"Blocks of rows are executed with as many samples for each device, but {devices} devices do not divide a "
+            f"batch of {batch_size:,}. Pass a batch_size that is a multiple of {devices}."
+        )
+
+
+def parts_of(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[Parts]:
+    """What each device executes of a checked plan.
+
+    A table that one device has, and every table of a single device, is whole, whatever its sharding type. Where all
+    devices are on one host, `table_row_wise` is `row_wise`.
+    """
+    arrays = plan.shard_arrays()
+    kinds = np.array([_kind(sharding.sharding_type, topology) for sharding in plan.tables])[arrays[:, 0]]
+    return [
+        tuple(
+            _part(kind, tables, arrays[chosen], device, topology)
+            for kind in KINDS
+            if (chosen := (arrays[:, 1] == device) & (kinds == kind)).any()
+        )
+        for device in range(topology.num_devices)
+    ]
+
+
+def _kind(sharding_type: str, topology: Topology) -> str:
+    if sharding_type == TABLE_WISE or topology.num_devices == 1:
+        return COLUMN_WISE
+    one_host = topology.devices_per_host >= topology.num_devices
+    return ROW_WISE if sharding_type == TABLE_ROW_WISE and one_host else sharding_type
+
+
+def _part(kind: str, tables: Tables, shards: IntArray, device: int, topology: Topology) -> Part:
+    table, _, first_row, num_rows, _, num_columns = shards.T
+    samples = hosts = None
+    if kind == DATA_PARALLEL:
+        each, more = divmod(tables.workload.batch_size, topology.num_devices)  # the first devices have one more
+        samples = device * each + min(device, more), each + (device < more)
+    elif kind == TABLE_ROW_WISE:
+        hosts = topology.num_devices, devices_of_hosts(topology)
+    chosen = tables.select(table)
+    if (chosen.embedding_dim != num_columns).any():
+        chosen = chosen.with_dims(num_columns)
+    return Part(kind, chosen, tuple(first_row.tolist()), tuple(num_rows.tolist()), samples, hosts)
+
+
+def widths_of(parts: Sequence[Parts], topology: Topology) -> Widths:
+    """What the devices exchange."""
+    by_kind = [{part.kind: part.width for part in own} for own in parts]
+    outputs = tuple(own.get(COLUMN_WISE, 0) for own in by_kind)
+    partial = by_kind[0].get(ROW_WISE, 0)
+    if not any(TABLE_ROW_WISE in own for own in by_kind):
+        return Widths(outputs, partial)
+    size = devices_of_hosts(topology)
+    return Widths(outputs, partial, tuple(own.get(TABLE_ROW_WISE, 0) for own in by_kind[::size]))
+
+
+def contents_of(parts: Sequence[Part]) -> Any:
+    """All that decides the forward and the backward of a device; of whole tables and columns, the tables alone."""
+    if not parts:
+        return None
+    return parts[0].to_key() if [part.kind for part in parts] == [COLUMN_WISE] else [part.to_key() for part in parts]
+
+
+def exchange_of(parts: Sequence[Parts], widths: Widths, batch_size: int) -> Any:
+    """All that decides the exchange: the widths of an all-to-all, sorted, and what there is besides."""
+    outputs = widths.outputs if widths.host_partial else sorted(widths.outputs)
+    cells = [_cells(part) for part in parts[0] if part.kind == DATA_PARALLEL]
+    more = [widths.partial, widths.host_partial, cells] if widths.partial or widths.host_partial or cells else []
+    return [outputs, batch_size, *more]
+
+
+def _cells(part: Part) -> int:
+    return int((part.tables.num_embeddings * part.tables.embedding_dim).sum())

@@ -1,0 +1,262 @@
+"""Plans are executed: outputs and updated weights are those of plain torch, whatever the sharding type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cost_models.measured.job import Job, Part, Repeats
+from shard_gym.cost_models.measured.model import MeasuredCostModel, modelled_exchange_ms
+from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, widths_of
+from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.shard_streams import streams_of
+from shard_gym.cost_models.measured.streams import HistogramStream
+from shard_gym.cost_models.measured.worker import LEARNING_RATE
+from shard_gym.errors import InvalidOptionError
+from shard_gym.hardware import hardware_profile
+from shard_gym.sharding import ShardingPlan, plan_of_placement
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    column_wise,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.tables import Tables
+from shard_gym.topology import Topology
+from shard_gym.workload import Workload
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
+
+BATCH, EPS = 16, 1e-8
+REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
+FOUR = hardware_profile("cpu").topology(4, devices_per_host=2)  # two hosts of two devices
+
+
+def some_tables(optimizer: str = "rowwise_adagrad") -> Tables:
+    """Nine tables of several widths, two of them with two features."""
+    count = 9
+    dims, features = np.resize([8, 16, 12], count), np.resize([1, 1, 2, 1], count)
+    workload = Workload(BATCH, "fp32", optimizer)
+    return Tables.from_zipf(np.arange(count) * 7 + 30, dims, np.resize([2.0, 1.5, 3.0], count), 1.0, workload, features)
+
+
+def every_type(tables: Tables, topology: Topology, host: int = 1) -> ShardingPlan:
+    """Two tables of each type but one; one host has all tables of a host."""
+    types = [
+        *(table_wise(tables, table, device) for table, device in ((0, 0), (1, 2))),
+        column_wise(tables, 2, [3, 0, 3]),
+        column_wise(tables, 3, [1, 1]),
+        *(row_wise(tables, table, topology) for table in (4, 5)),
+        table_row_wise(tables, 6, topology, host),
+        *(data_parallel(tables, table, topology) for table in (7, 8)),
+    ]
+    return ShardingPlan(tuple(types))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    session = Session("cpu", 4, threads=1, timeout_s=60.0)
+    yield session
+    session.close()
+
+
+class Expected:
+    """What plain torch computes for whole tables with random weights."""
+
+    def __init__(self, tables: Tables) -> None:
+        rng = np.random.default_rng(5)
+        shapes = zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
+        self.weights = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+        self.outputs: list[Any] = []  # (B, features * dim) of each table
+        self.gradients: list[Any] = []
+        for table, given in enumerate(self.weights):
+            found = HistogramStream(tables, table, REPEATS.seed).lookups(0, BATCH)
+            weight = torch.tensor(given, requires_grad=True)
+            offsets = torch.tensor(np.concatenate([[0], np.cumsum(found.lengths.ravel())[:-1]]))
+            bags = torch.nn.functional.embedding_bag(torch.tensor(found.indices), weight, offsets, mode="sum")
+            outputs = bags.view(found.lengths.shape[0], BATCH, -1)
+            (0.5 * (outputs**2).sum()).backward()
+            self.outputs.append(outputs.detach().transpose(0, 1).numpy())  # (B, features, dim)
+            self.gradients.append(weight.grad.numpy())
+
+    def after(self, tables: Tables, table: int, rows: slice, columns: slice, replicas: int) -> Any:
+        """The weights of a shard after a step."""
+        step = self.gradients[table][rows, columns] / replicas
+        if tables.workload.optimizer == "rowwise_adagrad":
+            step = step / (np.sqrt((step**2).mean(axis=1, keepdims=True)) + EPS)
+        return self.weights[table][rows, columns] - LEARNING_RATE * step
+
+
+def columns_of(part: Part, number: int, first_column: int) -> slice:
+    return slice(first_column, first_column + int(part.tables.embedding_dim[number]))
+
+
+def executed(session: Session, plan: ShardingPlan, tables: Tables, topology: Topology) -> tuple[Any, Any, Any]:
+    """The parts of each device, the cells of each shard, and what the workers answer to one iteration."""
+    expected, parts = Expected(tables), parts_of(plan, tables, topology)
+    widths = widths_of(parts, topology)
+    arrays, types = plan.shard_arrays(), [sharding.sharding_type for sharding in plan.tables]
+    cells: list[dict[str, list[tuple[int, slice, slice]]]] = [{} for _ in parts]
+    for table, device, row, rows, column, columns in arrays.tolist():
+        kind = COLUMN_WISE if types[table] == "table_wise" else types[table]
+        shard = (table, slice(row, row + rows), slice(column, column + columns))
+        cells[device].setdefault(kind, []).append(shard)
+    commands = []
+    for own, shards in zip(parts, cells, strict=True):
+        given = [[expected.weights[table][rows, columns] for table, rows, columns in shards[part.kind]] for part in own]
+        job = Job(own, topology.num_devices, BATCH, widths, REPEATS, exchange=True)
+        commands.append(("run_iteration", {"job": job, "weights": given}))
+    subjects = [f"device {device}" for device in range(len(parts))]
+    join = topology.num_devices, max(len(widths.host_partial), 1)
+    return expected, cells, session.ask(commands, subjects, join=join)
+
+
+def flat(expected: Expected, samples: Any, shards: list[tuple[int, slice, slice]]) -> Any:
+    """(samples * width,) outputs of shards, sample by sample."""
+    outputs = [expected.outputs[table][samples, :, columns].reshape(len(samples), -1) for table, _, columns in shards]
+    return np.concatenate(outputs, axis=1).ravel() if outputs else np.empty(0)
+
+
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "sgd"])
+@pytest.mark.parametrize("host", [0, 1])
+def test_all_types_compute_what_plain_torch_does(session: Session, optimizer: str, host: int) -> None:
+    tables = some_tables(optimizer)
+    plan = every_type(tables, FOUR, host)
+    expected, cells, answers = executed(session, plan, tables, FOUR)
+    samples = np.split(np.arange(BATCH), 4)
+    for device, (outputs, weights) in enumerate(answers):
+        wanted = {
+            COLUMN_WISE: [flat(expected, samples[device], own.get(COLUMN_WISE, [])) for own in cells],
+            ROW_WISE: [flat(expected, samples[device], cells[0][ROW_WISE])],
+            TABLE_ROW_WISE: [flat(expected, samples[device], cells[2 * host][TABLE_ROW_WISE])],
+            DATA_PARALLEL: [flat(expected, samples[device], cells[0][DATA_PARALLEL])],
+        }
+        assert len(outputs) == len(KINDS)
+        for found, kind in zip(outputs, KINDS, strict=True):
+            np.testing.assert_allclose(found, np.concatenate(wanted[kind]), rtol=1e-4, atol=1e-5, err_msg=kind)
+        own = [kind for kind in KINDS if kind in cells[device]]
+        assert len(weights) == len(own)
+        for kind, after in zip(own, weights, strict=True):
+            for found, shard in zip(after, cells[device][kind], strict=True):
+                step = expected.after(tables, *shard, replicas=4 if kind == DATA_PARALLEL else 1)
+                np.testing.assert_allclose(found, step, rtol=1e-4, atol=1e-5, err_msg=kind)
+
+
+def test_the_lookups_of_the_blocks_are_those_of_the_table() -> None:
+    """Each lookup is in one block, in its bag; the samples of `table_row_wise` are in another order."""
+    tables = some_tables()
+    for make in (lambda t: row_wise(tables, t, FOUR), lambda t: table_row_wise(tables, t, FOUR, 0)):
+        plan = ShardingPlan(tuple(make(table) for table in range(len(tables))))
+        for table in range(len(tables)):
+            whole = HistogramStream(tables, table, 7).lookups(0, BATCH)
+            bags: list[list[list[int]]] = []
+            for own in parts_of(plan, tables, FOUR):
+                for part in own:
+                    found = streams_of(part, HistogramStream, 7)[table].lookups(0, BATCH)
+                    rows = np.split(np.asarray(found.indices) + part.first_row[table], np.cumsum(found.lengths)[:-1])
+                    assert found.lengths.sum() == len(found.indices)
+                    bags.append([bag.tolist() for bag in rows])
+            joined = [sorted(sum(each, [])) for each in zip(*bags, strict=True)]
+            ends = np.cumsum(whole.lengths)[:-1]
+            expected = [sorted(bag.tolist()) for bag in np.split(np.asarray(whole.indices), ends)]
+            if len(bags) == 2:  # device 0 of host 0, device 0 of host 1, device 1 of host 0, ...
+                order = np.arange(BATCH).reshape(2, 2, -1).transpose(1, 0, 2).ravel()
+                features = len(expected) // BATCH
+                expected = [expected[f * BATCH + s] for f in range(features) for s in order]
+            assert joined == expected
+
+
+def test_replicas_read_the_samples_of_their_device() -> None:
+    tables = some_tables().at_batch_size(BATCH - 2)  # the first two devices have one more
+    plan = ShardingPlan(tuple(data_parallel(tables, table, FOUR) for table in range(len(tables))))
+    parts = parts_of(plan, tables, FOUR)
+    assert [own[0].samples for own in parts] == [(0, 4), (4, 4), (8, 3), (11, 3)]
+    whole = HistogramStream(tables, 0, 7).lookups(0, BATCH - 2)
+    read = [streams_of(own[0], HistogramStream, 7)[0].lookups(0, BATCH - 2).indices for own in parts]
+    np.testing.assert_array_equal(np.concatenate(read), whole.indices)
+
+
+def test_what_measures_alike_has_one_key() -> None:
+    """Whole tables are those of the placement; the widths of an all-to-all have no order."""
+    tables, two = some_tables(), hardware_profile("cpu").topology(2)
+    placement = np.arange(9) % 2
+    whole = parts_of(plan_of_placement(placement, tables), tables, two)
+    assert [own[0].to_key()["names"] for own in whole] == [tables.names[::2], tables.names[1::2]]
+    one = hardware_profile("cpu").topology(1)
+    for make in (row_wise, data_parallel):
+        split = ShardingPlan(tuple(make(tables, table, one) for table in range(9)))
+        assert [part.kind for part in parts_of(split, tables, one)[0]] == [COLUMN_WISE]
+    on_a_host = ShardingPlan(tuple(table_row_wise(tables, table, two, 0) for table in range(9)))
+    assert [part.kind for part in parts_of(on_a_host, tables, two)[0]] == [ROW_WISE]
+    swapped = parts_of(plan_of_placement(1 - placement, tables), tables, two)
+    both = [exchange_of(parts, widths_of(parts, two), BATCH) for parts in (whole, swapped)]
+    assert both[0] == both[1]
+
+
+QUICK: dict[str, Any] = {"iterations": 3, "warmup": 1, "batches": 2, "timeout_s": 60.0}
+
+
+@pytest.fixture(scope="module")
+def sequential() -> Iterator[MeasuredCostModel]:
+    with MeasuredCostModel("cpu", layout="sequential", **QUICK) as model:
+        yield model
+
+
+def test_a_plan_of_whole_tables_measures_what_the_placement_does(sequential: MeasuredCostModel) -> None:
+    tables, placement = some_tables(), np.arange(9) % 4
+    placed = sequential.estimate(placement, tables, FOUR)
+    planned = sequential.estimate_plan(plan_of_placement(placement, tables), tables, FOUR)
+    assert planned.seconds == 0  # from the cache
+    assert planned.phases_ms.tolist() == placed.phases_ms.tolist()
+
+
+def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(sequential: MeasuredCostModel) -> None:
+    tables = some_tables()
+    plan = every_type(tables, FOUR)
+    found = sequential.estimate_plan(plan, tables, FOUR)
+    assert (found.phases_ms > 0).all()
+    assert found.phases_ms[:, 1:3].tolist() == modelled_exchange_ms(plan, tables, FOUR).tolist()
+    assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
+    assert found.total_ms < sequential.plan_penalty_ms(tables, FOUR)
+    again = sequential.measure_again(plan, tables, FOUR)
+    assert again.iterations_ms.tolist() != found.iterations_ms.tolist()
+    assert sequential.estimate_plan(plan, tables, FOUR).iterations_ms.tolist() == again.iterations_ms.tolist()
+
+
+def test_parallel_devices_execute_the_collectives_and_the_dense_update() -> None:
+    """The all-reduce of large replicas takes the exchange of the gradients longer than that of the outputs."""
+    tables, two = some_tables(), hardware_profile("cpu").topology(2)
+    large = replace(tables, num_embeddings=np.full(9, 50_000))
+    replicas = ShardingPlan(tuple(data_parallel(large, table, two) for table in range(9)))
+    with MeasuredCostModel("cpu", layout="parallel", **QUICK) as model:
+        found = model.estimate_plan(replicas, large, two)
+        rows = model.estimate_plan(ShardingPlan(tuple(row_wise(large, t, two) for t in range(9))), large, two)
+    assert (found.phases_ms[:, 1] == 0).all()  # every device has the outputs of its samples
+    assert (found.phases_ms[:, 2] > 0).all()
+    assert found.phases_ms[:, 3].max() > 3 * rows.phases_ms[:, 3].max()  # all rows are updated
+    assert (rows.phases_ms > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda plan, tables: (plan, tables.at_batch_size(14)), "4 devices do not divide a batch of 14"),
+        (lambda plan, tables: (plan, tables.with_training(training=False)), "these tables are served"),
+        (lambda plan, tables: (plan, replace(tables, pooled=np.arange(9) > 0)), "does not know sequence tables"),
+    ],
+)
+def test_what_is_not_executed_is_refused(sequential: MeasuredCostModel, change: Any, says: str) -> None:
+    tables = some_tables()
+    plan, given = change(every_type(tables, FOUR), tables)
+    with pytest.raises(InvalidOptionError, match=says):
+        sequential.estimate_plan(plan, given, FOUR)
