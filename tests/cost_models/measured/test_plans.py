@@ -166,7 +166,7 @@ def test_the_lookups_of_the_blocks_are_those_of_the_table() -> None:
                     rows = np.split(np.asarray(found.indices) + part.first_row[table], np.cumsum(found.lengths)[:-1])
                     assert found.lengths.sum() == len(found.indices)
                     bags.append([bag.tolist() for bag in rows])
-            joined = [sorted(sum(each, [])) for each in zip(*bags, strict=True)]
+            joined = [sorted(row for bag in each for row in bag) for each in zip(*bags, strict=True)]
             ends = np.cumsum(whole.lengths)[:-1]
             expected = [sorted(bag.tolist()) for bag in np.split(np.asarray(whole.indices), ends)]
             if len(bags) == 2:  # device 0 of host 0, device 0 of host 1, device 1 of host 0, ...
