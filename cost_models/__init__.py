@@ -17,6 +17,9 @@ from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
 
+MODEL_FILE = f"cost-model{SUFFIX}"
+"""Name of the file of the fitted cost model in a folder that `shard-gym calibrate` made."""
+
 
 def _measured() -> CostModel:
     """A `MeasuredCostModel` with its defaults, imported on first use."""
@@ -39,7 +42,8 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
 
     Args:
         model: a name in `COST_MODELS`; the path of a neural cost model (a Path, or a text that ends in .safetensors),
-            which needs the package safetensors, but not torch; or a cost model.
+            which needs the package safetensors, but not torch; a folder that `shard-gym calibrate` made; or a cost
+            model.
 
     Raises:
         UnknownNameError: no model has that name; the message lists the known names.
@@ -53,6 +57,8 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
         except TypeError as error:
             raise wrong_kind("cost_model", model, "hashable; a dataclass needs eq=False or frozen=True") from error
         return model
+    if isinstance(model, (str, Path)) and str(model) not in COST_MODELS and (Path(model) / MODEL_FILE).is_file():
+        model = Path(model) / MODEL_FILE
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(SUFFIX)):
         from shard_gym.cost_models.neural.storage import load_cost_model
 
@@ -61,7 +67,8 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
         wanted = f"one of the names {sorted(COST_MODELS)}, the path of a file *{SUFFIX}, or a CostModel"
         raise wrong_kind("cost_model", model, wanted)
     if model not in COST_MODELS:
-        raise unknown_name("cost model", model, COST_MODELS, f"{', '.join(sorted(COST_MODELS))}; or a file *{SUFFIX}")
+        listing = f"{', '.join(sorted(COST_MODELS))}; a file *{SUFFIX}; or a folder that shard-gym calibrate made"
+        raise unknown_name("cost model", model, COST_MODELS, listing)
     return COST_MODELS[model]()
 
 

@@ -12,6 +12,7 @@ plus a fixed cost, and the backward first sorts.
 - Lanes: thread groups of FBGEMM's kernels. A group spends cycles on every row that it reads, on every bag, on every
   gradient and on every row that it updates. It has 8, 16 or 32 threads, for up to 32, 64 or more columns of the widest
   table of the fused operator, so rows of narrow tables beside a wide one leave lanes idle.
+Of a device with measured rates (`topology.WorkRates`) work_rates.py has the times in place of these limits.
 Rows in host memory, of a topology that has some: host_rows.py, or host_cache.py with the policy "lru".
 All-to-all: each device sends its pooled outputs to all others (all_to_all.py). The gradients are sent back in the same
 time.
@@ -35,7 +36,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.checks import is_not_negative, is_positive
@@ -58,9 +59,11 @@ from shard_gym.cost_models.base import (
     PlainCosts,
     largest_of_others,
 )
+from shard_gym.cost_models.device_rates import Rates
 from shard_gym.cost_models.host_policies import host_policy_named
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
+from shard_gym.cost_models.work_rates import work_ms
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
@@ -174,25 +177,6 @@ def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     return counts
 
 
-class Rates(NamedTuple):
-    """What the loads need of a device; the fields may be arrays that broadcast against the counts."""
-
-    dram_bytes_per_ms: ArrayLike
-    l2_bytes_per_ms: ArrayLike
-    cycles_per_ms: ArrayLike  # of all streaming multiprocessors together
-    launch_ms: ArrayLike
-
-    @staticmethod
-    def of(device: DeviceSpec) -> Rates:
-        """The rates of a device."""
-        return Rates(
-            device.dram_gb_per_s * 1e6,
-            device.l2_gb_per_s * 1e6,
-            device.num_sms * device.clock_ghz * 1e6,
-            device.kernel_launch_us * 1e-3,
-        )
-
-
 def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) -> FloatArray:
     """(..., 10) loads from (..., 11) counts; ms, but OUTPUT_BYTES_SENT in bytes."""
     dram, l2, cycles, launch = (np.asarray(rate, np.float64) for rate in rates)
@@ -265,7 +249,13 @@ class AnalyticalCostModel(AdditiveCostModel):
         return np.concatenate([loads, self.host_policy.loads(tables, topology)], axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 10) float64, the loads if all rows are in HBM."""
+        """(T, 10) float64, the loads if all rows are in HBM; of a calibrated device from its measured rates."""
+        if topology.device.rates is not None:
+            loads = np.zeros((len(tables), LOADS))
+            loads[:, _DRAM] = work_ms(tables, topology.device.rates)
+            loads[:, OUTPUT_BYTES_SENT] = OUTPUT_BYTES * tables.embedding_dim * tables.outputs_per_batch
+            loads[:, LAUNCH_MS] = Rates.of(topology.device).launch_ms
+            return loads
         return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
 
     def device_phases(self, loads: FloatArray) -> FloatArray:

@@ -49,6 +49,7 @@ from shard_gym.cost_models.base import (
     largest_of_others,
 )
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.work_rates import MS
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, has_dense_gradient
 from shard_gym.sharding.variants import Variants
@@ -154,7 +155,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             loads[:, GRADIENT_BYTES] = gradient
             if dense:
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
-                loads[:, SORT_MS] += self.dense_update_scale * passes * gradient / dram_bytes_per_ms
+                took = passes * gradient / dram_bytes_per_ms
+                if topology.device.rates is not None:
+                    took = MS * topology.device.rates.dense_update * gradient / OUTPUT_BYTES
+                loads[:, SORT_MS] += self.dense_update_scale * took
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
             across = sharding_type == TABLE_ROW_WISE and topology.num_devices > topology.devices_per_host
             loads[:, HOST_PARTIAL_BYTES if across else PARTIAL_BYTES] = summed * self.summed_bytes

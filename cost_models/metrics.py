@@ -10,7 +10,9 @@ import numpy as np
 
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import missing_extra
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.text import format_percent
 
 LEAST_MS = 1e-3  # estimates below count as this much in ratios, because a network may estimate 0
@@ -64,18 +66,24 @@ class Ranking:
 
 
 def estimates_of(model: AdditiveCostModel, data: CostDataset) -> Estimates:
-    """The estimates of `model` for all placements of `data`."""
+    """The estimates of `model` for all placements of `data`; plans need a `ShardingCostModel`, or a linear one."""
     phases, cost = np.zeros_like(data.phases_ms), np.zeros(len(data))
-    for number, topology in enumerate(data.topologies):
-        chosen = np.flatnonzero(data.topology == number)
+    loads = np.zeros((len(data.devices), model.num_loads))
+    for topology, sharding_type, rows, tables, which in data.shards():
+        if sharding_type != TABLE_WISE and isinstance(model, ShardingCostModel):
+            own = model.shard_loads(tables, sharding_type, data.topologies[topology])
+        else:
+            own = model.table_loads(tables, data.topologies[topology])
+        loads[rows] = own[which]
+    for number, topology_of in enumerate(data.topologies):
+        chosen, size = np.flatnonzero(data.topology == number), topology_of.num_devices
         if not chosen.size:
             continue
-        loads, size = model.table_loads(data.tables, topology), topology.num_devices
         device_loads = np.empty((len(chosen), size, loads.shape[1]))
         for row, placement in enumerate(chosen):
-            tables = slice(data.start[placement], data.start[placement + 1])
-            device_loads[row] = model.reduce(loads[data.members[tables]], data.devices[tables], size)
-        phases[chosen, :size], cost[chosen] = model.costs(device_loads, topology.cluster())
+            tables_of = slice(data.start[placement], data.start[placement + 1])
+            device_loads[row] = model.reduce(loads[tables_of], data.devices[tables_of], size)
+        phases[chosen, :size], cost[chosen] = model.costs(device_loads, topology_of.cluster())
     return Estimates(phases, cost)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import COMMUNICATION, PHASES, AdditiveCostModel, FloatArray
-from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile, profile_in
-from shard_gym.cost_models.data.dataset import CostDataset
+from shard_gym.cost_models.calibration import LAUNCH, LINKS, RATES, Calibration, calibrated_profile, profile_in
+from shard_gym.cost_models.data.dataset import CostDataset, joined_data
 from shard_gym.cost_models.data.measurements import Measurements
 from shard_gym.cost_models.data.splits import SPLITS
 from shard_gym.cost_models.metrics import (
@@ -26,7 +26,7 @@ from shard_gym.cost_models.metrics import (
     ranking_of,
 )
 from shard_gym.cost_models.neural.linear import fit_linear
-from shard_gym.hardware import HardwareProfile
+from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
@@ -38,8 +38,8 @@ INTRODUCTION = (
     "those on test tables, which no fitted model was trained on. `measured again` compares repeated measurements of "
     "the same placements, of all splits: a model as exact as that is as good as a measurement, and smaller "
     "differences between models mean nothing. `scaled` is the analytical model with one factor for each phase, "
-    "`calibrated` the analytical model with the bandwidths, latencies and similar numbers that fit best, both "
-    "fitted to the training tables; `linear` is least squares on sums of table features."
+    "`calibrated` the analytical model with measured rates of work and links, both fitted to the training tables; "
+    "`linear` is least squares on sums of table features."
 )
 
 
@@ -50,19 +50,12 @@ class Comparison:
     measurements: Measurements  # all of them
     estimates: dict[str, Estimates]  # of the test placements, by name of the model
     assumed: HardwareProfile  # the hardware profile of the analytical model
-    calibrated: HardwareProfile  # the same with the numbers that fit the training tables best
+    calibrated: Calibration  # the same with the numbers that fit the training tables best
 
     @property
     def test(self) -> CostDataset:
         """The test placements."""
         return self.measurements.test
-
-    @property
-    def has_modelled_all_to_alls(self) -> bool:
-        """Whether the all-to-alls are estimates of the analytical model, because one device measured all loads."""
-        estimated = estimates_of(AnalyticalCostModel(), self.test).phases_ms[..., COMMUNICATION]
-        measured = self.test.phases_ms[..., COMMUNICATION]
-        return bool(measured.any() and np.allclose(measured, estimated, rtol=1e-6, atol=0.0))
 
     @property
     def repeat_errors(self) -> Errors | None:
@@ -81,7 +74,10 @@ class Comparison:
 
 
 def compare(
-    measurements: Measurements, models: Mapping[str, AdditiveCostModel], profile: HardwareProfile | None = None
+    measurements: Measurements,
+    models: Mapping[str, AdditiveCostModel],
+    profile: HardwareProfile | None = None,
+    designed: CostDataset | None = None,
 ) -> Comparison:
     """The analytical model, the same scaled and calibrated, a linear one and `models` against `measurements`.
 
@@ -89,26 +85,35 @@ def compare(
         measurements: training tables are used to scale, calibrate and fit; test tables to compare.
         models: fitted to such measurements, by name.
         profile: hardware that the analytical model assumes; None for that of the topologies.
+        designed: designed loads, to which the numbers of the calibrated one are fitted, too.
 
     Raises:
         InvalidOptionError: there are no measurements of test tables, or none of training tables.
         MissingExtraError: scipy is not installed.
     """
     train, test = measurements.first.part("train"), measurements.test
-    analytical = AnalyticalCostModel()
+    analytical = AnalyticalShardingModel()
     assumed = profile or profile_in(train)
     train_estimates, test_estimates = (estimates_of(analytical, part.on(assumed)) for part in (train, test))
     scaled = test_estimates.phases_ms * _phase_factors(train, train_estimates)
-    calibrated = calibrated_profile(train, assumed)
+    to_fit = train if designed is None else joined_data([designed, train])
+    calibrated = calibrated_profile(to_fit, assumed, links=not has_modelled_exchange(train))
     name = f"analytical, {assumed.device.name}"
     estimates = {
         name: test_estimates,
         f"{name}, scaled": Estimates(scaled, np.maximum(scaled.max(axis=1).sum(axis=-1), LEAST_MS)),
-        f"{name}, calibrated": estimates_of(analytical, test.on(calibrated)),
+        f"{name}, calibrated": estimates_of(analytical, test.on(calibrated.profile)),
         "linear": estimates_of(fit_linear(train), test),
         **{name: estimates_of(model, test) for name, model in models.items()},
     }
     return Comparison(measurements, estimates, assumed, calibrated)
+
+
+def has_modelled_exchange(data: CostDataset) -> bool:
+    """Whether the exchanges are estimates of the analytical model, because one device measured all loads."""
+    estimated = estimates_of(AnalyticalShardingModel(), data).phases_ms[..., COMMUNICATION]
+    measured = data.phases_ms[..., COMMUNICATION]
+    return bool(measured.any() and np.allclose(measured, estimated, rtol=1e-6, atol=0.0))
 
 
 def _phase_factors(data: CostDataset, estimates: Estimates) -> FloatArray:
@@ -165,12 +170,11 @@ def _section(comparison: Comparison, picture: str) -> Iterator[str]:
     yield from _ranking_section(comparison)
     yield "### Calibrated numbers"
     yield (
-        f"What the analytical model assumes of {comparison.assumed.device.name}, and what fits the training tables "
-        "best. The calibrated numbers compensate for effects that the model leaves out, and several of them can have "
-        "the same effect, so none is a measurement of that part alone. A number that keeps its assumed value has no "
-        "effect on these measurements."
+        "How long the work of a device takes, for each bag, lookup, value and distinct row of a batch, and the links, "
+        "where exchanges were measured; with the standard error of each number. Work that comes together shares its "
+        "time, so a single rate is no measurement of that part alone; 0 is work that the others cover."
     )
-    yield table(("", "assumed", "calibrated"), _numbers(comparison))
+    yield table(("", "", "calibrated", "standard error"), _numbers(comparison.calibrated))
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
@@ -189,7 +193,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
         f"{cost.min():.3g} to {cost.max():.3g} ms, median {np.median(cost):.3g} ms."
     )
     yield f"Measured by `{index.source}`."
-    if comparison.has_modelled_all_to_alls:
+    if has_modelled_exchange(comparison.test):
         yield (
             "One device measured the loads of all devices: forward and backward are measured, the all-to-alls and "
             "their part of an iteration are estimates of the analytical model."
@@ -239,8 +243,14 @@ def _ranking_section(comparison: Comparison) -> Iterator[str]:
     yield table(("model", "tau, all", "tau, same tables", *(f"regret, k = {k}" for k in TOP)), rows)
 
 
-def _numbers(comparison: Comparison) -> Iterator[Sequence[str]]:
-    for part, names in (("device", DEVICE), ("links", LINKS)):
-        before, after = (getattr(profile, part) for profile in (comparison.assumed, comparison.calibrated))
-        for name in names:
-            yield f"`{name}`", f"{getattr(before, name):.4g}", f"{getattr(after, name):.4g}"
+def _numbers(calibration: Calibration) -> Iterator[Sequence[str]]:
+    device, links = calibration.profile.device, calibration.profile.links
+    assert device.rates is not None
+    rates = (*device.rates.forward, *device.rates.backward, device.rates.dense_update)
+    units = {"intra_host_gb_per_s": "GB/s"}
+    values = {**dict(zip(RATES, rates, strict=True)), LAUNCH: device.kernel_launch_us}
+    values |= {name: getattr(links, name) for name in LINKS if name in calibration.errors}
+    for name, value in values.items():
+        error = calibration.errors.get(name)
+        unit = units.get(name, "us" if name.endswith("_us") else "ns")
+        yield f"`{name}`", unit, f"{value:.4g}", "-" if error is None else format_percent(error)

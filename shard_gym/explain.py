@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.cost_models import additive_estimate, make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
 from shard_gym.grouping import task_of_plan
@@ -44,9 +44,9 @@ class Split:
 
     table: int  #: index of the table
     #: Cost with the table whole on the best device where it fits, less the cost now; negative if the split makes the
-    #: plan worse. None if the whole table fits nowhere.
+    #: plan worse. None if the whole table fits nowhere, and under a model that is not additive.
     gain_ms: float | None
-    device: int | None  #: that device; None if there is none
+    device: int | None  #: that device; None if there is none, or the gain is not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,19 +149,19 @@ def explain(
 
     Args:
         answer: (T,) ints, the device of each table; or a sharding plan.
-        model: the cost model, or its name. If it is not additive, such as a measured one, the costs of single tables
-            are those of the analytical model, and there are no moves.
+        model: the cost model, or its name. If it is not additive, such as a measured one, the costs of single shards
+            are those of the analytical model, and there are no moves and no gains of splits.
         best_known_ms: cost of the best answer known, in ms, under the same model.
         lower_bound_ms: a lower bound known of the task, in ms, under the same model; a higher one of the model counts.
 
     Raises:
         InvalidPlacementError: the answer is not valid (see `check_placement` and `check_plan`).
-        InvalidOptionError, UnknownNameError: there is no such cost model, or it does not estimate sharded tables.
+        InvalidOptionError, UnknownNameError: there is no such cost model, or it costs no plans.
     """
     if not isinstance(task, Task):
         raise wrong_kind("task", task, "a Task of placement or sharding")
     if isinstance(answer, ShardingPlan):
-        return _explain_plan(task, answer, make_sharding_cost_model(model), best_known_ms, lower_bound_ms)
+        return _explain_plan(task, answer, make_plan_cost_model(model), best_known_ms, lower_bound_ms)
     model, tables, topology = make_cost_model(model), task.tables, task.topology
     placement = check_placement(answer, tables, topology)
     in_hbm = _all_in_hbm(task)
@@ -192,30 +192,35 @@ def _all_in_hbm(task: Task) -> Topology | None:
 
 
 def _explain_plan(
-    task: Task, plan: ShardingPlan, model: ShardingCostModel, best_known_ms: float | None, lower_bound_ms: float | None
+    task: Task, plan: ShardingPlan, model: PlanCosts, best_known_ms: float | None, lower_bound_ms: float | None
 ) -> Explanation:
     task = task_of_plan(plan, task)
-    model, tables, topology = model_of(task.topology, model), task.tables, task.topology
+    tables, topology = task.tables, task.topology
+    own = model_of(topology, model) if isinstance(model, ShardingCostModel) else None
+    additive, model = own or AnalyticalShardingModel(), own or model
     checked = check_plan(plan, tables, topology)
     in_hbm = _all_in_hbm(task)
-    loads, shards = model.each_shard(checked, tables, topology)
+    estimate = model.estimate_plan(checked, tables, topology)
+    loads, shards = additive.each_shard(checked, tables, topology)
     devices = shards[:, 1]
-    device_loads = model.reduce(loads, devices, topology.num_devices)
-    phases, cost = model.costs(device_loads, topology.cluster())
     memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
-    types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
-    free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
+    moves, splits = None, tuple(Split(table, None, None) for table in checked.split_tables)
+    if own is not None:
+        types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
+        free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
+        moves = best_moves(loads, devices, memory, topology, own, np.isin(types[shards[:, 0]], free_to_move))
+        splits = _splits(task, checked, own, loads, shards, memory, estimate.total_ms)
     return Explanation(
         task=task,
         plan=checked,
         cost_model=model.fingerprint,
-        phases_ms=phases,
-        total_ms=float(cost),
+        phases_ms=estimate.phases_ms,
+        total_ms=estimate.total_ms,
         memory_used=plan_memory_used(checked, tables, topology.num_devices),
         shards=shards,
-        single_shard_ms=model.single_table_costs(loads, topology),
-        moves=best_moves(loads, devices, memory, topology, model, np.isin(types[shards[:, 0]], free_to_move)),
-        splits=_splits(task, checked, model, loads, shards, memory, float(cost)),
+        single_shard_ms=additive.single_table_costs(loads, topology),
+        moves=moves,
+        splits=splits,
         lower_bound_ms=lower_bound_ms,
         best_known_ms=best_known_ms,
         noun="plan",

@@ -6,104 +6,13 @@ Marks of the sources: [measured] a published measurement, [spec] the data sheet,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shard_gym.checks import checked_count
-from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
-from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
-from shard_gym.training_memory import usable_bytes
-
-
-@dataclass(frozen=True)
-class HostSpec:
-    """The memory of a host, and how fast each of its devices reads and updates rows there; see `HostMemory`."""
-
-    memory_bytes: int
-    read_gb_per_s: float
-    update_gb_per_s: float
-    sources: Mapping[str, str] = field(compare=False, repr=False)
-    is_shared: bool = True  #: between the devices of a host; or each has an equal part of its own
-
-
-@dataclass(frozen=True)
-class HardwareProfile:
-    """A type of machine: its devices, their links, the devices of a host, and its memory if rows can be there."""
-
-    name: str
-    device: DeviceSpec
-    links: LinkSpec
-    devices_per_host: int = 8
-    host: HostSpec | None = None
-
-    def topology(
-        self,
-        num_devices: int,
-        *,
-        devices_per_host: int | None = None,
-        memory_cap_bytes: int | NDArray[np.int64] | None = None,
-        reserve: float | None = None,
-        host_memory_bytes: int = 0,
-    ) -> Topology:
-        """A topology of `num_devices` of these devices; see `Topology` for the other arguments and errors.
-
-        Args:
-            host_memory_bytes: of each host, for rows that the HBM has no room for; all rows are in HBM by default. The
-                memory caps are then those of the HBM, one number, and each device may use an equal part of its host's
-                memory besides.
-            reserve: share of each device's memory, 0 <= reserve < 1, that is left free for what is neither a table nor
-                its buffers (`shard_gym.training_memory`); none by default, while `shard-gym place` leaves 0.15 free.
-
-        Raises:
-            InvalidOptionError: the reserve is no such share, or a memory cap is given, too; or there is host memory,
-                and the hardware has none for tables, or the caps of the devices differ.
-        """
-        if reserve is not None:
-            if memory_cap_bytes is not None:
-                raise InvalidOptionError("Give memory_cap_bytes or reserve, not both: each says what tables may take.")
-            memory_cap_bytes = usable_bytes(self.device.memory_bytes, reserve)
-        topology = Topology(
-            device=self.device,
-            links=self.links,
-            num_devices=num_devices,
-            devices_per_host=self.devices_per_host if devices_per_host is None else devices_per_host,
-            memory_cap_bytes=np.asarray(self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes),
-        )
-        return self._with_host(topology, checked_count("host_memory_bytes", host_memory_bytes, 0, MAX_HOST_BYTES))
-
-    def _with_host(self, topology: Topology, host_bytes: int) -> Topology:
-        """`topology`, whose caps are those of the HBM, and so many bytes of each host besides."""
-        if not host_bytes:
-            return topology
-        hbm = topology.memory_cap_bytes
-        if (hbm != hbm[0]).any():
-            raise InvalidOptionError(
-                f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
-            )
-        host = self.host_memory(int(hbm[0]))
-        assert self.host is not None  # otherwise there is no host memory
-        members = np.bincount(topology.hosts)[topology.hosts] if self.host.is_shared else self.devices_per_host
-        return replace(topology, memory_cap_bytes=hbm + host_bytes // members, host=host)
-
-    def host_memory(self, hbm_bytes: int) -> HostMemory:
-        """The host memory of its devices, of which tables may use so many bytes of HBM each.
-
-        Raises:
-            InvalidOptionError: its hosts have no memory for tables.
-        """
-        if self.host is None:
-            raise InvalidOptionError(
-                f"The hardware {self.name!r} has no host memory for tables; known are "
-                f"{', '.join(name for name, profile in PROFILES.items() if profile.host)}."
-            )
-        return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, sources=self.host.sources)
-
-
-MAX_HOST_BYTES = 2**50
-"""The most bytes of a host's memory for tables."""
+from shard_gym.errors import unknown_name
+from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, read_profile
+from shard_gym.topology import DeviceSpec, LinkSpec
 
 Sourced = tuple[Any, str]
 """A number and its source."""
@@ -361,11 +270,15 @@ PROFILES: dict[str, HardwareProfile] = {profile.name: profile for profile in _PR
 
 
 def hardware_profile(name: str) -> HardwareProfile:
-    """The hardware profile named `name`.
+    """The hardware profile named `name`, or that of a folder of `shard-gym calibrate`.
 
     Raises:
         UnknownNameError: there is no such profile; the message lists the known names.
+        DamagedFileError: the file in the folder is none, or was changed.
     """
+    if isinstance(name, str) and name not in PROFILES and (path := Path(name) / PROFILE_FILE).is_file():
+        return read_profile(path)
     if not isinstance(name, str) or name not in PROFILES:
-        raise unknown_name("hardware profile", name, PROFILES)
+        hint = f"{', '.join(PROFILES)}; or a folder that shard-gym calibrate made"
+        raise unknown_name("hardware profile", name, PROFILES, hint)
     return PROFILES[name]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer, is_positive
 from shard_gym.errors import InvalidTaskError, short_repr, wrong_kind
-from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.hardware import hardware_profile
+from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.hbm_split import most_state_bytes
 from shard_gym.placement import memory_used, pack_by_memory
 from shard_gym.pools import Pool

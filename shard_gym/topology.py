@@ -28,7 +28,7 @@ def _require_valid(spec: DeviceSpec | LinkSpec | HostMemory) -> None:
     kind = type(spec).__name__
     for field_ in fields(spec):
         value, may_be_zero = getattr(spec, field_.name), field_.default == 0
-        if field_.name in ("name", "sources"):
+        if field_.name in ("name", "rates", "sources"):
             continue
         if not (is_not_negative if may_be_zero else is_positive)(value):
             raise InvalidTopologyError(
@@ -45,6 +45,40 @@ def _require_valid(spec: DeviceSpec | LinkSpec | HostMemory) -> None:
         )
 
 
+WORK_NAMES = ("bags", "lookups", "lookup_values", "distinct_rows", "distinct_values", "output_values")
+"""What a batch does with a table, and what `WorkRates` are rates of: outputs, lookups, columns of all lookups, distinct
+rows, columns of these, and columns of the outputs."""
+
+
+@dataclass(frozen=True)
+class WorkRates:
+    """How long the work of a device takes, as it was measured.
+
+    Attributes:
+        forward, backward: ns for each of `WORK_NAMES`, six numbers.
+        dense_update: ns for each cell of a replica, whose dense gradient updates all rows.
+
+    Raises:
+        InvalidTopologyError: there are not six numbers, or one is negative or no number.
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    dense_update: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "backward"):
+            given = getattr(self, name)
+            if not isinstance(given, (tuple, list)) or len(given) != len(WORK_NAMES):
+                raise InvalidTopologyError(
+                    f"{name} of WorkRates must be {len(WORK_NAMES)} ns, not {short_repr(given)}."
+                )
+            object.__setattr__(self, name, tuple(given))
+        for value in (*self.forward, *self.backward, self.dense_update):
+            if not is_not_negative(value) or not value < MOST:
+                raise InvalidTopologyError(f"Rates are ns from 0 up, not {short_repr(value)}.")
+
+
 @dataclass(frozen=True)
 class DeviceSpec:
     """The numbers of a device that the analytical cost model uses; bandwidths are those that kernels reach.
@@ -56,6 +90,8 @@ class DeviceSpec:
         num_sms: streaming multiprocessors.
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
+        rates: measured rates of its work, which the analytical model then uses in place of bandwidths and clock; None,
+            the default, of a device that nobody calibrated.
 
     Raises:
         InvalidTopologyError: the name or a number is impossible.
@@ -69,6 +105,7 @@ class DeviceSpec:
     num_sms: int
     clock_ghz: float
     kernel_launch_us: float
+    rates: WorkRates | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shard_gym.errors import InvalidOptionError, UnknownNameError
-from shard_gym.hardware import PROFILES, HardwareProfile, fitted_links, hardware_profile
+from shard_gym.hardware import PROFILES, fitted_links, hardware_profile
+from shard_gym.hardware_profile import HardwareProfile
 
 GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
 EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile.name)

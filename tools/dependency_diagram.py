@@ -22,7 +22,16 @@ DESIGN = ROOT / "docs" / "design.md"
 LAYERS = (
     ("errors", "text", "checks", "system", "io"),
     (
-        *("lookup_statistics", "row_popularity", "table_features", "table_arrays", "tables", "workload", "topology"),
+        *(
+            "lookup_statistics",
+            "row_popularity",
+            "table_features",
+            "table_arrays",
+            "tables",
+            "workload",
+            "topology",
+            "topology_json",
+        ),
         *("hardware", "placement", "sharding", "pools", "training_memory", "hbm_split", "index_dedup"),
     ),
     ("cost_models",),

@@ -13,6 +13,7 @@ from shard_gym.agents.dreamshard.agent import SurrogateSearchAgent
 from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, load_of, random_load, random_shards
+from shard_gym.agents.training.plan_loads import executable_types, load_of_plan, random_plan
 from shard_gym.cost_models import CostModel
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tasks import Task, TaskSuite
@@ -44,13 +45,17 @@ class SurrogateSearchLearner(CostNetworkLearner):
         if not self.plans:
             return random_load(self.suite, rng)
         max_halvings = self._search_options.max_shards.bit_length() - 1
-        return random_shards(self.suite, max_halvings, self.sharding_types, rng)
+        draw = random_plan if self.measures_plans else random_shards
+        return draw(self.suite, max_halvings, self.sharding_types, rng)
 
     @override
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
         seed = int(rng.integers(2**31))
         types = self.sharding_types if task.splittable else (TABLE_WISE,)
-        return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
+        if not self.measures_plans:
+            return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
+        split = agent.split(task, executable_types(types, task.tables, task.topology), PROPOSAL_QUERIES, seed)
+        return load_of_plan(split.plan(), task.tables, task.topology)
 
     @override
     def agent(self) -> Agent:

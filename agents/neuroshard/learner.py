@@ -28,7 +28,7 @@ class NeuroShardLearner(SurrogateSearchLearner):
         preset: "search" or "paper".
 
     Raises:
-        InvalidOptionError: tasks may be split, and the cost model does not estimate sharded tables.
+        InvalidOptionError: tasks may be split, and the cost model costs no plans.
     """
 
     presets = PRESETS

@@ -13,7 +13,7 @@ from shard_gym.agents.presets import COST, TYPES, CostNetworkOptions
 from shard_gym.agents.training.learner import PresetLearner, Report
 from shard_gym.agents.training.loads import ShardLoad
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
-from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
+from shard_gym.cost_models import CostEstimate, CostModel, make_plan_cost_model
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.training import (
@@ -27,12 +27,14 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.system import one_thread
+from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
+from shard_gym.topology import Topology
 
 DATA = "data."
 """Prefix of what was measured in a state; that of the weights is `COST`."""
@@ -142,7 +144,7 @@ class CostNetworkLearner(PresetLearner):
         first_weights: the random generator of the first weights.
 
     Raises:
-        InvalidOptionError: tasks may be split, and the cost model does not estimate sharded tables.
+        InvalidOptionError: tasks may be split, and the cost model costs no plans.
     """
 
     MEASURE: ClassVar[int] = 0
@@ -165,7 +167,7 @@ class CostNetworkLearner(PresetLearner):
         weight_decay: float = 0.0,
     ) -> None:
         plans = any(task.splittable for task in suite)
-        true_cost = make_sharding_cost_model(cost_model) if plans else cost_model
+        true_cost = make_plan_cost_model(cost_model) if plans else cost_model
         super().__init__(suite, true_cost, seed, name, preset, changes)
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
@@ -177,6 +179,11 @@ class CostNetworkLearner(PresetLearner):
     @override
     def _move(self, device: str) -> None:
         self.network.move_to(device)
+
+    @property
+    def measures_plans(self) -> bool:
+        """Whether it learns from plans that are executed: from those alone, as shards by themselves are not."""
+        return self.plans and not isinstance(self.cost_model, ShardingCostModel)
 
     @property
     def sharding_types(self) -> tuple[str, ...]:
@@ -203,7 +210,7 @@ class CostNetworkLearner(PresetLearner):
                 try:
                     load = self._proposed(agent, task, rng)
                 except NoPlacementFoundError:
-                    costs.append(self.cost_model.penalty_ms(task.tables, task.topology))
+                    costs.append(self._penalty_ms(task.tables, task.topology))
                     continue
             costs.append(self._recorded_ms(load))
         return costs
@@ -222,15 +229,26 @@ class CostNetworkLearner(PresetLearner):
         if load.placement is not None:
             tables, topology, placement = load.placement
             estimate = self.true_cost(placement, tables, topology)
-            if estimate is None:
-                return self.cost_model.penalty_ms(tables, topology)
+        elif self.measures_plans:
+            assert load.plan is not None
+            tables, plan = load.plan
+            topology, estimate = load.topology, self.true_plan_cost(plan, tables, load.topology)
         else:
             assert isinstance(self.cost_model, ShardingCostModel)  # only learners of plans have such loads
             estimate = load.estimate(self.cost_model)
             self.require_costs(np.array(estimate.total_ms))
             self.costed += 1
+        if estimate is None:
+            return self._penalty_ms(tables, topology)
         self._record(load, estimate)
         return estimate.total_ms
+
+    def _penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        """What is charged for tables that no answer was found for, or whose answer cannot be measured."""
+        if self.measures_plans:
+            assert isinstance(self.cost_model, PlanCosts)
+            return self.cost_model.plan_penalty_ms(tables, topology)
+        return self.cost_model.penalty_ms(tables, topology)
 
     def _record(self, load: ShardLoad, estimate: CostEstimate) -> None:
         self.network.record(load, estimate)

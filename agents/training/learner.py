@@ -16,9 +16,11 @@ from shard_gym.checks import checked_seed
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
 from shard_gym.cost_models.attempts import tried_twice
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.sharding import PlanCosts
 from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementError, short_repr
 from shard_gym.io.arrays import Arrays
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.tasks import Suite, TaskSuite
 from shard_gym.topology import Topology
@@ -93,8 +95,8 @@ class Learner(ABC):
         iterations: the number of iterations.
         iteration: how many of them are done.
         planned_queries: evaluations of the true cost in all iterations together; None if that is not known before.
-        costed: placements whose true cost `true_cost` returned.
-        failures: placements for which it could not be measured.
+        costed: placements and plans whose true cost is known.
+        failures: those for which it could not be measured.
         sources: JSON values that identify what it learns from beside the suite; a run with others is another run.
         device: what the networks are trained on, "cpu" or "cuda"; see `move_to`. It is no part of what a run is.
         on_stage: called with what an iteration does next, such as "measuring placements", to show progress.
@@ -155,8 +157,17 @@ class Learner(ABC):
             MeasurementError: see there.
             InvalidCostError: the cost is NaN, infinite or negative.
         """
+        return self._cost_of(lambda: self.cost_model.estimate(placement, tables, topology))
+
+    def true_plan_cost(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate | None:
+        """The same of a valid plan; the cost model is a `PlanCosts`."""
+        model = self.cost_model
+        assert isinstance(model, PlanCosts)
+        return self._cost_of(lambda: model.estimate_plan(plan, tables, topology))
+
+    def _cost_of(self, measure: Callable[[], CostEstimate]) -> CostEstimate | None:
         try:
-            estimate = tried_twice(lambda: self.cost_model.estimate(placement, tables, topology))
+            estimate = tried_twice(measure)
         except MeasurementError:
             self.failures += 1
             if self.failures > self.costed:

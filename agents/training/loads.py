@@ -16,6 +16,7 @@ from shard_gym.cost_models.data.dataset import CostDataset, concatenate_tables
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.host import host_megabytes
 from shard_gym.placement import Placement
+from shard_gym.sharding import ShardingPlan
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
@@ -47,6 +48,7 @@ class ShardLoad:
 
     topology: Topology
     shards: tuple[Shards, ...]
+    plan: tuple[Tables, ShardingPlan] | None = None  # the whole tables and their plan, if they are those of one
 
     @property
     def placement(self) -> tuple[Tables, Topology, Placement] | None:
@@ -86,9 +88,13 @@ def loads_of_data(data: CostDataset) -> list[tuple[ShardLoad, CostEstimate]]:
     """The placements of a data set with their costs."""
     found = []
     for p, cost in enumerate(data.cost_ms.tolist()):
-        rows, topology = slice(data.start[p], data.start[p + 1]), data.topologies[data.topology[p]]
+        topology = data.topologies[data.topology[p]]
         estimate = CostEstimate(data.phases_ms[p, : topology.num_devices].copy(), cost)
-        found.append((whole_tables(data.tables.select(data.members[rows]), topology, data.devices[rows]), estimate))
+        one = data.take([p])
+        shards = [
+            Shards(each.sharding_type, each.tables.select(each.which), one.devices[each.rows]) for each in one.shards()
+        ]
+        found.append((ShardLoad(topology, tuple(shards)), estimate))
     return found
 
 
@@ -164,29 +170,50 @@ def random_shards(
 
     Tables are spread by those of row_wise, table_row_wise and data_parallel that are among the `sharding_types`.
     """
-    ways = [kind for kind in (ROW_WISE, DATA_PARALLEL) if kind in sharding_types]
     drawn = random_load(suite, rng)
     topology, (_, tables, placement) = drawn.topology, drawn.shards[0]
-    spread = np.zeros(len(tables), np.bool_)
-    if ways and rng.random() < 0.5:
-        weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
-        most = min(MAX_SPREAD, len(tables))
-        spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
+    spread = drawn_spread(tables, sharding_types, rng)
     shards = []
     parts = np.flatnonzero(~spread)
     if len(parts):
-        halved = _halved(tables.select(parts), max_halvings, rng)
-        shards.append(Shards(COLUMN_WISE, halved, placement[parts]))
-    small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
-    replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
-    kinds = np.where(replicated, ways[-1], ways[0]) if ways else None
-    for kind in ways:
+        shards.append(Shards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
+    kinds = spread_types(tables, topology, spread, sharding_types, rng)
+    for kind in _ways(sharding_types):
         chosen = np.flatnonzero(spread & (kinds == kind))
         if kind == ROW_WISE and TABLE_ROW_WISE in sharding_types and topology.num_devices > topology.devices_per_host:
             shards += _on_hosts(tables, chosen, topology, rng)
         elif len(chosen):
             shards.append(_on_each(tables.select(chosen), kind, topology, np.arange(topology.num_devices)))
     return ShardLoad(topology, tuple(shards))
+
+
+def _ways(sharding_types: Collection[str]) -> list[str]:
+    """The types that spread tables over all devices."""
+    return [kind for kind in (ROW_WISE, DATA_PARALLEL) if kind in sharding_types]
+
+
+def drawn_spread(tables: Tables, sharding_types: Collection[str], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(T,) bool, the tables that are spread over devices: none in half of the cases, and few in the others."""
+    spread = np.zeros(len(tables), np.bool_)
+    if _ways(sharding_types) and rng.random() < 0.5:
+        weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
+        most = min(MAX_SPREAD, len(tables))
+        spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
+    return spread
+
+
+def spread_types(
+    tables: Tables,
+    topology: Topology,
+    spread: NDArray[np.bool_],
+    sharding_types: Collection[str],
+    rng: np.random.Generator,
+) -> NDArray[np.str_]:
+    """(T,) the type of each table if it is one of those that are `spread`: most small ones are replicated."""
+    small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
+    replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
+    ways = _ways(sharding_types) or [""]
+    return np.where(replicated, ways[-1], ways[0])
 
 
 def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> Shards:
@@ -208,7 +235,7 @@ def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.rand
     return shards
 
 
-def _halved(tables: Tables, max_halvings: int, rng: np.random.Generator) -> Tables:
+def halved(tables: Tables, max_halvings: int, rng: np.random.Generator) -> Tables:
     """Parts of `tables`: whole in a third of the loads, halved at random, or until none is wider than a limit."""
     dims = tables.embedding_dim
     possible = np.array([(dim & -dim).bit_length() - 3 for dim in dims.tolist()])  # halves stay multiples of 4

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from shard_gym.cost_models.data.folder import (
     read_parts,
 )
 from shard_gym.cost_models.data.parquet import MeasurementInfo
-from shard_gym.cost_models.data.sampling import PlacementSampler, SampledPlacement
+from shard_gym.cost_models.data.sampling import SampledPlacement, Sampler
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts
+from shard_gym.cost_models.sharding import PlanCosts
 from shard_gym.errors import InvalidOptionError, RunsFailedError, ShardGymError, UnwritablePathError
 from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parquet import require_arrow
@@ -57,7 +58,7 @@ class CollectionProgress:
 def collect(
     make_model: Callable[[], CostModel],
     folder: str | Path,
-    sampler: PlacementSampler,
+    sampler: Sampler,
     *,
     budget_s: float | None = None,
     count: int | None = None,
@@ -148,10 +149,9 @@ def measurement_schedule(count: int | None, repeat_every: int | None) -> Iterato
 class _Writer:
     """Measures, adds the results to a folder part by part, and knows what the folder has."""
 
-    def __init__(self, folder: Path, sampler: PlacementSampler, model: CostModel, part_size: int) -> None:
+    def __init__(self, folder: Path, sampler: Sampler, model: CostModel, part_size: int) -> None:
         self._folder, self._sampler, self._part_size = folder, sampler, part_size
-        # One model measures first and again, because two would share a GPU's memory.
-        self._measure = model.estimate, getattr(model, "measure_again", model.estimate)
+        self._model = model  # it measures first and again, because two would share a GPU's memory
         self._source = model.fingerprint
         hardware = str(getattr(model, "hardware", model.name))
         index = begin_folder(folder, MeasurementIndex(self._source, hardware, sampler.workload, sampler.to_json()))
@@ -173,7 +173,7 @@ class _Writer:
         """Measure a placement, and write a full part; the last of `MAX_FAILURES` in a row is a RunsFailedError."""
         sampled = self._sampler.sample(id.number)
         try:
-            estimate = self._measure[id.repeat](sampled.placement, sampled.tables, sampled.topology)
+            estimate = self._estimate(sampled, again=bool(id.repeat))
         except ShardGymError as error:
             self._fail(id, str(error))
             return
@@ -182,6 +182,17 @@ class _Writer:
         self._unwritten.append((id, sampled, estimate))
         if len(self._unwritten) >= self._part_size:
             self.write()
+
+    def _estimate(self, sampled: SampledPlacement, *, again: bool) -> CostEstimate:
+        answer = sampled.placement if sampled.plan is None else sampled.plan
+        measure: Any = self._model.estimate
+        if sampled.plan is not None:
+            assert isinstance(self._model, PlanCosts)
+            measure = self._model.estimate_plan
+        if again:
+            measure = getattr(self._model, "measure_again", measure)
+        found: CostEstimate = measure(answer, sampled.tables, sampled.topology)
+        return found
 
     def _fail(self, id: MeasurementId, reason: str) -> None:
         self._failed.append(FailedMeasurement(*id, reason))
@@ -217,7 +228,10 @@ class _Writer:
     def _write_results(self, results: Sequence[tuple[MeasurementId, SampledPlacement, CostEstimate]]) -> None:
         recorder = CostRecorder(self._source)
         for _, sampled, estimate in results:
-            recorder.add(sampled.tables, sampled.topology, sampled.placement, estimate)
+            if sampled.plan is None:
+                recorder.add(sampled.tables, sampled.topology, sampled.placement, estimate)
+            else:
+                recorder.add_plan(sampled.tables, sampled.topology, sampled.plan, estimate)
         splits = [SPLITS.index(sampled.split) for _, sampled, _ in results]
         info = MeasurementInfo(
             number=np.array([id.number for id, _, _ in results], np.int64),

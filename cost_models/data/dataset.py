@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,16 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base import PHASES, CostEstimate, FloatArray, IntArray
 from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.hardware import HardwareProfile
+from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
+from shard_gym.sharding.plan import COLUMN_WISE
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
-from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
+from shard_gym.topology import Topology
+from shard_gym.topology_json import topologies_from_json, topology_to_json
 from shard_gym.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
@@ -83,6 +87,16 @@ def _within(numbers: IntArray, below: int | IntArray) -> bool:
     return bool(((numbers >= 0) & (numbers < below)).all())
 
 
+class Shards(NamedTuple):
+    """Shards of one sharding type on devices of one topology."""
+
+    topology: int  # its number
+    sharding_type: str
+    rows: IntArray  # (n,) int64, of the data set
+    tables: Tables  # the different shards, as `shard_tables` describes them
+    which: IntArray  # (n,) int64, which of `tables` each row is
+
+
 @dataclass(frozen=True, eq=False)
 class CostDataset(PlacementCosts):
     """Placements of tables and their costs; equal tables are kept once."""
@@ -90,11 +104,48 @@ class CostDataset(PlacementCosts):
     tables: Tables  # the M different tables
     members: IntArray  # (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`
     source: str  # fingerprint of the cost model that gave the costs
+    kinds: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    """(R,) int64, of plans the sharding type of each shard, its number in `SHARDING_TYPES`; 0 for whole tables and for
+    columns of all rows, whose tables have so many columns. By default 0 for all."""
+
+    def __post_init__(self) -> None:
+        if not self.kinds.size:
+            object.__setattr__(self, "kinds", np.zeros(len(self.devices), np.int64))
+        super().__post_init__()
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether a table is split by rows or replicated."""
+        return bool(self.kinds.any())
+
+    @property
+    def planned(self) -> NDArray[np.bool_]:
+        """(P,) bool, where a table is split: by its sharding type, or because it has several shards."""
+        found = np.zeros(len(self), np.bool_)
+        for p in range(len(self)):
+            rows = slice(self.start[p], self.start[p + 1])
+            names = [self.tables.names[member] for member in self.members[rows].tolist()]
+            found[p] = self.kinds[rows].any() or len(set(names)) < len(names)
+        return found
+
+    def shards(self) -> list[Shards]:
+        """All rows by what they are to their devices: by topology and sharding type."""
+        topology = np.repeat(self.topology, np.diff(self.start))
+        found = []
+        for number, kind in np.unique(np.stack([topology, self.kinds]), axis=1).T.tolist():
+            rows = np.flatnonzero((topology == number) & (self.kinds == kind))
+            members, which = np.unique(self.members[rows], return_inverse=True)
+            sharding_type = SHARDING_TYPES[kind]
+            tables = shard_tables(self.tables.select(members), sharding_type, self.topologies[number])
+            found.append(Shards(number, sharding_type, rows, tables, which))
+        return found
 
     def _requirements(self) -> Iterator[tuple[str, bool]]:
         yield from super()._requirements()
         yield has_form("members", self.members, np.int64, self.devices.shape)
         yield "members must number the tables", _within(self.members, len(self.tables))
+        yield has_form("kinds", self.kinds, np.int64, self.devices.shape)
+        yield "kinds must number the sharding types", _within(self.kinds, len(SHARDING_TYPES))
         yield "every cost must be a positive number", bool(((self.cost_ms > 0) & (self.cost_ms < np.inf)).all())
         yield "no phase may be negative or infinite", bool(((self.phases_ms >= 0) & (self.phases_ms < np.inf)).all())
         beyond = np.arange(self.phases_ms.shape[1]) >= self.num_devices[:, None]
@@ -111,6 +162,7 @@ class CostDataset(PlacementCosts):
             start=np.concatenate([[0], np.cumsum(sizes)]),
             members=self.members[rows],
             devices=self.devices[rows],
+            kinds=self.kinds[rows],
             phases_ms=self.phases_ms[which],
             cost_ms=self.cost_ms[which],
         )
@@ -131,7 +183,7 @@ class CostDataset(PlacementCosts):
             "topologies": [topology_to_json(topology) for topology in self.topologies],
             "source": self.source,
         }
-        own = {name: getattr(self, name).copy() for name in _OWN_ARRAYS}
+        own = {name: getattr(self, name).copy() for name in (*_OWN_ARRAYS, *(["kinds"] if self.has_plans else []))}
         names = STORED_ARRAYS if self.tables.pooled.all() else TABLE_ARRAYS
         tables = {f"tables.{name}": getattr(self.tables, name).copy() for name in names}
         return {**own, **tables, "about": json_array(about)}
@@ -141,7 +193,8 @@ class CostDataset(PlacementCosts):
         """The inverse of `to_arrays`; raises DamagedFileError if an array is missing or impossible."""
         try:
             names = TABLE_ARRAYS if "tables.pooled" in arrays else STORED_ARRAYS
-            lacking = sorted({"about", *_OWN_ARRAYS, *(f"tables.{name}" for name in names)} ^ arrays.keys())
+            arrays = {"kinds": np.empty(0, np.int64), **arrays}
+            lacking = sorted({"about", "kinds", *_OWN_ARRAYS, *(f"tables.{name}" for name in names)} ^ arrays.keys())
             if lacking:
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
@@ -152,7 +205,7 @@ class CostDataset(PlacementCosts):
                 workload=Workload(**about["workload"]),
                 names=tuple(about["names"]),
             )
-            own = {name: arrays[name] for name in _OWN_ARRAYS}
+            own = {name: arrays[name] for name in (*_OWN_ARRAYS, "kinds")}
             return CostDataset(
                 tables=tables, topologies=topologies_from_json(about["topologies"]), source=about["source"], **own
             )
@@ -211,10 +264,29 @@ class CostRecorder(PlacementRecorder):
         self._tables: list[tuple[Tables, IntArray]] = []
         self._table_rows: dict[bytes, int] = {}
         self._members: list[IntArray] = []
+        self._kinds: list[IntArray] = []
 
-    def add(self, tables: Tables, topology: Topology, placement: Placement, estimate: CostEstimate) -> None:
+    def add_plan(self, tables: Tables, topology: Topology, plan: ShardingPlan, estimate: CostEstimate) -> None:
+        """Record the cost of a valid plan; errors as in `add`."""
+        shards = plan.shard_arrays()
+        types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables])[shards[:, 0]]
+        kinds = np.where(types == SHARDING_TYPES.index(COLUMN_WISE), 0, types)
+        parts = tables.select(shards[:, 0]).with_dims(shards[:, 5])
+        self.add(parts, topology, shards[:, 1], estimate, kinds)
+
+    def add(
+        self,
+        tables: Tables,
+        topology: Topology,
+        placement: Placement,
+        estimate: CostEstimate,
+        kinds: IntArray | None = None,
+    ) -> None:
         """Record the cost of a valid `placement`; InvalidOptionError for another workload than before, for host memory,
-        and for replicas. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it."""
+        and for replicas. The popularity of rows is not kept: costs of rows that are all in HBM do not depend on it.
+
+        `kinds` are those of shards, see `CostDataset`.
+        """
         if topology.replicas is not None:
             raise InvalidOptionError("A data set holds costs of all devices, not of one of several groups.")
         if topology.host is not None:
@@ -229,6 +301,7 @@ class CostRecorder(PlacementRecorder):
             )
         self._record(topology, placement, estimate)
         self._members.append(self._rows_of(tables))
+        self._kinds.append(np.zeros(len(tables), np.int64) if kinds is None else kinds)
 
     def extend(self, data: CostDataset) -> None:
         """Record all placements of another data set."""
@@ -236,7 +309,8 @@ class CostRecorder(PlacementRecorder):
             rows = slice(int(data.start[p]), int(data.start[p + 1]))
             topology = data.topologies[data.topology[p]]
             estimate = CostEstimate(data.phases_ms[p, : topology.num_devices].copy(), float(data.cost_ms[p]))
-            self.add(data.tables.select(data.members[rows]), topology, data.devices[rows], estimate)
+            tables = data.tables.select(data.members[rows])
+            self.add(tables, topology, data.devices[rows], estimate, data.kinds[rows])
 
     def to_arrays(self) -> Arrays:
         """Everything as arrays, for a file; none if nothing was recorded."""
@@ -269,8 +343,17 @@ class CostRecorder(PlacementRecorder):
             **self._recorded(),
             tables=concatenate_tables([tables.select(rows) for tables, rows in self._tables]),
             members=np.concatenate(self._members),
+            kinds=np.concatenate(self._kinds),
             source=self.source,
         )
+
+
+def joined_data(parts: Sequence[CostDataset]) -> CostDataset:
+    """The placements of all parts, which have one source."""
+    recorder = CostRecorder(parts[0].source)
+    for part in parts:
+        recorder.extend(part)
+    return recorder.dataset()
 
 
 def concatenate_tables(parts: Sequence[Tables]) -> Tables:
@@ -284,63 +367,6 @@ def concatenate_tables(parts: Sequence[Tables]) -> Tables:
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
     names = tuple(name for part in parts for name in part.names)
     return Tables(**arrays, workload=parts[0].workload, names=names)
-
-
-_DEVICE_KEYS, _LINK_KEYS, _HOST_KEYS = (
-    tuple(field.name for field in fields(kind) if field.name != "sources")
-    for kind in (DeviceSpec, LinkSpec, HostMemory)
-)
-
-TOPOLOGY_KEYS: dict[str, type] = {
-    **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
-}
-"""The keys of `topology_to_json`."""
-
-TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {"host": dict, "cross_host_ratio": float}
-"""Further keys, of topologies with other values than the defaults."""
-
-
-def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """`topology` as JSON values, without the sources of its numbers."""
-    device, links = asdict(topology.device), asdict(topology.links)
-    host = {} if topology.host is None else {"host": asdict(replace(topology.host, sources={}))}
-    for part in host.values():
-        del part["sources"]
-    return {
-        "device": {key: value for key, value in device.items() if key != "sources"},
-        "links": {key: value for key, value in links.items() if key != "sources"},
-        "num_devices": topology.num_devices,
-        "devices_per_host": topology.devices_per_host,
-        "memory_cap_bytes": topology.memory_cap_bytes.tolist(),
-        **({} if topology.cross_host_ratio == 1.0 else {"cross_host_ratio": topology.cross_host_ratio}),
-        **host,
-    }
-
-
-def topology_from_json(record: dict[str, Any]) -> Topology:
-    """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
-    parts = [("device", _DEVICE_KEYS), ("links", _LINK_KEYS)] + [("host", _HOST_KEYS)] * ("host" in record)
-    for part, known in parts:
-        if not isinstance(record[part], dict) or set(record[part]) != set(known):
-            raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}.")
-    caps = record["memory_cap_bytes"]
-    if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
-        raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
-    return Topology(
-        device=DeviceSpec(**record["device"]),
-        links=LinkSpec(**record["links"]),
-        num_devices=record["num_devices"],
-        devices_per_host=record["devices_per_host"],
-        memory_cap_bytes=np.array(caps, np.int64),
-        host=HostMemory(**record["host"]) if "host" in record else None,
-        cross_host_ratio=record.get("cross_host_ratio", 1.0),
-    )
-
-
-def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
-    """Topologies from what `topology_to_json` made of each; raises the errors of `topology_from_json`."""
-    checked = (require_fields(record, TOPOLOGY_KEYS, "A topology", TOPOLOGY_OPTIONS) for record in records)
-    return tuple(map(topology_from_json, checked))
 
 
 def json_array(value: Any) -> NDArray[np.uint8]:

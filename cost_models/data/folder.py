@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.cost_models.data.dataset import TOPOLOGY_KEYS, TOPOLOGY_OPTIONS, topology_from_json, topology_to_json
 from shard_gym.cost_models.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.data.splits import SplitCosts
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parsing import require_fields, require_schema
+from shard_gym.topology_json import TOPOLOGY_KEYS, TOPOLOGY_OPTIONS, topology_from_json, topology_to_json
 from shard_gym.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
 
 SCHEMA = "shard-gym-costs/2"
@@ -57,6 +57,11 @@ class MeasurementIndex:
     sampling: Mapping[str, Any]  # `PlacementSampler.to_json` of the sampler
     parts: tuple[Any, ...] = ()  # for each part its "topologies" and the "sha256" of its files
     failed: tuple[FailedMeasurement, ...] = ()  # measurements that failed
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether plans are among the placements."""
+        return bool(self.sampling.get("plan_share", 0.0))
 
 
 def read_index(folder: str | Path) -> MeasurementIndex:
@@ -159,7 +164,7 @@ def append_part(folder: str | Path, costs: SplitCosts, info: MeasurementInfo) ->
     """Add measurements to a `folder` that `begin_folder` made, as one more part."""
     folder = Path(folder)
     index = read_index(folder)
-    files = to_parquet(costs, info)
+    files = to_parquet(costs, info, index.has_plans)
     for kind, content in files.items():
         write_atomically(_path(folder, kind, len(index.parts)), content)
     part = {
@@ -195,7 +200,7 @@ def _read_part(folder: Path, number: int, index: MeasurementIndex) -> tuple[Spli
         part = index.parts[number]
         files = {kind: _read_file(_path(folder, kind, number), sha256) for kind, sha256 in part["sha256"].items()}
         topologies = [topology_from_json(record) for record in part["topologies"]]
-        return from_parquet(files, index.workload, topologies, index.source)
+        return from_parquet(files, index.workload, topologies, index.source, index.has_plans)
     except ValueError as error:  # of this project
         raise DamagedFileError(
             f"Part {number} of {folder} is damaged: {error} Restore its two files and the index from a copy, or "

@@ -3,7 +3,8 @@
 tables      one row for each table: its arrays (see `Tables`), `name` and `split`
 placements  one row for each measurement: `topology` (its number in a list kept elsewhere), `num_devices`, `tables`
             (rows of the file of tables), `devices` (one for each of them), `phases_ms` (four for each device),
-            `cost_ms`, and the columns of `MeasurementInfo`
+            `cost_ms`, and the columns of `MeasurementInfo`; where plans were measured also `kinds` (one for each table,
+            see `CostDataset`)
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class MeasurementInfo:
 _INFO = tuple(field.name for field in fields(MeasurementInfo))
 
 
-def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
-    """The bytes of both files, "tables" and "placements"."""
+def to_parquet(costs: SplitCosts, info: MeasurementInfo, plans: bool = False) -> dict[str, bytes]:
+    """The bytes of both files, "tables" and "placements"; with `plans`, the latter has the kinds of the shards."""
     data = costs.data
     if not data.tables.pooled.all():
         raise InvalidOptionError("Files of measurements have no sequence tables, which no measurement has yet.")
@@ -69,26 +70,27 @@ def to_parquet(costs: SplitCosts, info: MeasurementInfo) -> dict[str, bytes]:
         "tables": np.split(data.members, data.start[1:-1]),
         "devices": np.split(data.devices, data.start[1:-1]),
         "phases_ms": [ms[:count].ravel() for ms, count in zip(data.phases_ms, data.num_devices, strict=True)],
+        **({"kinds": np.split(data.kinds, data.start[1:-1])} if plans else {}),
         **{name: getattr(info, name) for name in _INFO},
     }
     columns = {"tables": tables, "placements": placements}
-    return {kind: write_table(each, _schema(kind)) for kind, each in columns.items()}
+    return {kind: write_table(each, _schema(kind, plans)) for kind, each in columns.items()}
 
 
 def from_parquet(
-    files: Mapping[str, bytes], workload: Workload, topologies: Sequence[Topology], source: str
+    files: Mapping[str, bytes], workload: Workload, topologies: Sequence[Topology], source: str, plans: bool = False
 ) -> tuple[SplitCosts, MeasurementInfo]:
     """The measurements in the two `files`; the other arguments are what the files do not hold.
 
     Raises DamagedFileError, InvalidTablesError or InvalidOptionError where a file is none, or has something impossible.
     """
     tables, table_split = _read_tables(_read("tables", files["tables"]), workload)
-    placements = _read("placements", files["placements"])
+    placements = _read("placements", files["placements"], plans)
     costs = SplitCosts(_read_placements(placements, tables, topologies, source), table_split)
     return costs, MeasurementInfo(*(values_of(placements[name]) for name in _INFO))
 
 
-def _schema(kind: str) -> Any:
+def _schema(kind: str, plans: bool = False) -> Any:
     arrow = require_arrow()
     whole, real = arrow.int64(), arrow.float64()
     if kind == "placements":
@@ -96,6 +98,7 @@ def _schema(kind: str) -> Any:
             **{"topology": whole, "num_devices": whole, "tables": arrow.list_(whole), "devices": arrow.list_(whole)},
             **{"phases_ms": arrow.list_(real), "cost_ms": real, "number": whole, "repeat": whole, "spread": real},
             **{"clock_ghz": real, "late": whole},
+            **({"kinds": arrow.list_(whole)} if plans else {}),
         }
     else:
         types = {
@@ -107,8 +110,8 @@ def _schema(kind: str) -> Any:
     return arrow.schema([arrow.field(name, type_, nullable=False) for name, type_ in types.items()])
 
 
-def _read(kind: str, content: bytes) -> dict[str, Any]:
-    table = read_table(content, _schema(kind), f"The file of {kind}")
+def _read(kind: str, content: bytes, plans: bool = False) -> dict[str, Any]:
+    table = read_table(content, _schema(kind, plans), f"The file of {kind}")
     return {name: table[name].combine_chunks() for name in table.column_names}
 
 
@@ -130,8 +133,10 @@ def _read_placements(
     expected = np.array([each.num_devices for each in topologies])
     if ((topology < 0) | (topology >= len(expected))).any() or (expected[topology] != num_devices).any():
         raise DamagedFileError("The topologies of the file of placements are not those of the index.")
-    sizes = {name: np.diff(values_of(columns[name].offsets)) for name in ("tables", "devices", "phases_ms")}
-    if (sizes["tables"] != sizes["devices"]).any() or (sizes["phases_ms"] != 4 * num_devices).any():
+    lists = [name for name in ("tables", "devices", "kinds", "phases_ms") if name in columns]
+    sizes = {name: np.diff(values_of(columns[name].offsets)) for name in lists}
+    unlike = any((sizes[name] != sizes["tables"]).any() for name in lists[:-1])
+    if unlike or (sizes["phases_ms"] != 4 * num_devices).any():
         raise DamagedFileError("The file of placements has lists of impossible lengths.")
     widest = int(expected.max())
     phases = np.zeros((len(topology), widest, 4))
@@ -143,6 +148,7 @@ def _read_placements(
         start=np.concatenate([[0], np.cumsum(sizes["tables"])]),
         members=values_of(columns["tables"]),
         devices=values_of(columns["devices"]),
+        kinds=values_of(columns["kinds"]) if "kinds" in columns else np.empty(0, np.int64),
         phases_ms=phases,
         cost_ms=values_of(columns["cost_ms"]),
         source=source,

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.data.dataset import concatenate_tables
+from shard_gym.cost_models.data.random_plans import random_plan
 from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
@@ -23,6 +24,7 @@ from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
@@ -55,6 +57,24 @@ class SampledPlacement(NamedTuple):
     tables: Tables  # T tables
     topology: Topology  # D devices
     placement: Placement  # (T,) int64; some devices may be empty
+    plan: ShardingPlan | None = None  # in its place, of a sampler with plans
+
+
+class Sampler(Protocol):
+    """Gives placements by number, each a function of the settings and the number alone."""
+
+    @property
+    def workload(self) -> Workload:
+        """How the tables are trained."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the workload, as JSON values."""
+        ...
+
+    def sample(self, number: int) -> SampledPlacement:
+        """The placement of that number, from 0 up."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -73,17 +93,26 @@ class PlacementSampler:
     seed: int = 0  # of all placements
     tables_per_device: int = 40  # most tables of a placement, divided by D
     pools: tuple[str, ...] = ("dlrm-2021", "dlrm-2022")  # of the tables; each knows the popularity law of its rows
+    plan_share: float = 0.0  # of the placements in whose place plans are, which split tables
 
     def __post_init__(self) -> None:
         for name, least in (("num_devices", 1), ("max_bytes", 1), ("seed", 0), ("tables_per_device", 1)):
             checked_count(name, getattr(self, name), least)
         hardware_profile(self.profile)
+        if not 0 <= self.plan_share <= 1:
+            raise InvalidOptionError(f"plan_share is a share, from 0 to 1, not {self.plan_share!r}.")
+        if self.plan_share and self.workload.batch_size % self.num_devices:
+            raise InvalidOptionError(
+                f"Plans have blocks of rows, which are executed with as many samples for each device, but "
+                f"{self.num_devices} devices do not divide a batch of {self.workload.batch_size:,}. Give another batch."
+            )
         if not self.pools or len(set(self.pools)) != len(self.pools):
             raise InvalidOptionError(f"pools must be different names, one at least, not {self.pools!r}.")
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the workload, as JSON values."""
-        return {name: value for name, value in asdict(self).items() if name != "workload"}
+        """Everything but the workload, as JSON values; the share of plans if there are any."""
+        left_out = ("workload",) if self.plan_share else ("workload", "plan_share")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @property
     def tables(self) -> Tables:
@@ -109,7 +138,10 @@ class PlacementSampler:
         tables = self._sample_tables(split, tables_rng)
         topology = hardware_profile(self.profile).topology(self.num_devices, memory_cap_bytes=self.max_bytes)
         place = greedy_placement if rng.random() < GREEDY_SHARE else random_placement
-        return SampledPlacement(split, tables, topology, place(tables, topology, rng))
+        placement = place(tables, topology, rng)
+        planned = self.plan_share > 0 and rng.random() < self.plan_share
+        plan = random_plan(placement, tables, topology, rng) if planned else None
+        return SampledPlacement(split, tables, topology, placement, plan)
 
     def _sample_tables(self, split: str, rng: np.random.Generator) -> Tables:
         """Random tables of a split that fit `max_bytes`; their number is log-uniform before others are left out."""

@@ -16,14 +16,13 @@ from shard_gym.cost_models.data.dataset import (
     PlacementRecorder,
     has_form,
     json_array,
-    topologies_from_json,
-    topology_to_json,
 )
 from shard_gym.cost_models.host_rows import NUM_HOST_LOADS
 from shard_gym.errors import DamagedFileError
 from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json
 from shard_gym.topology import Topology
+from shard_gym.topology_json import topologies_from_json, topology_to_json
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,6 +125,13 @@ class Worker:
         )
         return replace(timing, ms=[_by_phase(row, COLUMNS) for row in timing.ms])
 
+    def host_speed(self) -> list[float]:
+        """GB/s at which this GPU reads and updates rows in the memory of its host."""
+        from shard_gym.cost_models.measured.host_speed import host_speed
+
+        self._operators = (None, [])
+        return list(host_speed(self._device, self._clock))
+
     def run_iteration(
         self, job: Job, weights: list[list[NDArray[Any]]]
     ) -> tuple[list[NDArray[Any]], list[list[NDArray[Any]]]]:

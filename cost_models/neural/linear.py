@@ -51,7 +51,8 @@ def fit_linear(data: CostDataset) -> LinearCostModel:
     count, widest = data.phases_ms.shape[:2]
     places = np.repeat(np.arange(count), np.diff(data.start)) * widest + data.devices
     summed = np.zeros((count * widest, LinearCostModel.num_loads))
-    np.add.at(summed, places, _table_loads(data.tables)[data.members])
+    for each in data.shards():
+        np.add.at(summed, places[each.rows], _table_loads(each.tables)[each.which])
     used = summed[:, -1] > 0
     inputs, measured = _with_constant(summed[used]), data.phases_ms.reshape(-1, 4)[used]
     unit = np.abs(inputs).max(axis=0)  # numbers of rows are millions, access shares are below 1

@@ -105,6 +105,12 @@ class Samples:
             behind = data.host.shape[1]
             all_shards = np.concatenate([data.inputs, data.host], axis=1) if behind else data.inputs
             inputs, members = np.unique(all_shards, axis=0, return_inverse=True)
+        elif data.has_plans:
+            groups, members = data.shards(), np.empty(len(data.members), np.int64)
+            inputs = np.concatenate([network.describe_shards(each.tables, each.sharding_type) for each in groups])
+            begins = np.cumsum([0, *(len(each.tables) for each in groups)])
+            for each, begin in zip(groups, begins, strict=False):
+                members[each.rows] = begin + each.which
         else:
             inputs, members = network.describe(data.tables), data.members
         own = inputs.shape[1] - behind

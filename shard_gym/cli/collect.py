@@ -15,7 +15,7 @@ from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.sampling import PlacementSampler
-from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine
+from shard_gym.cost_models.measured.machine import Machine, profile_of
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
 from shard_gym.io.files import require_writable
@@ -30,6 +30,7 @@ MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.5}
 """Default share of a device's memory for the tables of a placement; the rest is for lookups and outputs."""
 
 DEFAULT_PROFILE = "a100-dgx"  # hardware profile of the topologies where the device has none of its own
+PLAN_SHARE = 0.5  # of the placements in whose place plans are, if plans are asked for
 MAX_REASONS = 5  # reasons of failed measurements that are shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -51,6 +52,7 @@ def collect(
     layout: str = "auto",
     iterations: int = 10,
     seed: int = 0,
+    plans: bool = False,
 ) -> None:
     """Measure random placements until the time is up; needs FBGEMM.
 
@@ -72,6 +74,7 @@ def collect(
         layout: parallel (a process for each device), sequential (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the placements.
+        plans: measure sharding plans, which split tables, in place of every second placement.
     """
     budget_s = parse_duration(budget)
     checked_count("--devices", devices, most=MAX_DEVICES)
@@ -80,7 +83,7 @@ def collect(
     if memory_gib is not None and not 0 < memory_gib < 2**20:
         raise InvalidOptionError(f"--memory-gib must be a positive number of GiB, not {memory_gib:g}.")
     require_writable(out / INDEX)
-    machine = _machine(hardware)
+    machine = machine_of(hardware)
     default_dtype, default_optimizer = DEFAULT_TRAINING[machine.kind]
     dtype = default_dtype if weight_dtype is None else weight_dtype
     workload = Workload(batch_size, dtype, default_optimizer if optimizer is None else optimizer)
@@ -99,8 +102,9 @@ def collect(
         workload,
         profile or profile_of(machine.name) or DEFAULT_PROFILE,
         devices,
-        _default_memory(machine) if memory_gib is None else round(memory_gib * _GIB),
+        default_memory(machine) if memory_gib is None else round(memory_gib * _GIB),
         seed,
+        plan_share=PLAN_SHARE if plans else 0.0,
     )
     console, bars = errors(), new_progress()
     bar = bars.add_task(str(out), total=1.0)
@@ -149,7 +153,8 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _machine(hardware: str) -> Machine:
+def machine_of(hardware: str) -> Machine:
+    """The machine to measure on; `auto` is its GPUs if it has some."""
     if hardware == "auto":
         try:
             return this_machine("cuda")
@@ -159,7 +164,7 @@ def _machine(hardware: str) -> Machine:
     return this_machine(hardware)
 
 
-def _default_memory(machine: Machine) -> int:
+def default_memory(machine: Machine) -> int:
     """Bytes in whole GiB, so that it is equal when the command is repeated."""
     share = int(machine.memory_bytes * MEMORY_SHARE[machine.kind]) // _GIB * _GIB
     if not share:

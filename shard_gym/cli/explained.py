@@ -15,7 +15,7 @@ CRITICAL = "bold yellow"
 
 WIDE = 100  # columns of a window where names and parts of tables have room beside hosts
 NAME_END = 8  # characters at the end of a name that are shown where they have not
-MAX_SPLITS = 8  # the most split tables that are printed: those that gain most
+MAX_SPLITS = 8  # the most split tables that are printed: those that gain most, where that is known
 MIN_GAIN_MS = 1e-9  # a move that gains less is rounding error
 
 NO_MOVES = "Moves are not listed: what they gain is not measured. --cost-model analytical lists estimates."
@@ -117,15 +117,16 @@ def _print_splits(console: Console, explanation: Explanation) -> None:
         console.print(sentence(groups_sentence(explanation)))
     if not explanation.splits:
         return
-    heading(console, f"\nSplit or replicated tables ({len(explanation.splits)}), by what that gains\n")
+    knows = explanation.moves is not None  # what splits gain
+    heading(console, f"\nSplit or replicated tables ({len(explanation.splits)}){', by what that gains' * knows}\n")
     table = new_table()
-    for name, right in (("table", False), ("type", False), ("shards", True), ("gain ms", True)):
+    for name, right in (("table", False), ("type", False), ("shards", True), *([("gain ms", True)] if knows else [])):
         table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     for split in explanation.splits[:MAX_SPLITS]:
         sharding = explanation.plan.tables[split.table]
         gain = "too large whole" if split.gain_ms is None else format_ms(split.gain_ms)
         label = sentence(explanation.task.tables.names[split.table])
-        table.add_row(label, sharding.sharding_type, str(len(sharding.shards)), gain)
+        table.add_row(label, sharding.sharding_type, str(len(sharding.shards)), *([gain] if knows else []))
     print_table(console, table)
     left = len(explanation.splits) - MAX_SPLITS
     if left > 0:

@@ -14,7 +14,7 @@ from shard_gym.cli.console import heading, new_table, print_table, sentence, war
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
-from shard_gym.hardware import MAX_HOST_BYTES, HardwareProfile
+from shard_gym.hardware_profile import MAX_HOST_BYTES, HardwareProfile
 from shard_gym.hbm_split import split_bytes
 from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding.plan import TABLE_WISE

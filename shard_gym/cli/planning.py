@@ -13,7 +13,7 @@ from shard_gym.agents import Agent
 from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
-from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models import CostModel, make_plan_cost_model
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import (
@@ -25,7 +25,7 @@ from shard_gym.errors import (
     TableTooLargeError,
 )
 from shard_gym.grouping import task_of_plan
-from shard_gym.hardware import HardwareProfile
+from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.problems import Answer, problem_of
 from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
@@ -84,7 +84,7 @@ class OwnModel:
         """The task on these devices."""
         every = self.sync_every if splittable else 0
         task = Task(self.name, self.tables, topology, splittable=splittable, sync_every=every)
-        return task if splittable else as_measured(TaskSuite("place", (task,)), self.model)[0]
+        return as_measured(TaskSuite("place", (task,)), self.model)[0]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> P
 
 def _require_costs_of_parts(model: CostModel, why: str) -> None:
     try:
-        make_sharding_cost_model(model)
+        make_plan_cost_model(model)
     except InvalidOptionError as error:
         raise InvalidOptionError(
             f"The cost model {model.name!r} does not cost parts of tables, and {why}. Leave out --cost-model."

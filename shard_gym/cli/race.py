@@ -1,4 +1,4 @@
-"""`shard-gym race`: measure the placements of several entries in turn, and rank them."""
+"""`shard-gym race`: measure the placements or plans of several entries in turn, and rank them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.io.files import read_json
 from shard_gym.leaderboard import store
-from shard_gym.leaderboard.race import Race, check_names
+from shard_gym.leaderboard.race import Race, check_names, raced_problem
 from shard_gym.leaderboard.racing import run_race
-from shard_gym.placement import Placement, check_placement
+from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.info import MEASURED
 from shard_gym.tasks import TaskSuite
@@ -44,7 +44,7 @@ def race(
     batch_size: OptionalInt = None,
     iterations: int = 10,
 ) -> None:
-    """Measure the placements of several agents in turn, and rank them.
+    """Measure the placements or plans of several agents in turn, and rank them.
 
     Every round measures each task with each entry, in random order.
 
@@ -71,10 +71,10 @@ def race(
         raise InvalidOptionError("Entries of a leaderboard are raced on all test tasks; leave out --split and --tasks.")
     model = measured.MeasuredCostModel(device, layout=layout, batch_size=batch_size, iterations=iterations)
     raced = _first(as_measured(load_suite(suite, split), model), tasks)
-    placements = _from_leaderboard(leaderboard, suite) if leaderboard else {}
+    answers = _from_leaderboard(leaderboard, suite) if leaderboard else {}
     named = [_named(each) for each in entry]
-    check_names([*placements, *(name for name, _ in named)])
-    placements |= {name: placements_of(source, raced, seed) for name, source in named}
+    check_names([*answers, *(name for name, _ in named)])
+    answers |= {name: answers_of(source, raced, seed) for name, source in named}
     warn_of_load()
     progress = new_progress()
     bar = progress.add_task("measuring", total=None)
@@ -85,7 +85,7 @@ def race(
         progress.update(bar, completed=number, total=total)
 
     with model, progress:
-        done = run_race(out, raced, placements, model, rounds=rounds, progress=show)
+        done = run_race(out, raced, answers, model, rounds=rounds, progress=show)
     print_race(done)
     ended = f"Written to {out / store.RACE}."
     if counts[0] == len(done.measurements):
@@ -94,59 +94,61 @@ def race(
     say(f"\n{ended}", "dim")
 
 
-def placements_of(source: str, suite: TaskSuite, seed: int) -> list[Placement | None]:
-    """The placements of all tasks: of an agent, or from a file of `shard-gym evaluate --out`.
+def answers_of(source: str, suite: TaskSuite, seed: int) -> list[Answer | None]:
+    """The placements or plans of all tasks: of an agent, or from a file of `shard-gym evaluate --out`.
 
     Raises:
         DamagedFileError: the file holds no evaluation of the suite's tasks.
+        InvalidPlacementError: an answer in the file is not valid.
         UnknownNameError, InvalidCheckpointError: see `make_agent`.
     """
     if source.endswith(".json"):
         return _from_file(Path(source), suite)
-    require_problem(source, "placement")
+    require_problem(source, raced_problem(suite).name)
     agent = agent_named(source, seed=seed)
-    placements: list[Placement | None] = []
+    answers: list[Answer | None] = []
     for task in suite:
+        problem = problem_of(task)
         try:
-            placements.append(check_placement(agent.place(task), task.tables, task.topology))
+            answers.append(problem.checked(problem.asker(agent)(task), task))
         except (NoPlacementFoundError, InvalidPlacementError):
-            placements.append(None)
-    return placements
+            answers.append(None)
+    return answers
 
 
-def _from_leaderboard(root: Path, suite: str) -> dict[str, list[Placement | None]]:
-    """The placements of seed 0 of every valid entry on the measured track of the suite, by the name of its folder."""
+def _from_leaderboard(root: Path, suite: str) -> dict[str, list[Answer | None]]:
+    """The answers of seed 0 of every valid entry on the measured track of the suite, by the name of its folder."""
     from shard_gym.leaderboard.verify import verify_entry
 
-    placements = {}
+    answers = {}
     for folder in store.find_entries(root)[0]:
         if (folder.track, folder.suite) == (MEASURED, suite):
             verified, findings = verify_entry(folder)
             if verified is not None:
-                placements[folder.slug] = verified.answers[0]
+                answers[folder.slug] = verified.answers[0]
             else:
                 errors().print(sentence(f"{folder.id} is not valid and not raced. {findings[0]}", "yellow"))
-    return placements
+    return answers
 
 
-def _from_file(path: Path, suite: TaskSuite) -> list[Placement | None]:
+def _from_file(path: Path, suite: TaskSuite) -> list[Answer | None]:
     record = read_json(path)
     try:
-        found = {each["task"]: each["placement"] for each in record["tasks"]}
-        given = [found[task.name] for task in suite]
+        found = {each["task"]: each for each in record["tasks"]}
+        given = [found[task.name][problem_of(task).noun] for task in suite]
     except (KeyError, TypeError) as error:
         raise DamagedFileError(
             f"{path} is no evaluation of one agent on {suite.name} ({suite.split}), as shard-gym evaluate --out "
             f"writes it: {error!r}."
         ) from error
     return [
-        None if each is None else check_placement(each, task.tables, task.topology)
+        None if each is None else problem_of(task).from_json(each, task)
         for each, task in zip(given, suite, strict=True)
     ]
 
 
 def _named(entry: str) -> tuple[str, str]:
-    """The name of an entry, and what makes its placements.
+    """The name of an entry, and what makes its answers.
 
     A folder has its name, and a file its own without the suffix: runs/lr0.1 is "lr0.1", and plans.json is "plans".
 
@@ -193,19 +195,19 @@ def print_race(race: Race) -> None:
             str(each.failures) if each.failures else NONE,
         )
     print_table(console, table)
-    costs, names = race.costs_ms(), list(race.placements)
+    costs, names = race.costs_ms(), list(race.answers)
     for failed in race.unmeasured[:MAX_FAILURES_SHOWN]:
         task = race.suite[failed.task].name
         charge = format_ms(costs[names.index(failed.entry), failed.task, 0])
         console.print(sentence(f"\n{failed.entry} failed on {task}, charged with {charge} ms: {failed.reason}", "red"))
     if len(race.unmeasured) > MAX_FAILURES_SHOWN:
         console.print(sentence(f"and {len(race.unmeasured) - MAX_FAILURES_SHOWN} more.", "red"))
-    placed = costs[~race.failed]  # (n, R)
-    if race.num_rounds < 2 or not len(placed):
+    measured_ms = costs[~race.failed]  # (n, R)
+    if race.num_rounds < 2 or not len(measured_ms):
         return
-    print_spread("The rounds of a placement", spread_of_rounds(placed), "rounds")
+    print_spread(f"The rounds of a {race.problem.noun}", spread_of_rounds(measured_ms), "rounds")
 
 
 def spread_of_rounds(costs: np.ndarray) -> float:
-    """Median over placements of (largest - smallest) / median over the rounds, of (n, R) costs."""
+    """Median over answers of (largest - smallest) / median over the rounds, of (n, R) costs."""
     return float(np.median((costs.max(axis=1) - costs.min(axis=1)) / np.median(costs, axis=1)))

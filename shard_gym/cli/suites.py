@@ -11,10 +11,14 @@ from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import best_known
 from shard_gym.suites.bounds import lower_bounds
-from shard_gym.suites.info import REPLANNING, SHARDING
 from shard_gym.text import format_range
 
-PROBLEMS = {SHARDING: "tables may be split", REPLANNING: "names end with the pause in s"}  # by track
+ABOUT = {
+    "placement": "of whole tables",
+    "sharding": "tables may be split",
+    "replanning": "names end with the pause in s",
+}
+"""What the tables of a problem are, in the order of the problems."""
 
 
 def suites(verbose: bool = False, verify: bool = False) -> int:
@@ -37,12 +41,12 @@ def _list(verbose: bool) -> int:
     source = "pool on hardware"
     table.add_column(f"{source}\ndescription" if verbose else source, min_width=27 if verbose else 31)
     shown = set()
-    for info in map(suite_info, suite_names()):
-        problem = info.track if info.track in PROBLEMS else "placement"
-        if problem not in shown:
-            about = Text(PROBLEMS.get(problem, "of whole tables"), "cyan")
-            table.add_row(Text(problem, "bold cyan"), "", "", "", about)
-            shown.add(problem)
+    order = list(ABOUT)
+    for info in sorted(map(suite_info, suite_names()), key=lambda info: order.index(info.problem)):
+        if info.problem not in shown:
+            about = Text(ABOUT[info.problem], "cyan")
+            table.add_row(Text(info.problem, "bold cyan"), "", "", "", about)
+            shown.add(info.problem)
         name, about = Text(info.name, "bold"), Text(f"{info.pool} on {info.hardware}")
         if verbose:
             name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")

@@ -24,6 +24,11 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "vector_entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealVectorEnv",
         "nondeterministic": True,  # the same actions may give different rewards
     },
+    "EmbeddingShardingReal-v0": {
+        "entry_point": "shard_gym.envs.real.sharding:EmbeddingShardingRealEnv",
+        "vector_entry_point": "shard_gym.envs.real.sharding:EmbeddingShardingRealVectorEnv",
+        "nondeterministic": True,
+    },
 }
 """The arguments of `gymnasium.register` for each environment id."""
 

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
 from shard_gym.io.parsing import parse_json
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import load_race, placements_to_json
+from shard_gym.leaderboard.race_files import answers_to_json, load_race
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
 from shard_gym.suites import load_suite
@@ -41,9 +42,8 @@ class VerifiedRace:
         layout = settings.get("layout")
         layouts = " and ".join(map(str, layout)) if isinstance(layout, list) else layout
         noise = self.race.noise()
-        known = (
-            "" if math.isnan(noise) else f"; the measurements of a placement have a standard deviation of {noise:.1%}"
-        )
+        of = f"; the measurements of a {self.race.problem.noun} have a standard deviation of {noise:.1%}"
+        known = "" if math.isnan(noise) else of
         iterations = counted(settings["iterations"], "iteration")
         return f"{rounds} of {iterations} on {self.race.hardware}, layout {layouts}{known}"
 
@@ -59,23 +59,30 @@ def read_races(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[list[Verif
         MissingExtraError: there is a race, and pyarrow is not installed.
     """
     measured = [each for each in entries if each.folder.track == MEASURED]
-    current = placements_to_json({each.folder.id: each.answers[0] for each in measured})
+    current = {each.folder.id: _listed(each) for each in measured}
     ids = {folder.id for folder in find_entries(root)[0]}
     folders, findings = find_races(root)
     races = []
     for folder in folders:
         race, wrong = _read_race(folder)
-        for name, placements in placements_to_json(race.placements).items() if race else ():
+        for name, answers in answers_to_json(race.answers, race.suite).items() if race else ():
             entry_id = f"{MEASURED}/{folder.suite}/{name}"
             if entry_id not in ids:
                 reason = f"It has an entry {short_repr(name)}, but the suite has no folder of that name."
                 wrong.append(Finding(folder.file(RACE), reason))
-            elif placements != current.get(entry_id, placements):
-                wrong.append(Finding(folder.file(RACE), f"{entry_id} has other placements by now; race it again."))
+            elif race and answers != current.get(entry_id, answers):
+                reason = f"{entry_id} has other {race.problem.noun}s by now; race it again."
+                wrong.append(Finding(folder.file(RACE), reason))
         findings += wrong
         if race and not wrong:
             races.append(VerifiedRace(folder, race))
     return races, findings
+
+
+def _listed(entry: VerifiedEntry) -> list[Any]:
+    """The answers of seed 0 of an entry, as JSON values."""
+    name = entry.folder.slug
+    return answers_to_json({name: entry.answers[0]}, load_suite(entry.folder.suite))[name]
 
 
 def _read_race(folder: EntryFolder) -> tuple[Race | None, list[Finding]]:

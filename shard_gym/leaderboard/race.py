@@ -1,6 +1,6 @@
-"""A race: the placements of several entries are measured in turn, in several rounds, on one machine.
+"""A race: the placements or plans of several entries are measured in turn, in several rounds, on one machine.
 
-In each round, every task is measured with the placement of each entry, one after the other, in an order that is drawn
+In each round, every task is measured with the answer of each entry, one after the other, in an order that is drawn
 anew. So what slows the machine for a while slows all entries, and differences within a round and task are fair. The
 cost of a task is the median over the rounds; a task that an entry fails costs it more than it costs any entry that does
 not. Intervals come from bootstraps over tasks, the same for all entries: the median of a task's rounds has the noise of
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
-from shard_gym.placement import Placement
+from shard_gym.problems import Answer, Problem, problem_of
+from shard_gym.sharding import ShardingPlan
 from shard_gym.tasks import TaskSuite
 
-Placements = Mapping[str, Sequence[Placement | None]]
-"""For each entry its placements of all tasks, in the order of the suite; None where it found none."""
+Answers = Mapping[str, Sequence[Answer | None]]
+"""For each entry its placements or plans of all tasks, in the order of the suite; None where it found none."""
 
 FAILURE_MARGIN = 2.0
 """A failed task costs at least this many times the largest cost that was measured in it."""
@@ -53,10 +54,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A placement that could not be measured, twice, in the first round. It is not measured again; its task failed.
+    """An answer that could not be measured, twice, in the first round. It is not measured again; its task failed.
 
     Attributes:
-        round: 0; a placement that was measured once is never given up.
+        round: 0; an answer that was measured once is never given up.
         task: the task's number in the suite.
         entry: the entry's name.
         reason: why.
@@ -79,7 +80,7 @@ class Result:
         ratio: mean cost divided by that of the cheapest entry.
         ratio_interval: its 95% interval, see `intervals_to_first`; the ratio twice below `MIN_TASKS` tasks.
         beats_next: share of the tasks and rounds in which it costs less than the next entry; None for the last.
-        failures: tasks without a placement, or whose placement could not be measured.
+        failures: tasks without an answer, or whose answer could not be measured.
     """
 
     entry: str
@@ -100,38 +101,43 @@ class Race:
         hardware: name of the machine.
         cost_model: fingerprint of the model that measured.
         settings: how it measured, by name of the setting.
-        placements: of each entry.
+        answers: of each entry.
         measurements: in the order in which they were made.
         penalties_ms: (N,) ms that a task that failed costs at least.
-        unmeasured: placements that could not be measured, in the order in which that was found.
+        unmeasured: answers that could not be measured, in the order in which that was found.
     """
 
     suite: TaskSuite
     hardware: str
     cost_model: str
     settings: Mapping[str, Any]
-    placements: Placements
+    answers: Answers
     measurements: tuple[Measured, ...]
     penalties_ms: FloatArray
     unmeasured: tuple[Unmeasured, ...] = ()
+
+    @property
+    def problem(self) -> Problem[Any]:
+        """That of the tasks."""
+        return raced_problem(self.suite)
 
     @property
     def num_rounds(self) -> int:
         """Rounds that are complete; others are not kept."""
         return len({each.round for each in self.measurements})
 
-    def measured_placements(self, entry: str) -> list[Placement | None]:
-        """An entry's placements of all tasks; None also where one could not be measured."""
-        failed = self.failed[list(self.placements).index(entry)]
-        return [None if lost else each for lost, each in zip(failed, self.placements[entry], strict=True)]
+    def measured_answers(self, entry: str) -> list[Answer | None]:
+        """An entry's answers to all tasks; None also where one could not be measured."""
+        failed = self.failed[list(self.answers).index(entry)]
+        return [None if lost else each for lost, each in zip(failed, self.answers[entry], strict=True)]
 
     @property
     def failed(self) -> NDArray[np.bool_]:
-        """(E, N) bool, the tasks without a placement of an entry, or whose placement could not be measured."""
-        names = list(self.placements)
+        """(E, N) bool, the tasks without an answer of an entry, or whose answer could not be measured."""
+        names = list(self.answers)
         failed = np.zeros((len(names), len(self.suite)), bool)
-        for own, placements in zip(failed, self.placements.values(), strict=True):
-            own[:] = [each is None for each in placements]
+        for own, answers in zip(failed, self.answers.values(), strict=True):
+            own[:] = [each is None for each in answers]
         for each in self.unmeasured:
             failed[names.index(each.entry), each.task] = True
         return failed
@@ -143,7 +149,7 @@ class Race:
         any entry had in that task in any round, whichever is greater. The penalty is a multiple of an estimate, and
         measured costs have no bound.
         """
-        names, failed = list(self.placements), self.failed
+        names, failed = list(self.answers), self.failed
         costs = np.zeros((*failed.shape, self.num_rounds))
         for each in self.measurements:
             costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
@@ -151,20 +157,20 @@ class Race:
         return np.where(failed[..., None], charges[:, None], costs)
 
     def noise(self) -> float:
-        """Standard deviation of the measurements of a placement, as a share of its cost: root mean square over all.
+        """Standard deviation of the measurements of an answer, as a share of its cost: root mean square over all.
 
         NaN if nothing was measured in two rounds.
         """
-        placed = self.costs_ms()[~self.failed]
-        if self.num_rounds < 2 or not len(placed):
+        measured = self.costs_ms()[~self.failed]
+        if self.num_rounds < 2 or not len(measured):
             return float("nan")
-        return float(np.sqrt(np.mean((placed.std(axis=1, ddof=1) / placed.mean(axis=1)) ** 2)))
+        return float(np.sqrt(np.mean((measured.std(axis=1, ddof=1) / measured.mean(axis=1)) ** 2)))
 
     def results(self) -> list[Result]:
         """The entries' results, the cheapest first; none before the first round is complete."""
         if not self.num_rounds:
             return []
-        names, costs = np.array(list(self.placements)), self.costs_ms()
+        names, costs = np.array(list(self.answers)), self.costs_ms()
         medians = np.median(costs, axis=2)
         order = np.argsort(medians.mean(axis=1), kind="stable")
         names, costs, medians, failed = names[order], costs[order], medians[order], self.failed[order]
@@ -209,8 +215,18 @@ def check_names(names: Iterable[str]) -> None:
         seen.add(name.casefold())
 
 
+def raced_problem(suite: TaskSuite) -> Problem[Any]:
+    """The problem of the tasks; sharding if the tables of some may be split."""
+    return problem_of(next((task for task in suite if task.splittable), suite[0]))
+
+
+def devices_of(answer: Answer) -> NDArray[np.int64]:
+    """The devices that a placement or a plan gives tables or shards, each once, ascending."""
+    return np.unique(answer.shard_arrays()[:, 1] if isinstance(answer, ShardingPlan) else answer)
+
+
 def cost_of(phases_ms: FloatArray) -> float:
-    """Ms of a placement from the (iterations, D, 4) ms of its devices: the sum over the phases of the slowest median.
+    """Ms of an answer from the (iterations, D, 4) ms of its devices: the sum over the phases of the slowest median.
 
     A collective starts when the last device is ready, so each phase takes as long as its slowest device.
     """

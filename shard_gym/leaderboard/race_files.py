@@ -1,6 +1,6 @@
 """The files of a race. Its results are computed again from the raw rounds when it is loaded, and any edit is refused.
 
-race.json        the suite, the machine, how it measures, the entries with their placements, and the results
+race.json        the suite, the machine, how it measures, the entries with their placements or plans, and the results
 rounds.parquet   a row for each measurement: round, task, entry, and the ms of each iteration, device and phase; its
                  metadata has digests of what was raced and of the rows, and what could not be measured
 """
@@ -18,15 +18,15 @@ import numpy as np
 
 from shard_gym.checks import is_integer
 from shard_gym.cost_models.base import COMPUTE
-from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
+from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms, plan_penalty_ms
 from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.io.parquet import lists_of, read_table, require_arrow, write_table
 from shard_gym.io.parsing import parse_json, require_schema
-from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
+from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names, devices_of, raced_problem
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import placement_from_json, placement_to_json
-from shard_gym.tasks import TaskSuite
+from shard_gym.problems import problem_of
+from shard_gym.tasks import Task, TaskSuite
 
 SCHEMA = 1
 
@@ -49,7 +49,7 @@ UNFINISHED = "unfinished"
 """Key, there, of the SHA-256 that `rounds.parquet` has before and after a round is added; only while that is done."""
 
 UNMEASURED = "unmeasured"
-"""Key, there and in `race.json`, of the placements that could not be measured; missing if there are none."""
+"""Key, there and in `race.json`, of the answers that could not be measured; missing if there are none."""
 
 
 def write_race(folder: Path, race: Race) -> None:
@@ -63,9 +63,15 @@ def write_race(folder: Path, race: Race) -> None:
     """
     rounds, path = _to_parquet(race), folder / ROUNDS
     before = [sha256_of(read_bytes(path))] if path.exists() else []
-    write_json(folder / RACE, {"schema": SCHEMA, **_facts(race), UNFINISHED: [*before, sha256_of(rounds)]})
+    unfinished = {"schema": SCHEMA, **_facts(race), UNFINISHED: [*before, sha256_of(rounds)]}
+    _write_record(folder, race, unfinished)
     write_atomically(path, rounds)
-    write_json(folder / RACE, _record(race, sha256_of(rounds)))
+    _write_record(folder, race, _record(race, sha256_of(rounds)))
+
+
+def _write_record(folder: Path, race: Race, record: Any) -> None:
+    """Plans have many numbers, so theirs are not on a line each."""
+    write_json(folder / RACE, record, indent=None if race.problem.name == "sharding" else 1)
 
 
 def repair_record(folder: Path, race: Race) -> None:
@@ -81,7 +87,7 @@ def repair_record(folder: Path, race: Race) -> None:
     """
     path, record = folder / RACE, _record(race, sha256_of(read_bytes(folder / ROUNDS)))
     if not _same(read_json(path), record):
-        write_json(path, record)
+        _write_record(folder, race, record)
 
 
 def continued_race(folder: Path, race: Race) -> Race:
@@ -90,7 +96,7 @@ def continued_race(folder: Path, race: Race) -> Race:
     `race.json` may be unfinished, as a kill between the two files leaves it.
 
     Raises:
-        InvalidOptionError: they are of a race with other placements or settings, or on another machine.
+        InvalidOptionError: they are of a race with other answers or settings, or on another machine.
         DamagedFileError: they are damaged, or not those that `race.json` names.
     """
     content, record = read_bytes(folder / ROUNDS), read_json(folder / RACE)
@@ -104,8 +110,8 @@ def continued_race(folder: Path, race: Race) -> Race:
     measurements, unmeasured, digest = _from_parquet(content, folder / RACE)
     if digest != _digest(race):
         raise InvalidOptionError(
-            f"{folder} holds a race of other placements, with other settings or on another machine. Name another "
-            "folder."
+            f"{folder} holds a race of other {_key(race.suite)}, with other settings or on another machine. "
+            "Name another folder."
         )
     found = replace(race, measurements=measurements, unmeasured=unmeasured)
     _check_measurements(found, folder / RACE)
@@ -124,34 +130,34 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
             what differs.
         MissingExtraError: pyarrow is not installed.
     """
-    path, record = folder / RACE, read_json(folder / RACE)
+    path, record, key = folder / RACE, read_json(folder / RACE), _key(suite)
     require_schema(record, SCHEMA, str(path))
     if UNFINISHED in record:
         raise DamagedFileError(
             f"{path} is not finished, because a program was killed while it wrote. The same command of the race "
             "finishes it."
         )
-    if [record.get(key) for key in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
+    if [record.get(name) for name in ("suite", "split", "tasks")] != [suite.name, suite.split, _task_names(suite)]:
         raise DamagedFileError(f"{path} is not a race of these {len(suite)} tasks of {suite.name!r} ({suite.split}).")
     try:
         rounds = read_bytes(folder / ROUNDS)
         if record[SHA256] != sha256_of(rounds):  # Parquet that is damaged can end the program that reads it
             raise DamagedFileError(f"{SHA256} in {path} is not that of {ROUNDS}: one of them was edited or damaged.")
-        placements = {
+        answers = {
             name: [
-                None if each is None else placement_from_json(each, task.tables, task.topology)
+                None if each is None else problem_of(task).from_json(each, task)
                 for each, task in zip(own, suite, strict=True)
             ]
-            for name, own in record["placements"].items()
+            for name, own in record[key].items()
         }
         penalties = np.array([float(each) for each in record["penalties_ms"]])
         settings = dict(record["settings"])
         measurements, unmeasured, digest = _from_parquet(rounds, path)
         hardware, cost_model = str(record["hardware"]), str(record["cost_model"])
-        race = Race(suite, hardware, cost_model, settings, placements, measurements, penalties, unmeasured)
+        race = Race(suite, hardware, cost_model, settings, answers, measurements, penalties, unmeasured)
         if digest != _digest(race):
             raise DamagedFileError(
-                f"{path} names other placements, hardware or settings than the rounds were measured with."
+                f"{path} names other {key}, hardware or settings than the rounds were measured with."
             )
         _check_measurements(race, path)
         _check_facts(race)
@@ -160,16 +166,21 @@ def load_race(folder: Path, suite: TaskSuite) -> Race:
         if isinstance(error, DamagedFileError):
             raise
         raise DamagedFileError(f"{path} does not describe a race: {error!r}.") from error
-    for key, value in expected.items():
-        if not _same(record.get(key), value):
+    for name, value in expected.items():
+        if not _same(record.get(name), value):
             raise DamagedFileError(
-                f"{key} in {path} is not what the raw rounds and the tasks give: it is "
-                f"{short_repr(record.get(key))}, but they give {short_repr(value)}."
+                f"{name} in {path} is not what the raw rounds and the tasks give: it is "
+                f"{short_repr(record.get(name))}, but they give {short_repr(value)}."
             )
     unknown = sorted(set(record) - set(expected))
     if unknown:
         raise DamagedFileError(f"{path} has the unknown key {unknown[0]!r}.")
     return race
+
+
+def _key(suite: TaskSuite) -> str:
+    """Key of the answers in `race.json`: "placements" or "plans"."""
+    return f"{raced_problem(suite).noun}s"
 
 
 def _facts(race: Race) -> dict[str, Any]:
@@ -182,7 +193,7 @@ def _facts(race: Race) -> dict[str, Any]:
         "cost_model": race.cost_model,
         "settings": dict(race.settings),
         "penalties_ms": race.penalties_ms.tolist(),
-        "placements": placements_to_json(race.placements),
+        _key(race.suite): answers_to_json(race.answers, race.suite),
     }
 
 
@@ -227,10 +238,11 @@ def _task_names(suite: TaskSuite) -> list[str]:
     return [task.name for task in suite]
 
 
-def placements_to_json(placements: Placements) -> dict[str, list[list[int] | None]]:
-    """The placements of all entries as JSON values."""
+def answers_to_json(answers: Answers, suite: TaskSuite) -> dict[str, list[Any]]:
+    """The answers of all entries to the tasks of a suite, as JSON values."""
     return {
-        name: [None if each is None else placement_to_json(each) for each in own] for name, own in placements.items()
+        name: [None if each is None else problem_of(task).to_json(each) for each, task in zip(own, suite, strict=True)]
+        for name, own in answers.items()
     }
 
 
@@ -299,10 +311,15 @@ def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
     return tuple(Unmeasured(**each) for each in record)
 
 
+def _penalty_ms(task: Task) -> float:
+    penalty = plan_penalty_ms if task.splittable else penalty_ms
+    return penalty(task.tables, task.topology)
+
+
 def _check_facts(race: Race) -> None:
     """Refuse what no `MeasuredCostModel` of this version can have told of itself and of the tasks: ValueError."""
-    check_names(race.placements)
-    penalties = np.array([penalty_ms(task.tables, task.topology) for task in race.suite])
+    check_names(race.answers)
+    penalties = np.array([_penalty_ms(task) for task in race.suite])
     given, counted = race.penalties_ms, race.failed.any(axis=0)
     if given.shape != penalties.shape or not (np.isfinite(given) & (given > 0)).all():
         raise ValueError("penalties_ms must be a number above 0 for each task")
@@ -315,22 +332,22 @@ def _check_facts(race: Race) -> None:
 
 def _check_measurements(race: Race, path: Path) -> None:
     """Refuse rounds in which a measurement is missing, doubled, or of something that was not raced."""
-    devices = [task.num_devices for task in race.suite]
+    devices, noun = [task.num_devices for task in race.suite], race.problem.noun
     raced = {
-        (task, name): placement
-        for name, own in race.placements.items()
-        for task, placement in enumerate(own)
-        if placement is not None
+        (task, name): answer
+        for name, own in race.answers.items()
+        for task, answer in enumerate(own)
+        if answer is not None
     }
     for failed in race.unmeasured:
         if failed.round != 0 or raced.pop((failed.task, failed.entry), None) is None:
             raise DamagedFileError(
-                f"The rounds of {path} name a placement that was not raced, twice, or not in the first round: "
+                f"The rounds of {path} name a {noun} that was not raced, twice, or not in the first round: "
                 f"{short_repr(failed)}."
             )
-    if len(race.placements) * len(race.suite) * race.num_rounds > MAX_MEASUREMENTS:
+    if len(race.answers) * len(race.suite) * race.num_rounds > MAX_MEASUREMENTS:
         raise DamagedFileError(
-            f"The rounds of {path} are {race.num_rounds:,} of {len(race.placements):,} entries and {len(race.suite):,} "
+            f"The rounds of {path} are {race.num_rounds:,} of {len(race.answers):,} entries and {len(race.suite):,} "
             f"tasks; the limit is {MAX_MEASUREMENTS:,} measurements."
         )
     wanted = {(number, *key) for key in raced for number in range(race.num_rounds)}
@@ -338,11 +355,11 @@ def _check_measurements(race: Race, path: Path) -> None:
     if len(found) != len(wanted) or set(found) != wanted:
         odd = sorted(wanted.symmetric_difference(found), key=str) or found
         raise DamagedFileError(
-            f"The rounds of {path} must hold every round, task and entry with a placement once; wrong is {odd[0]}."
+            f"The rounds of {path} must hold every round, task and entry with a {noun} once; wrong is {odd[0]}."
         )
     iterations = race.settings["iterations"]
     for each in race.measurements:
-        ms, used = each.phases_ms, np.unique(raced[each.task, each.entry])
+        ms, used = each.phases_ms, devices_of(raced[each.task, each.entry])
         shaped = ms.shape == (iterations, devices[each.task], 4) and is_integer(iterations)
         if not (shaped and (np.isfinite(ms) & (ms >= 0)).all() and (ms[:, used][..., COMPUTE] > 0).all()):
             raise DamagedFileError(

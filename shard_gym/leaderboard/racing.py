@@ -1,25 +1,28 @@
-"""Running a race: placements are measured in turn, and what is finished is written after every round."""
+"""Running a race: placements or plans are measured in turn, and what is finished is written after every round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shard_gym.checks import checked_count
 from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured.parts import require_executable_plan
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
 from shard_gym.io.files import require_writable
 from shard_gym.io.lock import exclusive_access
 from shard_gym.io.parquet import require_arrow
-from shard_gym.leaderboard.race import Measured, Placements, Race, Unmeasured, check_names
+from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names
 from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.placement import Placement, check_placement
+from shard_gym.problems import Answer, problem_of
+from shard_gym.sharding import ShardingPlan
 from shard_gym.system import load_average
 from shard_gym.tasks import TaskSuite
 
@@ -33,32 +36,33 @@ Progress = Callable[[int, int], None]
 def run_race(
     folder: Path,
     suite: TaskSuite,
-    placements: Placements,
+    answers: Answers,
     model: MeasuredCostModel,
     *,
     rounds: int = 5,
     progress: Progress = lambda done, total: None,
 ) -> Race:
-    """Measure all placements in turn, and write the race to `folder` after every round.
+    """Measure all answers in turn, and write the race to `folder` after every round.
 
-    A race that is there already is continued: its rounds are not measured again. A placement that cannot be measured,
+    A race that is there already is continued: its rounds are not measured again. An answer that cannot be measured,
     twice, is noted with the reason; its task failed (see `Race.costs_ms`), and it is not measured again. But one that
     was measured in an earlier round is not given up: the cause is the machine, and the race stops.
 
     Args:
         folder: of the race.
         suite: the tasks, as `model` measures them.
-        placements: of each entry, for every task; checked.
+        answers: of each entry, for every task, a placement or a plan as the task wants; checked.
         model: measures.
         rounds: number of rounds.
         progress: called after every measurement.
 
     Raises:
         InvalidOptionError: fewer than two entries, or a name that `check_names` refuses; or the folder holds a race of
-            other entries, tasks or settings, or another program races into it.
-        InvalidPlacementError: a placement is not valid.
+            other entries, tasks or settings, or another program races into it; or plans of these tasks, or of these
+            batches, are not measured.
+        InvalidPlacementError: an answer is not valid.
         DamagedFileError: the rounds in the folder were edited or damaged.
-        MeasurementError: a placement that was measured before, all placements of the first round, or `MAX_FAILURES` in
+        MeasurementError: an answer that was measured before, all answers of the first round, or `MAX_FAILURES` in
             a row could not be measured; finished rounds are kept, and failures in the last one are not noted.
         UnwritablePathError: the folder cannot be written to.
         MissingExtraError: pyarrow is not installed.
@@ -66,25 +70,16 @@ def run_race(
     checked_count("rounds", rounds)
     require_writable(folder / RACE)
     require_arrow()
-    if len(placements) < 2:
-        raise InvalidOptionError(f"A race has at least two entries, and {len(placements)} was given.")
-    check_names(placements)
-    if rounds * len(suite) * len(placements) > MAX_MEASUREMENTS:
+    if len(answers) < 2:
+        raise InvalidOptionError(f"A race has at least two entries, and {len(answers)} was given.")
+    check_names(answers)
+    if rounds * len(suite) * len(answers) > MAX_MEASUREMENTS:
         raise InvalidOptionError(
-            f"{rounds:,} rounds of {len(placements):,} entries and {len(suite):,} tasks are too many for the file of a "
+            f"{rounds:,} rounds of {len(answers):,} entries and {len(suite):,} tasks are too many for the file of a "
             f"race; the limit is {MAX_MEASUREMENTS:,} measurements. Give fewer rounds."
         )
-    for name, own in placements.items():
-        if len(own) != len(suite):
-            raise InvalidPlacementError(f"Entry {name!r} has {len(own)} placements for the {len(suite)} tasks.")
-    checked = {
-        name: [
-            each if each is None else check_placement(each, task.tables, task.topology)
-            for each, task in zip(own, suite, strict=True)
-        ]
-        for name, own in placements.items()
-    }
-    penalties = np.array([model.penalty_ms(task.tables, task.topology) for task in suite])
+    checked = {name: _checked(name, own, suite, model) for name, own in answers.items()}
+    penalties = np.array([problem_of(task).penalty_ms(task, model) for task in suite])
     settings = model.settings_for({task.num_devices for task in suite})
     race = Race(suite, model.hardware, model.fingerprint, settings, checked, (), penalties)
     with exclusive_access(folder):
@@ -100,16 +95,36 @@ def run_race(
     return race
 
 
-def _to_measure(race: Race, number: int) -> list[tuple[int, str, Placement]]:
-    """Task, entry and placement of each measurement of a round: task by task, the entries in random order."""
+def _checked(name: str, answers: Sequence[Answer | None], suite: TaskSuite, model: MeasuredCostModel) -> list[Any]:
+    """The answers of an entry, checked; see `run_race` for errors."""
+    if len(answers) != len(suite):
+        raise InvalidPlacementError(
+            f"Entry {name!r} has {len(answers)} {problem_of(suite[0]).noun}s for the {len(suite)} tasks."
+        )
+    checked = []
+    for each, task in zip(answers, suite, strict=True):
+        if task.sync_every:
+            raise InvalidOptionError(
+                f"Plans of task {task.name!r} may have groups of devices, which are not measured: its sync_every is "
+                f"{task.sync_every:,}. Race on tasks without it."
+            )
+        answer = None if each is None else problem_of(task).checked(each, task)
+        if isinstance(answer, ShardingPlan):
+            require_executable_plan(answer, model.as_measured(task.tables), task.topology)
+        checked.append(answer)
+    return checked
+
+
+def _to_measure(race: Race, number: int) -> list[tuple[int, str, Answer]]:
+    """Task, entry and answer of each measurement of a round: task by task, the entries in random order."""
     rng = np.random.default_rng([number])
     left_out = {(each.task, each.entry) for each in race.unmeasured}
     found = []
     for task in range(len(race.suite)):
-        for name in rng.permutation(list(race.placements)).tolist():
-            placement = race.placements[name][task]
-            if placement is not None and (task, name) not in left_out:
-                found.append((task, name, placement))
+        for name in rng.permutation(list(race.answers)).tolist():
+            answer = race.answers[name][task]
+            if answer is not None and (task, name) not in left_out:
+                found.append((task, name, answer))
     return found
 
 
@@ -122,17 +137,17 @@ def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Cal
     measurements, unmeasured = list(race.measurements), list(race.unmeasured)
     to_measure = _to_measure(race, number)
     failures = FailuresInARow(len(to_measure))
-    for task_number, name, placement in to_measure:
+    for task_number, name, answer in to_measure:
         task, load = race.suite[task_number], load_average()
-        measure = partial(model.measure_again, placement, task.tables, task.topology)
+        measure = partial(model.measure_again, answer, task.tables, task.topology)
         try:
             ms = tried_twice(measure).iterations_ms.round(DECIMALS)
         except MeasurementError as error:
             if number > 0:  # it was measured in the first round, else it would be noted as unmeasured
                 raise MeasurementError(
-                    f"The placement of {name!r} for {task.name} was measured in earlier rounds and cannot be measured "
-                    f"now, in round {number + 1}: {error} Finished rounds are kept, and the same command continues the "
-                    "race."
+                    f"The {problem_of(task).noun} of {name!r} for {task.name} was measured in earlier rounds and "
+                    f"cannot be measured now, in round {number + 1}: {error} Finished rounds are kept, and the same "
+                    "command continues the race."
                 ) from error
             failures.add(error)
             unmeasured.append(Unmeasured(number, task_number, name, " ".join(str(error).split())))

@@ -206,12 +206,10 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
 def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -> Leaderboard:
     """The leaderboard of a race; `entries` are those of the suite's measured track."""
     race, by_slug = verified.race, {each.folder.slug: each for each in entries}
-    costs = dict(zip(race.placements, np.median(race.costs_ms(), axis=2), strict=True))
+    costs = dict(zip(race.answers, np.median(race.costs_ms(), axis=2), strict=True))
     ranked = [
         RankedEntry(
-            replace(
-                by_slug[each.entry], answers=[race.measured_placements(each.entry)], costs_ms=costs[each.entry][None]
-            ),
+            replace(by_slug[each.entry], answers=[race.measured_answers(each.entry)], costs_ms=costs[each.entry][None]),
             mean_cost_ms=each.mean_ms,
             interval_ms=each.interval_ms,
             gap=None,
@@ -222,7 +220,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
         )
         for each in race.results()
     ]
-    not_raced = tuple(each for each in entries if each.folder.slug not in race.placements)
+    not_raced = tuple(each for each in entries if each.folder.slug not in race.answers)
     return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, tuple(ranked), verified, not_raced)
 
 

@@ -150,6 +150,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
     return {
         **_suite_facts(_leaderboard_key(leaderboard), suite),
         "description": suite_info(suite.name).description,
+        "answers": f"{leaderboard.scorer.problem.noun}s".capitalize(),
         "hardware": leaderboard.hardware,
         "entries": len(leaderboard.entries),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
@@ -166,6 +167,7 @@ def _replanning_summary(board: Leaderboard) -> dict[str, Any]:
     return {
         **_suite_facts(_leaderboard_key(board), suite),
         "description": suite.description,
+        "answers": "Decisions",
         "entries": len(board.entries),
         "pause_s": suite[0].pause_s,
         "oracle_hours": _hours(board.best.costs_ms.mean() if board.best else None),

@@ -10,15 +10,17 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.io.lock import LOCK
-from shard_gym.leaderboard.tracks import TRACKS, Track
+from shard_gym.leaderboard.tracks import ANSWERS, TRACKS, Track
+from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED
 
 ENTRY = "entry.toml"
-"""The file of an entry beside the one with its answers, which `TRACKS` names."""
+"""The file of an entry beside the one with its answers, which `ANSWERS` names."""
 
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 """The files of a race. As of an entry, all of them are required, and no others are allowed."""
@@ -109,10 +111,22 @@ class EntryFolder:
         """What holds in its track."""
         return TRACKS[self.track]
 
+    @cached_property
+    def problem(self) -> str:
+        """Name of the problem of its suite; the first of the track if the track has no such suites."""
+        first, *others = self.rules.problems
+        if not others:
+            return first
+        try:
+            found = suite_info(self.suite).problem
+        except (UnknownNameError, DamagedFileError):  # an entry of such a suite has a finding
+            return first
+        return found if found in others else first
+
     @property
     def answers(self) -> str:
         """Name of the file with the answers of an entry."""
-        return self.rules.answers
+        return ANSWERS[self.problem]
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from shard_gym.leaderboard.rows import claims_of
 from shard_gym.leaderboard.schema import SCHEMA
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
-from shard_gym.leaderboard.tracks import TRACKS
 from shard_gym.leaderboard.verify import check_entries_differ, verify_entry
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.text import counted
@@ -90,12 +89,11 @@ def require_free(folder: EntryFolder, replace: bool = False) -> None:
         raise InvalidOptionError(f"There is an entry {folder.id} already. Choose another name, or give --replace.")
     if replace and not folder.path.exists():
         raise InvalidOptionError(f"There is no entry {folder.id} to replace. Leave out --replace, or name another.")
-    problem = TRACKS[suite_info(folder.suite).track].problem
-    if problem != folder.rules.problem:
-        track = next(name for name, rules in TRACKS.items() if rules.problem == problem)
+    info = suite_info(folder.suite)
+    if info.problem not in folder.rules.problems:
         raise InvalidOptionError(
-            f"The problem of {folder.suite!r} is {problem}, so its entries are in the track {track!r}: submit to "
-            f"{track}/{folder.suite}/{folder.slug}."
+            f"The problem of {folder.suite!r} is {info.problem}, so its entries are in the track {info.track!r}: "
+            f"submit to {info.track}/{folder.suite}/{folder.slug}."
         )
 
 

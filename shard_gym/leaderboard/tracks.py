@@ -12,8 +12,7 @@ class Track:
     """A track of the leaderboards.
 
     Attributes:
-        problem: name of the problem of its suites.
-        answers: name of the file with the answers of an entry.
+        problems: names of the problems of its suites.
         scored: whether the cost model scores entries. If not, races on a machine do.
         leagues: whether entries are ranked in leagues, by what they ask of the cost model.
         looks_ahead: whether answers do not tell if their agent looked at what comes later, so that entries that were
@@ -22,8 +21,7 @@ class Track:
             Verification computes them again; tables are made of the claims.
     """
 
-    problem: str
-    answers: str
+    problems: tuple[str, ...]
     scored: bool = True
     leagues: bool = True
     looks_ahead: bool = False
@@ -31,9 +29,12 @@ class Track:
 
 
 TRACKS = {
-    info.SIMULATED: Track("placement", "placements.json"),
-    info.SHARDING: Track("sharding", "plans.json"),
-    info.MEASURED: Track("placement", "placements.json", scored=False, leagues=False),
-    info.REPLANNING: Track("replanning", "sequences.json", leagues=False, looks_ahead=True, claims=True),
+    info.SIMULATED: Track(("placement",)),
+    info.SHARDING: Track(("sharding",)),
+    info.MEASURED: Track(("placement", "sharding"), scored=False, leagues=False),
+    info.REPLANNING: Track(("replanning",), leagues=False, looks_ahead=True, claims=True),
 }
 """By name, in the order of the tables."""
+
+ANSWERS = {"placement": "placements.json", "sharding": "plans.json", "replanning": "sequences.json"}
+"""The file with the answers of an entry, by the problem of its suite."""

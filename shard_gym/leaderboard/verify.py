@@ -87,7 +87,7 @@ def verify_entry(folder: EntryFolder, recompute: bool = True) -> tuple[VerifiedE
     except (UnknownNameError, DamagedFileError) as error:
         reason = f"Its suite {folder.suite!r} cannot be loaded: {error}"
         return None, truncated([*findings, Finding(folder.id, reason)])
-    if scorer.problem.name != folder.rules.problem:
+    if scorer.problem.name not in folder.rules.problems:
         reason = f"The track {folder.track!r} has no suites of {scorer.problem.name}, as {folder.suite!r} is."
         return None, truncated([*findings, Finding(folder.id, reason)])
     if entry is not None:
@@ -145,7 +145,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
         league = entry.planning.league
         wrong.append(f"planning.league is {league!r}, but the track {folder.track!r} has no leagues; remove it.")
     if rules.scored:
-        wrong += check_planning(agent, entry.planning, rules.problem)
+        wrong += check_planning(agent, entry.planning, folder.problem)
     return [*wrong, *check_training_data(entry.training.data, scorer.suite.name)]
 
 

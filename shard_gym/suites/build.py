@@ -50,7 +50,7 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
 def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
     own_half = halves(recipe.pool, len(pool))[split]
-    tight = recipe.track == SHARDING and not recipe.host_memory and not recipe.sync_every
+    tight = recipe.splittable and not recipe.host_memory and not recipe.sync_every
     samplers = [
         TaskSampler(
             pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
@@ -69,11 +69,10 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
     if tight:
         tasks = [tight_task(samplers[0], rng, number % UNPLACEABLE == UNPLACEABLE - 1) for number in range(count)]
     else:
-        splittable = recipe.track == SHARDING
         drawn = [samplers[number % len(samplers)].sample(rng) for number in range(count)]
         if recipe.sync_every:
             drawn = [_in_groups(task, recipe.sync_every) for task in drawn]
-        tasks = [replace(task, splittable=True) for task in drawn] if splittable else drawn
+        tasks = [replace(task, splittable=True) for task in drawn] if recipe.splittable else drawn
     if recipe.sequence_share:
         tasks = [replace(task, tables=_with_sequences(task.tables, recipe.sequence_share, rng)) for task in tasks]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
@@ -112,7 +111,7 @@ def whole_model_task(recipe: Recipe, pool: Tables) -> SampledTask:
 
     In a suite whose tables may be split they are as they are, and may use the whole memory of the devices.
     """
-    if recipe.track == SHARDING:
+    if recipe.splittable:
         profile = hardware_profile(recipe.hardware)
         host_bytes = profile.host.memory_bytes if recipe.host_memory and profile.host else 0
         topology = profile.topology(recipe.num_devices[0], host_memory_bytes=host_bytes)
@@ -128,6 +127,8 @@ def build(recipe: Recipe) -> dict[str, Any]:
     tables = pool.tables.with_training(**kept, training=recipe.training)
     tables = tables.at_batch_size(recipe.batch_size or tables.workload.batch_size)
     more: dict[str, Any] = {} if recipe.track == SIMULATED else {"track": recipe.track}
+    if recipe.splittable and recipe.track != SHARDING:
+        more["splittable"] = True
     if not recipe.training:
         more["training"] = False
     if recipe.batch_size:

@@ -13,7 +13,8 @@ SPLITS = ("train", "test")
 
 SIMULATED, MEASURED, SHARDING, REPLANNING = TRACKS = ("simulated", "measured", "sharding", "replanning")
 """Tracks of the leaderboards: suites of whole tables whose costs are estimated; those made to be measured on a machine
-at hand; those whose tables may be sharded, with estimated costs; and those of tables that drift over days."""
+at hand, of whole tables or not; those whose tables may be sharded, with estimated costs; and those of tables that drift
+over days."""
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,11 @@ class SuiteInfo:
     tasks: Mapping[str, int]  #: number of tasks in each split
     num_tables: tuple[int, int]  #: smallest and largest T over all splits
     num_devices: tuple[int, int]  #: smallest and largest D over all splits
+    splittable: bool = False  #: whether tables may be split
+
+    @property
+    def problem(self) -> str:
+        """The problem of its tasks: "placement", "sharding" or "replanning"."""
+        if self.track == REPLANNING:
+            return "replanning"
+        return "sharding" if self.splittable or self.track == SHARDING else "placement"

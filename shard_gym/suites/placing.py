@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from shard_gym.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr
-from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.hardware import hardware_profile
+from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.io.files import read_index, read_shipped, sha256_of
 from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
@@ -24,7 +25,9 @@ _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
     *("hardware", "weight_dtype", "optimizer", "splits"),
 }
-_OPTIONAL_KEYS = {"track", "batch_size", "training"}
+_OPTIONAL_KEYS = {"track", "batch_size", "training", "splittable"}
+"""Left out where they have their default; tables of the track "sharding" may be split without `splittable`."""
+
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
 _OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware", "sequences", "sync_every"}
 """Of tasks with host memory, on other hardware than the suite's, with sequence tables (a truth value for each table),
@@ -56,6 +59,7 @@ def info(name: str) -> SuiteInfo:
         tasks={split: len(members) for split, members in record["splits"].items()},
         num_tables=(min(tables), max(tables)),
         num_devices=(min(devices), max(devices)),
+        splittable=_splittable(record),
     )
 
 
@@ -84,9 +88,13 @@ def load(name: str, split: str) -> TaskSuite:
     tables = tables.at_batch_size(record.get("batch_size", tables.workload.batch_size))
     hardware = hardware_profile(record["hardware"])
     padding = tuple(map(max, zip(*_sizes(record).values(), strict=True)))
-    splittable = record.get("track") == SHARDING
+    splittable = _splittable(record)
     tasks = tuple(_task(entry, tables, hardware, name, splittable) for entry in record["splits"][split])
     return TaskSuite(name, tasks, split, record["version"], sha256, record["description"], padding=padding)
+
+
+def _splittable(record: Mapping[str, Any]) -> bool:
+    return record.get("track") == SHARDING or record.get("splittable") is True
 
 
 def _sizes(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

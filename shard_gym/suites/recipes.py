@@ -9,6 +9,7 @@ from shard_gym.suites.info import MEASURED, SHARDING, SIMULATED
 from shard_gym.table_features import MAX_ROWS
 
 TASKS_PER_SPLIT = 50
+SPLIT: dict[str, Any] = {"track": SHARDING, "splittable": True}  # of a suite whose tables may be split
 NEUROSHARD_DIMS = (4, 8, 16, 32, 64, 128)
 
 
@@ -22,7 +23,7 @@ class Recipe:
     the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
     devices have. A task is on `hardware` or one of `more_hardware`. A table is a sequence table with the probability
     `sequence_share`. With `sync_every`, plans may have groups of devices, and tables the whole memory of a device.
-    Without `training` the tables are served.
+    Without `training` the tables are served. With `splittable` they may be split.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Recipe:
     sequence_share: float = 0.0
     sync_every: int = 0
     training: bool = True
+    splittable: bool = False
 
 
 def _dlrm(tables: int, devices: int) -> Recipe:
@@ -126,7 +128,13 @@ def _for_gpu(tables: int, devices: int) -> Recipe:
 
 
 def _sharded(recipe: Recipe, description: str, name: str = "") -> Recipe:
-    return replace(recipe, name=f"shard-{name or recipe.name}", description=description, track=SHARDING)
+    return replace(recipe, name=f"shard-{name or recipe.name}", description=description, **SPLIT)
+
+
+def _sharded_and_measured(recipe: Recipe) -> Recipe:
+    """The measured `recipe`, whose description has one colon, with tables that may be split."""
+    description = recipe.description.replace(": ", ", tables may be split: ")
+    return replace(recipe, name=f"shard-{recipe.name}", description=description, splittable=True)
 
 
 MERLIN_DEVICES = {
@@ -166,16 +174,14 @@ TIERED: tuple[Recipe, ...] = (
         GENERALIZE,
         "generalize with host memory and SGD, tables may be split: 10-200, 2-16 of four devices, HBM for 5-50%.",
         "generalize",
-        track=SHARDING,
+        **SPLIT,
         optimizer="sgd",
         version=2,
         hbm_share=HBM_SHARE,
         more_hardware=("v100-nvlink", "h100-dgx", "rtx2080ti-pcie"),
     ),
     *(
-        _tiered(
-            _merlin(model, devices), f"NVIDIA Merlin's {model!r}, {size}.", f"merlin-{model}-x{devices}", track=SHARDING
-        )
+        _tiered(_merlin(model, devices), f"NVIDIA Merlin's {model!r}, {size}.", f"merlin-{model}-x{devices}", **SPLIT)
         for model, devices, size in (
             ("large", 8, "774 GiB, on 8 A100 with 640 GiB of HBM, and 2 TiB of host memory"),
             ("jumbo", 16, "3,110 GiB, on 16 A100 with 1,280 GiB of HBM, and 4 TiB on two hosts"),
@@ -193,14 +199,14 @@ BEYOND: tuple[Recipe, ...] = (
         _mixdim((30, 100), 16),
         name="sequence-16",
         description="30-100 tables of dlrm-2021, a quarter of them sequences, on 16 A100; tables may be split.",
-        track=SHARDING,
+        **SPLIT,
         sequence_share=SEQUENCE_SHARE,
     ),
     replace(
         _mixdim((128, 300), 128),
         name="sequence-128",
         description="128-300 tables of dlrm-2021, a quarter of them sequences, on 128 A100; tables may be split.",
-        track=SHARDING,
+        **SPLIT,
         sequence_share=SEQUENCE_SHARE,
         test_tasks=10,
     ),
@@ -208,7 +214,7 @@ BEYOND: tuple[Recipe, ...] = (
         _mixdim((256, 400), 256),
         name="groups-256",
         description="256-400 tables of dlrm-2021 on 256 A100, in groups averaged every 100 iterations.",
-        track=SHARDING,
+        **SPLIT,
         sync_every=100,
         test_tasks=10,
     ),
@@ -216,7 +222,7 @@ BEYOND: tuple[Recipe, ...] = (
         _mixdim((20, 120), 8),
         name="inference-8",
         description="Serving: 20-120 tables of dlrm-2021, dims 4-128, on 8 A100 whose HBM holds 5-50% of the bytes.",
-        track=SHARDING,
+        **SPLIT,
         host_memory=True,
         hbm_share=HBM_SHARE,
         training=False,
@@ -243,9 +249,10 @@ RECIPES: tuple[Recipe, ...] = (
     _sharded(GENERALIZE, "The setting of generalize, tables may be split: 10-200 on 2-16 A100."),
     _sharded(MLPERF, "MLPerf's DLRM-DCNv2, tables may be split, on 8 A100."),
     *(
-        replace(_merlin(model, devices, "tables may be split"), name=f"shard-merlin-{model}-x{devices}", track=SHARDING)
+        replace(_merlin(model, devices, "tables may be split"), name=f"shard-merlin-{model}-x{devices}", **SPLIT)
         for model, devices in SHARDED_MERLIN
     ),
     *TIERED,
     *BEYOND,
+    *(_sharded_and_measured(recipe) for recipe in (_for_cpu(20, 2), _for_cpu(40, 4), _for_gpu(40, 4))),
 )

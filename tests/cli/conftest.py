@@ -30,7 +30,7 @@ class Machine(MeasuredCostModel):
         error = self.stop(len(self.jobs))
         if error is not None:
             raise error
-        work = [0.0 if job.tables is None else float(job.tables.lookups_per_batch.sum()) for job in jobs]
+        work = [sum(float(part.tables.lookups_per_batch.sum()) for part in job.parts) for job in jobs]
         self.jobs.append(tuple(work))
         rng = np.random.default_rng(len(self.jobs))
         shape = (self.repeats.iterations, len(jobs), 4)

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry
-from shard_gym.errors import NoPlacementFoundError, missing_torchrec
+from shard_gym.cli.compared import explained_plan
+from shard_gym.cli.planning import OwnModel
+from shard_gym.cost_models import CountedEstimates, make_cost_model
+from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
 from shard_gym.explain import explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import Pool, load_pool, save_pool
@@ -270,17 +273,21 @@ def test_wrong_files_are_refused_before_the_agent_plans(run: Any, file: Path, mo
 
 
 def test_parts_of_tables_need_a_cost_model_that_knows_them(
-    run: Any, show: Callable[..., Any], file: Path, old: Path, tables: Tables, machine: Any
+    show: Callable[..., Any], old: Path, tables: Tables, machine: Any
 ) -> None:
-    """With measured costs, plans of whole tables are executed; those that split are refused."""
+    """With measured costs, plans are executed, those that split tables, too."""
     out = show("--plan", old, "--cost-model", "measured").out
-    assert len(machine.jobs) > 0
+    assert len(machine.jobs) == 1
     assert "costed by measured" in out
-    split = ShardingPlan((row_wise(tables, 0, hardware_profile("a100-dgx").topology(16)),))
-    whole = plan_of_placement(OLD, tables).tables[1:]
-    old.write_text(json.dumps({"plan": plan_to_json(ShardingPlan((*split.tables, *whole)), tables)}))
-    says = "The plan splits tables, and the cost model 'measured' does not cost parts of tables."
-    run.refused(says, "show", "--tables", file, *MODEL, "--plan", old, "--cost-model", "measured")
+    profile = hardware_profile("a100-dgx")
+    blocks = row_wise(tables, 0, profile.topology(16))
+    plan = ShardingPlan((blocks, *plan_of_placement(OLD, tables).tables[1:]))
+    old.write_text(json.dumps({"plan": plan_to_json(plan, tables)}))
+    assert "costed by measured" in show("--plan", old, "--cost-model", "measured").out
+    assert len(machine.jobs) == 2
+    model = CountedEstimates(make_cost_model("analytical"))  # it costs placements alone
+    with pytest.raises(InvalidOptionError, match=r"splits tables, and the cost model 'analytical' does not cost parts"):
+        explained_plan(OwnModel("mine", "mine.json", tables, profile, 16, 2**34, model), plan)
 
 
 @pytest.mark.parametrize(

@@ -139,12 +139,10 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> 
     assert f"{SUITE} test, 4 tasks, 2 rounds, measured on" in outcome.out
     whole = load_suite(SUITE)
     race = load_race(tmp_path / "race", TaskSuite(whole.name, whole.tasks[:4], whole.split))
-    rows = [
-        line.split() for line in outcome.out.splitlines() if line.split()[:1] and line.split()[0] in race.placements
-    ]
+    rows = [line.split() for line in outcome.out.splitlines() if line.split()[:1] and line.split()[0] in race.answers]
     assert [row[0] for row in rows] == [each.entry for each in race.results()]
     assert [row[1] for row in rows] == [format_ms(each.mean_ms) for each in race.results()]
-    assert list(race.placements) == ["random", "lookup-greedy", "dims"]
+    assert list(race.answers) == ["random", "lookup-greedy", "dims"]
     assert len(race.measurements) == 2 * 4 * 3
     measured = len(machine.jobs)
     for rounds in (2, 1):
@@ -154,6 +152,33 @@ def test_agents_are_raced_and_the_race_is_kept(run, machine, tmp_path: Path) -> 
         had = f"Nothing was measured: {tmp_path / 'race'} has 2 rounds of this race already"
         assert had in " ".join(again.split())
     assert len(machine.jobs) == measured
+
+
+def test_plans_are_raced_of_agents_that_plan_or_place_of_files_and_of_training_runs(
+    run, machine, tmp_path: Path
+) -> None:
+    suite = "shard-cpu-20x2"
+    run.ok("evaluate", "--agent", "hugectr", "--suite", suite, "--out", tmp_path / "file.json")
+    run.ok(*TRAIN, *OPTIONS, "--out", tmp_path / "trained")
+    sources = ("hugectr", "lookup-greedy", tmp_path / "file.json", tmp_path / "trained")
+    given = ("race", "--suite", suite, "--tasks", 2, "--rounds", 2, "--out", tmp_path / "race")
+    outcome = run.ok(*given, *(word for each in sources for word in ("--entry", each)))
+    assert "The rounds of a plan differ by" in outcome.out
+    race = load_race(tmp_path / "race", TaskSuite(suite, load_suite(suite).tasks[:2], "test"))
+    assert list(race.answers) == ["hugectr", "lookup-greedy", "file", "trained"]
+    assert race.answers["file"] == race.answers["hugectr"]
+    split = {name: any(plan.split_tables for plan in own) for name, own in race.answers.items()}
+    assert split == {"hugectr": True, "lookup-greedy": False, "file": True, "trained": False}
+    run.refused(
+        "no evaluation of one agent on cpu-20x2",
+        "race",
+        "--suite",
+        SUITE,
+        "--entry",
+        tmp_path / "file.json",
+        "--out",
+        tmp_path / "other",
+    )
 
 
 def test_entries_are_named_after_whole_folders_and_files_without_suffix(tmp_path: Path) -> None:

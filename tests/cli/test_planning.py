@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from shard_gym.agents import Agent, make_agent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import CountedEstimates, make_cost_model
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
@@ -252,19 +253,20 @@ def test_an_impossible_reserve_is_a_sentence(
     run.refused(says, *place(file(1, 1), **options))
 
 
+@pytest.mark.parametrize(
+    ("name", "room", "why"),
+    [
+        (None, 4, r"tables have to be split: table table0 needs 4\.28 MiB with its buffers"),
+        ("plan-search", 8, r"agent 'plan-search' splits tables\."),
+    ],
+)
 def test_a_cost_model_without_costs_of_parts_is_refused_where_tables_are_split(
-    run: Any, file: Callable[..., Path], machine: type
+    name: str | None, room: float, why: str
 ) -> None:
-    path = file(4, 1)
-    says = "The cost model 'measured' does not cost parts of tables, and"
-    for options, why in (
-        ({"memory_cap_gib": 4 / 1024}, "tables have to be split: table table0 needs 4.28 MiB with its buffers"),
-        ({"agent": "plan-search"}, "agent 'plan-search' splits tables."),
-    ):
-        outcome = run(*place(path, cost_model="measured", **options), columns=400)
-        assert outcome.code == 2
-        assert f"{says} {why}" in outcome.err
-        assert outcome.err.rstrip().endswith("Leave out --cost-model.")
+    own = replace(own_model(tables_of(4, 1), 2, room), model=CountedEstimates(make_cost_model("analytical")))
+    says = rf"The cost model 'analytical' does not cost parts of tables, and {why}.*Leave out --cost-model\.$"
+    with pytest.raises(InvalidOptionError, match=says):
+        planned(own, name, make_agent)
 
 
 # Devices that are nearly full

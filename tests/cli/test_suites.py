@@ -24,6 +24,10 @@ def test_every_suite_is_listed_with_its_facts(run, columns: int, options: tuple[
     assert max(map(len, lines)) <= columns
     rows = {line.split()[0]: line.split() for line in lines}
     assert {"placement", "sharding", "replanning"} <= rows.keys()
+    problem = ""
+    for row in rows:  # each suite is below the heading of its problem
+        problem = row if row in ("placement", "sharding", "replanning") else problem
+        assert row not in suite_names() or suite_info(row).problem == problem
     for name in suite_names():
         info = suite_info(name)
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks['test']}"

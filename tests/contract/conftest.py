@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import shard_gym
-from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostEstimate
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.drift.levels import MEDIUM
@@ -45,11 +45,17 @@ def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half as long again as the estimate."""
 
     def estimate(model: MeasuredCostModel, placement: Any, tables: Tables, topology: Topology) -> Measurement:
-        estimated = AnalyticalCostModel().estimate(placement, tables, topology)
+        return longer(AnalyticalCostModel().estimate(placement, tables, topology))
+
+    def estimate_plan(model: MeasuredCostModel, plan: Any, tables: Tables, topology: Topology) -> Measurement:
+        return longer(AnalyticalShardingModel().estimate_plan(plan, tables, topology))
+
+    def longer(estimated: CostEstimate) -> Measurement:
         phases_ms = 1.5 * estimated.phases_ms
         return Measurement(phases_ms, 1.5 * estimated.total_ms, phases_ms[None], spread=0.01, seconds=0.0)
 
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
+    monkeypatch.setattr(MeasuredCostModel, "estimate_plan", estimate_plan)
 
 
 _load_whole = drifting_files.load

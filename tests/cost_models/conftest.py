@@ -14,7 +14,7 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import CostEstimate, CostModel
 from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder, topology_to_json
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
 from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables
@@ -28,6 +28,7 @@ from shard_gym.pools import load_pool
 from shard_gym.row_popularity import reuse_statistics
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.topology_json import topology_to_json
 from shard_gym.workload import Workload
 
 MakeTables = Callable[..., Tables]

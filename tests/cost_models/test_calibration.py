@@ -13,7 +13,8 @@ from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.metrics import errors
 from shard_gym.errors import InvalidOptionError
-from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.hardware import hardware_profile
+from shard_gym.hardware_profile import HardwareProfile
 
 WRONG = hardware_profile("v100-nvlink")
 RIGHT = hardware_profile("h100-dgx")

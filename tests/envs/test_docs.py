@@ -14,14 +14,16 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
 from shard_gym.drift import levels
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
-from shard_gym.envs.real.env import MEASURING, EmbeddingPlacementRealEnv
+from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
+from shard_gym.envs.real.measuring import MEASURING
+from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
@@ -34,8 +36,9 @@ from shard_gym.table_features import FEATURE_BOUNDS
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks; it lacks those marked ! if no task has host memory."""
 
+REAL = (EmbeddingPlacementRealEnv, EmbeddingShardingRealEnv)
 EACH = pytest.mark.parametrize(
-    "env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingReplanningEnv, EmbeddingPlacementRealEnv]
+    "env_class", [EmbeddingPlacementEnv, EmbeddingShardingEnv, EmbeddingReplanningEnv, *REAL]
 )
 REPLANNING = (Path(__file__).parents[2] / "docs" / "environments" / "replanning.md").read_text(encoding="utf-8")
 
@@ -119,12 +122,20 @@ def test_the_penalty_is_the_multiple_named(random_task: Any, env_class: Any) -> 
     assert charging.penalty_ms(task.tables, task.topology) == pytest.approx(float(factor) * bound)
 
 
+def test_the_penalty_of_measured_plans_is_the_multiple_named(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 4, 3)
+    bound = AnalyticalShardingModel().plan_bounds(task.tables, task.topology)[1]
+    text = " ".join(section("Rewards", EmbeddingShardingRealEnv).split())
+    (factor,) = re.findall(r"([\d.]+) times an upper bound on the estimated cost of all plans", text)
+    charged = MeasuredCostModel("cpu").plan_penalty_ms(task.tables, task.topology)
+    assert charged == pytest.approx(float(factor) * bound)
+
+
 def test_the_measuring_arguments_have_the_defaults_of_the_model() -> None:
     """The vector environment hands them on only if they are given."""
-    real, model = (
-        inspect.signature(each.__init__).parameters for each in (EmbeddingPlacementRealEnv, MeasuredCostModel)
-    )
-    assert {name: real[name].default for name in MEASURING} == {name: model[name].default for name in MEASURING}
+    placing, sharding, model = (inspect.signature(each.__init__).parameters for each in (*REAL, MeasuredCostModel))
+    for real in (placing, sharding):
+        assert {name: real[name].default for name in MEASURING} == {name: model[name].default for name in MEASURING}
     assert all(f'"{layout}"' in section("Arguments", EmbeddingPlacementRealEnv) for layout in LAYOUTS)
 
 
@@ -134,9 +145,10 @@ def test_the_rewards_observations_and_infos_are_those_there_are() -> None:
     assert f"the reward is less by {REDIRECT_PENALTY}" in section("Action Space", EmbeddingReplanningEnv)
     named = set(re.findall(r'observation="(\w+)"', EmbeddingPlacementEnv.__doc__ or ""))
     assert named == set(OBSERVATIONS)
-    keys = documented_infos(EmbeddingPlacementRealEnv)
-    assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
-    assert set(keys.values()) == {("", "float")}
+    for env_class in REAL:
+        keys = documented_infos(env_class)
+        assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
+        assert set(keys.values()) == {("", "float")}
 
 
 def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:

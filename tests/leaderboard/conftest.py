@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.measured.measurement import Measurement
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import WorkerDiedError
@@ -149,7 +149,7 @@ def verified() -> Callable[[Path, str], VerifiedEntry]:
 class Machine(MeasuredCostModel):
     """Measures by estimating, times noise; `slow(number)` says how slow it is at its number-th measurement.
 
-    It cannot measure the placements of which `fails(tables, placement)` is true.
+    It cannot measure the placements of which `fails(tables, placement)` is true; of other plans the latter is None.
     """
 
     def __init__(
@@ -158,20 +158,20 @@ class Machine(MeasuredCostModel):
         iterations: int = 4,
         slow: Callable[[int], float] = lambda number: 1.0,
         resolved: str = "parallel",
-        fails: Callable[[Any, list[int]], bool] = lambda tables, placement: False,
+        fails: Callable[[Any, list[int] | None], bool] = lambda tables, placement: False,
         **options: Any,
     ) -> None:
         super().__init__("cpu", iterations=iterations, **options)
         self.slow, self.resolved, self.fails, self.count, self.refused = slow, resolved, fails, 0, 0
 
-    def _measured(self, placement: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
+    def _measured(self, plan: Any, tables: Any, topology: Any, *, again: bool) -> Measurement:
         assert again
-        if self.fails(tables, placement.tolist()):
+        if self.fails(tables, None if plan.placement is None else plan.placement.tolist()):
             self.refused += 1
             raise WorkerDiedError("The worker of device 1\ndied.")
         rng = np.random.default_rng(self.count)
         self.count += 1
-        phases = AnalyticalCostModel().estimate(placement, tables, topology).phases_ms * self.slow(self.count)
+        phases = AnalyticalShardingModel().estimate_plan(plan, tables, topology).phases_ms * self.slow(self.count)
         ms = phases * rng.lognormal(0, 0.02, (self.repeats.iterations, *phases.shape))
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 

@@ -88,7 +88,7 @@ def test_a_placement_that_could_not_be_measured_is_a_failure_in_the_tables(
 ) -> None:
     (leaderboard,) = load_leaderboards(root)
     assert leaderboard.race is not None
-    bad = leaderboard.race.race.placements["random"][3].tolist()
+    bad = leaderboard.race.race.answers["random"][3].tolist()
     failing = new_machine(fails=lambda tables, placement: placement == bad)
     shutil.rmtree(root / RACED)
     monkeypatch.setattr(measured_model, "MeasuredCostModel", lambda *_, **options: failing)
@@ -265,4 +265,4 @@ def test_entries_are_raced_on_all_test_tasks_and_more_entries_may_join(
         race(SUITE, tmp_path / "race", ("random",), root)
     race(SUITE, tmp_path / "race", ("dim-greedy",), root, rounds=1)
     done = load_race(tmp_path / "race", as_measured(load_suite(SUITE), new_machine()))
-    assert list(done.placements) == ["lookup-greedy", "random", "size-greedy", "dim-greedy"]
+    assert list(done.answers) == ["lookup-greedy", "random", "size-greedy", "dim-greedy"]

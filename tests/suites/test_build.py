@@ -9,7 +9,7 @@ import pytest
 
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import load_pool
-from shard_gym.suites import build, suite_names
+from shard_gym.suites import build, load_suite, suite_info, suite_names
 from shard_gym.suites.info import DATA
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
@@ -24,11 +24,17 @@ def test_there_is_a_recipe_for_every_suite_and_a_file_for_every_recipe() -> None
     assert len(RECIPES) == len(build.RECIPES)
     fours = [name for name in suite_names("simulated") if name.endswith("x4")]  # in the order of their numbers
     assert fours == [f"dlrm-{tables}x4" for tables in (20, 40, 50, 60, 80, 100)]
-    assert suite_names("measured") == ["cpu-20x2", "cpu-40x4", "gpu-40x4", "gpu-80x8"]
+    placed = ["cpu-20x2", "cpu-40x4", "gpu-40x4", "gpu-80x8"]
+    assert suite_names("measured") == [*placed, "shard-cpu-20x2", "shard-cpu-40x4", "shard-gpu-40x4"]
+    problems = {name: suite_info(name).problem for name in suite_names()}
+    assert {problems[name] for name in (*placed, *suite_names("simulated"))} == {"placement"}
+    assert {problems[name] for name in (*suite_names("measured")[4:], *suite_names("sharding"))} == {"sharding"}
+    assert {problems[name] for name in suite_names("replanning")} == {"replanning"}
+    assert all(load_suite(name)[0].problem == problem for name, problem in problems.items() if problem != "replanning")
 
 
 def test_building_again_writes_the_shipped_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["dlrm-20x4", "mixdim-4", "generalize", "merlin-medium-x8", "mlperf-x8", "cpu-20x2"]
+    names = ["dlrm-20x4", "mixdim-4", "generalize", "merlin-medium-x8", "mlperf-x8", "cpu-20x2", "shard-cpu-20x2"]
     monkeypatch.setattr(build, "DATA", tmp_path)
     monkeypatch.setattr(build, "RECIPES", tuple(RECIPES[name] for name in names))
     build.main()

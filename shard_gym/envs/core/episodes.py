@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_additive_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_additive_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
@@ -101,7 +101,7 @@ class EpisodesConfig(EnvConfig):
 
     @property
     def final_cost(self) -> CostModel | None:
-        """The cost model of complete placements; None for `model`."""
+        """The cost model of complete placements, with `rules` a `PlanCosts`; None for `model`."""
         return None
 
     @property
@@ -177,7 +177,7 @@ class Episodes(EpisodeBatch[Task]):
         for env, task in zip(envs.tolist(), tasks, strict=True):
             self.tasks[env] = task
             if self.final_cost is not None:
-                self.problem.penalty_ms[env] = self.final_cost.penalty_ms(task.tables, task.topology)
+                self.problem.penalty_ms[env] = self._final_penalty_ms(task, self.final_cost)
         self.redirected[envs] = 0
         for numbers in self._details.values():
             numbers[envs] = 0.0
@@ -217,14 +217,22 @@ class Episodes(EpisodeBatch[Task]):
         return rewards, over
 
     def _set_final_costs(self, envs: IntArray, model: CostModel) -> None:
-        for env, placement in zip(envs.tolist(), self.placements(envs), strict=True):
-            task = self.task(env)
-            cost = model.estimate(placement[: task.num_tables], task.tables, task.topology)
-            self.state.phases_ms[env, : task.num_devices] = cost.phases_ms
+        for env in envs.tolist():
+            cost = self._final_cost_of(env, model)
+            self.state.phases_ms[env, : self.task(env).num_devices] = cost.phases_ms
             self.state.cost_ms[env] = cost.total_ms
             details = cost.details
             for name in model.detail_names:
                 self._details[f"measurement_{name}"][env] = details[name]
+
+    def _final_penalty_ms(self, task: Task, model: CostModel) -> float:
+        """What `model` charges for a task that fails."""
+        return model.penalty_ms(task.tables, task.topology)
+
+    def _final_cost_of(self, env: int, model: CostModel) -> CostEstimate:
+        """What the complete episode `env` costs under `model`."""
+        task, placement = self.task(env), self.placements(np.array([env]))[0]
+        return model.estimate(placement[: task.num_tables], task.tables, task.topology)
 
     def _redirected(self, actions: NDArray[np.integer[Any]]) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
         """(N,) actions with the legal device of least memory in use for an illegal one; (N,) bool, which changed."""

@@ -11,8 +11,8 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.checks import checked_count
-from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
+from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.envs.core.config import padding
 from shard_gym.envs.core.episode_state import ShardingState
 from shard_gym.envs.core.episodes import Observation
@@ -79,10 +79,24 @@ class ShardingEpisodes(PlacementEpisodes):
         return plan_of(self.task(env), self.placements(envs)[0], self.rules, self.current_table(env), begun)
 
     @override
+    def _final_penalty_ms(self, task: Task, model: CostModel) -> float:
+        return _plan_costs(model).plan_penalty_ms(task.tables, task.topology)
+
+    @override
+    def _final_cost_of(self, env: int, model: CostModel) -> CostEstimate:
+        task = self.task(env)
+        return _plan_costs(model).estimate_plan(self.plan(env), task.tables, task.topology)
+
+    @override
     def view(self, env: int) -> PlanView:
         plan = self.plan(env)
         first = np.array([sharding.devices[0] if sharding.shards else -1 for sharding in plan.tables], np.int64)
         return PlanView(placement=first, plan=plan, split_rows=MAX_SPLITS, **self._shown(env))
+
+
+def _plan_costs(model: CostModel) -> PlanCosts:
+    assert isinstance(model, PlanCosts)
+    return model
 
 
 def _hosts_of(source: TaskSource) -> int:

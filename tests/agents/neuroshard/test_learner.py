@@ -15,7 +15,7 @@ from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.agents.splits import SplitOptions
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.loads import load_of, random_shards
-from shard_gym.cost_models import CostEstimate, make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import CostEstimate, CountedEstimates, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
@@ -128,7 +128,7 @@ def test_a_network_of_column_shards_is_trained_on_those_alone(tasks: TaskSuite) 
 
 def test_damaged_measurements_and_models_of_whole_tables_are_refused(tasks: TaskSuite) -> None:
     with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
-        make_learner("neuroshard", tasks, cost_model=make_cost_model("measured"))
+        make_learner("neuroshard", tasks, cost_model=CountedEstimates(make_cost_model("analytical")))
     made = learner(tasks, iterations=2, measurements=2, cost_updates=2)
     made.iterate()
     state = made.state()

@@ -15,12 +15,11 @@ from shard_gym.cost_models.data.dataset import (
     TABLE_ARRAYS,
     CostDataset,
     CostRecorder,
-    topologies_from_json,
-    topology_to_json,
 )
 from shard_gym.cost_models.data.shards import ShardRecorder
 from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.topology import HostMemory, Replicas
+from shard_gym.topology_json import topologies_from_json, topology_to_json
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]

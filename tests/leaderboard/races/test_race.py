@@ -131,7 +131,7 @@ def test_a_placement_that_cannot_be_measured_costs_its_penalty_and_the_race_goes
     assert [(each.round, each.task, each.entry) for each in race.unmeasured] == [(0, 2, "local-search")]
     assert race.unmeasured[0].reason == "The worker of device 1 died."
     assert len(race.measurements) == 2 * (len(course.suite) * 3 - 1)
-    costs, names = race.costs_ms(), list(race.placements)
+    costs, names = race.costs_ms(), list(race.answers)
     assert costs[names.index("local-search"), 2].tolist() == [race.penalties_ms[2]] * 2
     failures = {each.entry: each.failures for each in race.results()}
     assert failures == {"local-search": 1, "lookup-greedy": 0, "random": 0}
@@ -236,11 +236,11 @@ def test_a_kill_while_the_files_are_written_loses_no_round_that_is(
     """`race.json` says which rounds may follow, they are written, and then `race.json` again."""
     write, left = getattr(module, function), [None] * calls
 
-    def killed(*arguments: Any) -> None:
+    def killed(*arguments: Any, **options: Any) -> None:
         if not left:
             raise KeyboardInterrupt
         left.pop()
-        write(*arguments)
+        write(*arguments, **options)
 
     monkeypatch.setattr(module, function, killed)
     with pytest.raises(KeyboardInterrupt):

@@ -109,18 +109,18 @@ def _renamed(name: str) -> Callable[[Race], Race]:
     """The entry "random" gets another name."""
 
     def rename(race: Race) -> Race:
-        placements = {name if old == "random" else old: own for old, own in race.placements.items()}
+        placements = {name if old == "random" else old: own for old, own in race.answers.items()}
         rows = [replace(row, entry=name) if row.entry == "random" else row for row in race.measurements]
-        return replace(race, placements=placements, measurements=tuple(rows))
+        return replace(race, answers=placements, measurements=tuple(rows))
 
     return rename
 
 
 def _with_a_failure(race: Race) -> Race:
     """Without the placement of "random" for the first task."""
-    placements = {**race.placements, "random": [None, *race.placements["random"][1:]]}
+    placements = {**race.answers, "random": [None, *race.answers["random"][1:]]}
     rows = tuple(row for row in race.measurements if (row.entry, row.task) != ("random", 0))
-    return replace(race, placements=placements, measurements=rows)
+    return replace(race, answers=placements, measurements=rows)
 
 
 def _with_penalties(race: Race, penalties_ms: Any) -> Race:

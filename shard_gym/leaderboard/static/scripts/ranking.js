@@ -61,8 +61,8 @@
     return el("strong", { class: "failed" }, format.count(entry.failures), spoken(` of ${of}, charged with a penalty`));
   }
 
-  function exploreButton(entry, { track, explore }) {
-    const button = el("button", { type: "button", class: "explore" }, track.answers, spoken(` of ${entry.name}`));
+  function exploreButton(entry, { suite, explore }) {
+    const button = el("button", { type: "button", class: "explore" }, suite.answers, spoken(` of ${entry.name}`));
     button.addEventListener("click", () => explore(entry));
     return button;
   }

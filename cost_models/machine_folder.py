@@ -1,0 +1,121 @@
+"""The folder that `shard-gym calibrate` makes: what it measured, and what it fitted to that. Needs torch and scipy.
+
+links/, work/, placements/   measurements: of exchanges, of designed loads, of random placements and plans
+links.json                   the hardware profile with calibrated links, under which the others were measured
+hardware.json                the calibrated hardware profile, for --hardware
+cost-model.safetensors       the fitted network, for --cost-model; with its card, cost-model.md
+seconds.json                 how long was measured so far
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shard_gym.cost_models import MODEL_FILE
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.calibration import Calibration, calibrated_profile
+from shard_gym.cost_models.data.dataset import CostDataset, joined_data
+from shard_gym.cost_models.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.metrics import Estimates, errors_of, estimates_of, kendall_tau
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.card import card_page
+from shard_gym.cost_models.neural.storage import save_cost_model
+from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
+from shard_gym.io.files import write_atomically
+from shard_gym.text import format_percent
+
+LINKS, WORK, PLACEMENTS = "links", "work", "placements"
+SECONDS_FILE = "seconds.json"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How far a cost model is from the placements, or the plans, of tables that no fit saw.
+
+    Attributes:
+        count: of them.
+        error: mean of |estimate / measured - 1| of an iteration.
+        tau: Kendall's tau over all of them.
+    """
+
+    count: int
+    error: float
+    tau: float
+
+    @staticmethod
+    def of(data: CostDataset, cost_ms: FloatArray) -> HeldOut:
+        """Of (P,) estimated ms."""
+        error = errors_of(data, Estimates(data.phases_ms, cost_ms)).cost.mape
+        return HeldOut(len(data), error, kendall_tau(data.cost_ms, cost_ms))
+
+    def __str__(self) -> str:
+        return f"{format_percent(self.error)} off, tau {self.tau:.2f}"
+
+
+def held_out(model_ms: FloatArray, test: CostDataset) -> dict[str, HeldOut]:
+    """Of the (P,) estimates of test placements: of placements and of plans, as far as there are any."""
+    planned = test.planned
+    parts = {"placements": ~planned, "plans": planned}
+    return {
+        name: HeldOut.of(test.take(rows.nonzero()[0]), model_ms[rows]) for name, rows in parts.items() if rows.any()
+    }
+
+
+def with_links(start: HardwareProfile, folder: Path) -> tuple[HardwareProfile, dict[str, float]]:
+    """`start` with the links that were measured in the folder, and their standard errors; as it is without any."""
+    if not (folder / LINKS / "index.json").exists():
+        return start, {}
+    found = calibrated_profile(load_measurements(folder / LINKS).costs.data, start)
+    errors = {name: error for name, error in found.errors.items() if name.startswith("intra_host")}
+    return replace(start, links=found.profile.links), errors
+
+
+def with_rates(
+    start: HardwareProfile, work: CostDataset, placements: Measurements, *, links: bool
+) -> tuple[Calibration, dict[str, HeldOut]]:
+    """`start` with rates of work, fitted to designed loads and to placements of training tables; the errors on test
+    placements are in the source of the rates. With `links`, the exchanges of the placements were measured."""
+    train, test = placements.first.part("train"), placements.test
+    found = calibrated_profile(joined_data([work, train]), start, links=links)
+    own = held_out(estimates_of(AnalyticalShardingModel(), test.on(found.profile)).cost_ms, test)
+    said = "; ".join(f"{each} on {each.count:,} {name}" for name, each in own.items())
+    device = found.profile.device
+    sources = {**device.sources, "rates": f"{device.sources['rates']}; {said} of tables that it was not fitted to"}
+    return replace(found, profile=replace(found.profile, device=replace(device, sources=sources))), own
+
+
+def write_calibration(folder: Path, calibration: Calibration, host: HostSpec | None) -> None:
+    """Write the hardware profile, whose name is that of the folder."""
+    profile = replace(calibration.profile, name=folder.resolve().name, host=host)
+    write_profile(folder / PROFILE_FILE, profile, calibration.errors)
+
+
+def write_model(folder: Path, model: NeuralCostModel) -> None:
+    """Write the fitted network and its card."""
+    save_cost_model(model, folder / MODEL_FILE)
+    write_atomically((folder / MODEL_FILE).with_suffix(".md"), card_page(model.card).encode())
+
+
+def trust_sentence(network: Mapping[str, HeldOut], calibrated: Mapping[str, HeldOut], repeated: float | None) -> str:
+    """What to trust, from the errors on placements and plans of tables that no fit saw."""
+    parts = []
+    for name, found in network.items():
+        parts.append(
+            f"On {found.count:,} {name} of tables that no fit saw, the network is {found}, and the analytical model on "
+            f"the calibrated hardware {calibrated[name]}."
+        )
+    if repeated is not None:
+        parts.append(f"Measuring a placement again gives a cost that is {format_percent(repeated)} off.")
+    better = _mean(network) <= _mean(calibrated)
+    parts.append(
+        f"Trust {'the network' if better else 'the calibrated hardware'} more, and differences that are smaller than "
+        "these errors not at all: race plans that are close."
+    )
+    return " ".join(parts)
+
+
+def _mean(found: Mapping[str, HeldOut]) -> float:
+    return sum(each.error * each.count for each in found.values()) / sum(each.count for each in found.values())

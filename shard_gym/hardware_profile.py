@@ -1,0 +1,166 @@
+"""`HardwareProfile`: a type of machine, and its file, as `shard-gym calibrate` writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.checks import checked_count
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.io.files import read_json, sha256_of, write_json
+from shard_gym.io.parsing import require_fields, require_schema
+from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
+from shard_gym.topology_json import device_from_json, device_to_json, links_from_json, links_to_json
+from shard_gym.training_memory import usable_bytes
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """The memory of a host, and how fast each of its devices reads and updates rows there; see `HostMemory`."""
+
+    memory_bytes: int
+    read_gb_per_s: float
+    update_gb_per_s: float
+    sources: Mapping[str, str] = field(compare=False, repr=False)
+    is_shared: bool = True  #: between the devices of a host; or each has an equal part of its own
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """A type of machine: its devices, their links, the devices of a host, and its memory if rows can be there."""
+
+    name: str
+    device: DeviceSpec
+    links: LinkSpec
+    devices_per_host: int = 8
+    host: HostSpec | None = None
+
+    def topology(
+        self,
+        num_devices: int,
+        *,
+        devices_per_host: int | None = None,
+        memory_cap_bytes: int | NDArray[np.int64] | None = None,
+        reserve: float | None = None,
+        host_memory_bytes: int = 0,
+    ) -> Topology:
+        """A topology of `num_devices` of these devices; see `Topology` for the other arguments and errors.
+
+        Args:
+            host_memory_bytes: of each host, for rows that the HBM has no room for; all rows are in HBM by default. The
+                memory caps are then those of the HBM, one number, and each device may use an equal part of its host's
+                memory besides.
+            reserve: share of each device's memory, 0 <= reserve < 1, that is left free for what is neither a table nor
+                its buffers (`shard_gym.training_memory`); none by default, while `shard-gym place` leaves 0.15 free.
+
+        Raises:
+            InvalidOptionError: the reserve is no such share, or a memory cap is given, too; or there is host memory,
+                and the hardware has none for tables, or the caps of the devices differ.
+        """
+        if reserve is not None:
+            if memory_cap_bytes is not None:
+                raise InvalidOptionError("Give memory_cap_bytes or reserve, not both: each says what tables may take.")
+            memory_cap_bytes = usable_bytes(self.device.memory_bytes, reserve)
+        topology = Topology(
+            device=self.device,
+            links=self.links,
+            num_devices=num_devices,
+            devices_per_host=self.devices_per_host if devices_per_host is None else devices_per_host,
+            memory_cap_bytes=np.asarray(self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes),
+        )
+        return self._with_host(topology, checked_count("host_memory_bytes", host_memory_bytes, 0, MAX_HOST_BYTES))
+
+    def _with_host(self, topology: Topology, host_bytes: int) -> Topology:
+        """`topology`, whose caps are those of the HBM, and so many bytes of each host besides."""
+        if not host_bytes:
+            return topology
+        hbm = topology.memory_cap_bytes
+        if (hbm != hbm[0]).any():
+            raise InvalidOptionError(
+                f"With host memory all devices have one memory cap, that of their HBM, not {short_repr(hbm.tolist())}."
+            )
+        host = self.host_memory(int(hbm[0]))
+        assert self.host is not None  # otherwise there is no host memory
+        members = np.bincount(topology.hosts)[topology.hosts] if self.host.is_shared else self.devices_per_host
+        return replace(topology, memory_cap_bytes=hbm + host_bytes // members, host=host)
+
+    def host_memory(self, hbm_bytes: int) -> HostMemory:
+        """The host memory of its devices, of which tables may use so many bytes of HBM each.
+
+        Raises:
+            InvalidOptionError: its hosts have no memory for tables.
+        """
+        if self.host is None:
+            raise InvalidOptionError(
+                f"The hardware {self.name!r} has no host memory for tables. Name another, such as 'a100-dgx', or plan "
+                "without host memory."
+            )
+        return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, sources=self.host.sources)
+
+
+MAX_HOST_BYTES = 2**50
+"""The most bytes of a host's memory for tables."""
+
+
+PROFILE_FILE = "hardware.json"
+"""Name of the file of a profile in a folder that `shard-gym calibrate` made."""
+
+SCHEMA = "shard-gym-hardware/1"
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    **{"schema": str, "name": str, "device": dict, "links": dict, "devices_per_host": int},
+    **{"host": (dict, type(None)), "sources": dict, "errors": dict, "sha256": str},
+}
+
+
+def write_profile(path: Path, profile: HardwareProfile, errors: Mapping[str, float]) -> None:
+    """Write a profile, with the relative standard error of each measured number, as a file with a checksum."""
+    host = None if profile.host is None else asdict(profile.host)
+    sources = {"host": {} if host is None else host.pop("sources")}
+    for part in ("device", "links"):
+        sources[part] = dict(getattr(profile, part).sources)
+    record = {
+        "schema": SCHEMA,
+        "name": profile.name,
+        "device": device_to_json(profile.device),
+        "links": links_to_json(profile.links),
+        "devices_per_host": profile.devices_per_host,
+        "host": host,
+        "sources": sources,
+        "errors": dict(errors),
+    }
+    write_json(path, {**record, "sha256": _digest(record)})
+
+
+def read_profile(path: Path) -> HardwareProfile:
+    """The profile in a file that `write_profile` wrote.
+
+    Raises:
+        DamagedFileError: there is no such file, or it was changed or damaged.
+    """
+    record = dict(require_fields(require_schema(read_json(path), SCHEMA, str(path)), _KEYS, str(path)))
+    if record.pop("sha256") != _digest(record):
+        raise DamagedFileError(
+            f"{path} was changed or damaged: its content is not what its SHA-256 says. Calibrate again into its "
+            "folder; what was measured is still there."
+        )
+    try:
+        sources, host = record["sources"], record["host"]
+        return HardwareProfile(
+            name=record["name"],
+            device=device_from_json(record["device"], sources["device"]),
+            links=links_from_json(record["links"], sources["links"]),
+            devices_per_host=record["devices_per_host"],
+            host=None if host is None else HostSpec(**host, sources=sources["host"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path} is no hardware profile: {error}") from error
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return sha256_of(json.dumps(record, sort_keys=True, allow_nan=False).encode())
