@@ -15,7 +15,7 @@ from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
 from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.sampling import PlacementSampler
-from shard_gym.cost_models.measured.machine import Machine, profile_of
+from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
 from shard_gym.io.files import require_writable
