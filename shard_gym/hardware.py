@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shard_gym.errors import unknown_name
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, read_profile
-from shard_gym.topology import DeviceSpec, LinkSpec
+from shard_gym.topology import DeviceSpec, LinkSpec, WorkRates
 
 Sourced = tuple[Any, str]
 """A number and its source."""
@@ -114,18 +114,27 @@ _GH200 = _device(
 
 _CALIBRATED = (
     "[measured] calibrated on 777 placements on an AMD EPYC, 2 threads, one for each process "
-    "(docs/results/cost-model-cpu-amd-epyc-2-threads.md); includes effects that the model leaves out"
+    "(docs/results/cost-model-cpu-amd-epyc-2-threads.md)"
 )
+_NO_LIMIT = "[assumed] such that it limits nothing; the rates count in its place"
 
 _CPU = _device(
     "CPU process",
     memory_bytes=(8 * _GIB, "[assumed] a share of a server's memory"),
-    dram_gb_per_s=(600.0, f"{_CALIBRATED}; so large that it limits nothing"),
-    l2_gb_per_s=(6.89, f"{_CALIBRATED}, mainly the core's arithmetic"),
-    l2_bytes=(16 * _MIB, "[assumed] half of the 32 MiB that two processes share; the measurements do not determine it"),
-    num_sms=(1, "[assumed] one; clock_ghz is the rate that its lanes reach"),
-    clock_ghz=(0.82, _CALIBRATED),
-    kernel_launch_us=(25.1, _CALIBRATED),
+    dram_gb_per_s=(600.0, _NO_LIMIT),
+    l2_gb_per_s=(6.89, _NO_LIMIT),
+    l2_bytes=(16 * _MIB, "[assumed] half of the 32 MiB that two processes share"),
+    num_sms=(1, "[assumed] one process"),
+    clock_ghz=(0.82, _NO_LIMIT),
+    kernel_launch_us=(4.45, _CALIBRATED),
+    rates=(
+        WorkRates(
+            forward=(75.6, 2.10, 0.0433, 7.55, 0.429, 0.721),
+            backward=(47.2, 7.27, 0.0184, 23.5, 0.733, 0.478),
+            dense_update=1.6,
+        ),
+        f"{_CALIBRATED}; the dense update by shard-gym calibrate on another such machine, November 2026",
+    ),
 )
 
 

@@ -56,7 +56,8 @@ class WorkRates:
 
     Attributes:
         forward, backward: ns for each of `WORK_NAMES`, six numbers.
-        dense_update: ns for each cell of a replica, whose dense gradient updates all rows.
+        dense_update: ns for each cell of a replica, whose dense gradient updates all rows; 0, the default, if it was
+            not measured: the DRAM then limits it, as on devices without rates.
 
     Raises:
         InvalidTopologyError: there are not six numbers, or one is negative or no number.

@@ -31,6 +31,7 @@ LAYERS = (
             "workload",
             "topology",
             "topology_json",
+            "hardware_profile",
         ),
         *("hardware", "placement", "sharding", "pools", "training_memory", "hbm_split", "index_dedup"),
     ),

@@ -1,69 +1,140 @@
-"""Calibration finds the numbers of the profile that gave the costs."""
+"""Calibration finds the rates and the links that gave the costs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.calibration import DEVICE, LINKS, calibrated_profile
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.calibration import LAUNCH, LINKS, RATES, calibrated_profile
 from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.data.random_plans import random_plan
 from shard_gym.cost_models.metrics import errors
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTopologyError, UnknownNameError
 from shard_gym.hardware import hardware_profile
-from shard_gym.hardware_profile import HardwareProfile
+from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, read_profile, write_profile
+from shard_gym.topology import WorkRates
 
 WRONG = hardware_profile("v100-nvlink")
-RIGHT = hardware_profile("h100-dgx")
+TRUE = WorkRates((80.0, 2.0, 0.1, 8.0, 0.5, 0.7), (50.0, 7.0, 0.2, 20.0, 0.8, 0.4), dense_update=0.3)
+RIGHT = replace(
+    hardware_profile("h100-dgx"),
+    device=replace(hardware_profile("h100-dgx").device, rates=TRUE, kernel_launch_us=4.0),
+)
 
 
-def placements(random_tables: Any, seed: int, profile: HardwareProfile, devices: int, noise: float = 0.0) -> Any:
-    """60 placements of random tables, costed on `profile`."""
-    rng, model = np.random.default_rng(seed), AnalyticalCostModel()
+def measured(random_tables: Any, seed: int, devices: int, noise: float = 0.0, plans: bool = False) -> CostDataset:
+    """200 placements, or plans, of random tables, costed on RIGHT."""
+    rng, model = np.random.default_rng(seed), AnalyticalShardingModel()
     recorder = CostRecorder("made up")
-    for _ in range(60):
+    for _ in range(200):
         tables = random_tables(rng, int(rng.integers(2, 30)))
-        placement, topology = rng.integers(devices, size=len(tables)), profile.topology(devices)
-        cost = model.estimate(placement, tables, topology)
+        placement, topology = rng.integers(devices, size=len(tables)), RIGHT.topology(devices)
+        plan = random_plan(placement, tables, topology, rng)
+        cost = model.estimate_plan(plan, tables, topology) if plans else model.estimate(placement, tables, topology)
         phases = cost.phases_ms * np.exp(noise * rng.standard_normal(cost.phases_ms.shape))
-        recorder.add(tables, topology, placement, replace(cost, phases_ms=phases))
+        noisy = replace(cost, phases_ms=phases)
+        if plans:
+            recorder.add_plan(tables, topology, plan, noisy)
+        else:
+            recorder.add(tables, topology, placement, noisy)
     return recorder.dataset()
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_the_profile_is_found(random_tables: Any, noise: float) -> None:
-    seen = placements(random_tables, 0, RIGHT, 3, noise)
-    unseen = placements(random_tables, 1, RIGHT, 3)
-    found = calibrated_profile(seen, WRONG)
-    before, after = (errors(AnalyticalCostModel(), unseen.on(profile)) for profile in (WRONG, found))
-    assert before.cost.ratio > 0.5
-    assert after.cost.ratio < 0.03 + noise / 4
-    assert all(error.ratio < 0.06 + noise / 4 for error in after.phases.values())
-    assert found.device.dram_gb_per_s == pytest.approx(RIGHT.device.dram_gb_per_s, rel=0.1 + noise)
-    assert found.links.intra_host_gb_per_s == pytest.approx(RIGHT.links.intra_host_gb_per_s, rel=0.05 + noise)
+@pytest.mark.parametrize("plans", [False, True])
+def test_the_rates_and_the_links_are_found(random_tables: Any, noise: float, plans: bool) -> None:
+    unseen = measured(random_tables, 1, 3, plans=plans)
+    found = calibrated_profile(measured(random_tables, 0, 3, noise, plans), WRONG)
+    profile, model = found.profile, AnalyticalShardingModel()
+    assert errors(model, unseen.on(WRONG)).cost.ratio > 0.5
+    assert errors(model, unseen.on(profile)).cost.ratio < 0.02 + noise / 3
+    assert all(error.ratio < 0.02 + noise / 3 for error in errors(model, unseen.on(profile)).phases.values())
+    assert profile.links.intra_host_gb_per_s == pytest.approx(RIGHT.links.intra_host_gb_per_s, rel=0.05 + noise)
+    assert profile.device.rates is not None
+    if not noise:
+        assert profile.device.rates.forward == pytest.approx(TRUE.forward, rel=1e-3, abs=1e-3)
+        assert profile.device.rates.backward == pytest.approx(TRUE.backward, rel=1e-3, abs=1e-3)
+        assert profile.device.rates.dense_update == pytest.approx(0.3 * plans, rel=1e-3)
+        assert profile.device.kernel_launch_us == pytest.approx(4.0, rel=1e-3)
 
 
-def test_numbers_without_effect_keep_their_value_and_source(random_tables: Any) -> None:
-    found = calibrated_profile(placements(random_tables, 2, RIGHT, 1), WRONG)
-    assert found.links == WRONG.links
-    assert found.links.sources == WRONG.links.sources
-    assert found.device.num_sms == WRONG.device.num_sms
-    assert {name for name, text in found.device.sources.items() if "calibrated on 60 placements" in text} == set(DEVICE)
-    both = calibrated_profile(placements(random_tables, 2, RIGHT, 2), WRONG)
-    assert {name for name, text in both.links.sources.items() if "calibrated" in text} == set(LINKS)
+def test_standard_errors_tell_what_the_data_say(random_tables: Any) -> None:
+    """They grow with the noise, and hold the truth about as often as they say."""
+    low, high = (calibrated_profile(measured(random_tables, 2, 2, noise), WRONG) for noise in (0.02, 0.2))
+    common = low.errors.keys() & high.errors.keys()
+    assert {LAUNCH, "forward.bags", "backward.lookups", *LINKS} <= common
+    assert np.median([high.errors[name] / low.errors[name] for name in common]) > 4
+    assert low.profile.device.rates is not None
+    found = dict(zip(RATES, (*low.profile.device.rates.forward, *low.profile.device.rates.backward), strict=False))
+    truth = dict(zip(RATES, (*TRUE.forward, *TRUE.backward), strict=False))
+    off = [abs(found[name] / truth[name] - 1) / low.errors[name] for name in truth if name in low.errors]
+    assert np.mean(np.array(off) < 3) > 0.8
+
+
+def test_modelled_exchanges_leave_the_links_as_they_are(random_tables: Any) -> None:
+    for found in (
+        calibrated_profile(measured(random_tables, 3, 2), WRONG, links=False),
+        calibrated_profile(measured(random_tables, 3, 1), WRONG),
+    ):
+        assert found.profile.links == WRONG.links
+        assert not found.errors.keys() & set(LINKS)
+        assert found.profile.device.num_sms == WRONG.device.num_sms
+        assert "calibrated on 200 placements" in found.profile.device.sources["rates"]
 
 
 def test_the_default_start_is_the_profile_of_the_data(random_tables: Any) -> None:
-    data = placements(random_tables, 3, RIGHT, 2)
-    found = calibrated_profile(data)
+    data = measured(random_tables, 4, 2)
+    found = calibrated_profile(data).profile
     assert found.name == RIGHT.device.name
-    assert errors(AnalyticalCostModel(), data.on(found)).cost.ratio < 1e-3
+    assert errors(AnalyticalShardingModel(), data.on(found)).cost.ratio < 1e-3
 
 
 def test_costs_without_times_are_refused(random_tables: Any) -> None:
-    data: CostDataset = placements(random_tables, 4, RIGHT, 2)
+    data = measured(random_tables, 5, 2)
     with pytest.raises(InvalidOptionError, match="Nothing can be calibrated"):
         calibrated_profile(replace(data, phases_ms=np.zeros_like(data.phases_ms)))
+
+
+@pytest.mark.parametrize("rates", [(1.0,) * 5, (1.0, 1.0, 1.0, 1.0, 1.0, -1.0), (float("nan"),) * 6, "fast"])
+def test_impossible_rates_are_refused(rates: Any) -> None:
+    with pytest.raises(InvalidTopologyError):
+        WorkRates(rates, (1.0,) * 6)
+
+
+# The file of a profile
+
+
+def written(folder: Path, profile: HardwareProfile = RIGHT) -> Path:
+    host = HostSpec(2**40, 50.0, 40.0, sources={"read_gb_per_s": "[measured] here"})
+    write_profile(folder / PROFILE_FILE, replace(profile, name="mine", host=host), {"forward.bags": 0.03})
+    return folder
+
+
+def test_a_profile_is_read_as_it_was_written_and_named_by_its_folder(tmp_path: Path) -> None:
+    found = hardware_profile(str(written(tmp_path)))
+    assert (found.name, found.device, found.links) == ("mine", RIGHT.device, RIGHT.links)
+    assert found.device.sources == RIGHT.device.sources
+    assert found.host == HostSpec(2**40, 50.0, 40.0, sources={})
+    assert found.topology(4, memory_cap_bytes=2**30, host_memory_bytes=2**30).host is not None
+
+
+def test_a_changed_profile_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path) / PROFILE_FILE
+    text = path.read_text()
+    for old, new in (("50.0", "51.0"), ('"mine"', '"other"'), ("shard-gym-hardware/1", "shard-gym-hardware/2")):
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(DamagedFileError):
+            read_profile(path)
+    path.write_text(text[:-20])
+    with pytest.raises(DamagedFileError):
+        read_profile(path)
+
+
+def test_a_folder_without_a_profile_is_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="or a folder that shard-gym calibrate made"):
+        hardware_profile(str(tmp_path))

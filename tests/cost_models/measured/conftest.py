@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
+from shard_gym.cost_models.measured.parts import parts_of
 from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
+from shard_gym.hardware import hardware_profile
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import DATA_PARALLEL, column_wise, data_parallel, row_wise, table_row_wise
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -88,6 +94,58 @@ def _check_iteration(
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
         for found, wanted in zip(updated, after, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol)
+
+
+def _check_parts(session: Session, rtol: float, **training: str) -> None:
+    """Run an iteration of a plan of all sharding types, device by device on one worker; compare with plain torch."""
+    import torch
+
+    topology, tables = hardware_profile("cpu").topology(4, devices_per_host=2), _small_tables(5, **training)
+    tables = replace(tables, embedding_dim=np.array([8, 16, 12, 8, 4])).at_batch_size(8)
+    plan = ShardingPlan(
+        (
+            column_wise(tables, 0, [1, 0]),
+            column_wise(tables, 1, [0, 0]),
+            row_wise(tables, 2, topology),
+            table_row_wise(tables, 3, topology, 0),
+            data_parallel(tables, 4, topology),
+        )
+    )
+    for device, parts in enumerate(parts_of(plan, tables, topology)):
+        given = [[np.float16(values).astype(np.float32) for values in _random_rows(part, device)] for part in parts]
+        job = Job(parts, 4, 8, Widths((0,)), REPEATS, exchange=False)
+        ((outputs, after),) = session.ask([("run_iteration", {"job": job, "weights": given})], [f"device {device}"])
+        for part, weights, found, updated in zip(parts, given, outputs, after, strict=True):
+            columns = []
+            for stream, values, new in zip(
+                streams_of(part, HistogramStream, REPEATS.seed), weights, updated, strict=True
+            ):
+                read, weight = stream.lookups(0, 8), torch.tensor(values, requires_grad=True)
+                offsets = torch.tensor(np.concatenate([[0], np.cumsum(read.lengths.ravel())[:-1]]))
+                bags = torch.nn.functional.embedding_bag(torch.tensor(read.indices), weight, offsets, mode="sum")
+                pooled = bags.view(*read.lengths.shape, -1)
+                (0.5 * (pooled**2).sum()).backward()
+                columns.append(pooled.detach().transpose(0, 1).reshape(read.lengths.shape[1], -1))
+                step = weight.grad / (4 if part.kind == DATA_PARALLEL else 1)
+                if training["optimizer"] == "rowwise_adagrad":
+                    step = step / ((step**2).mean(dim=1, keepdim=True).sqrt() + EPS)
+                elif training["optimizer"] == "adam":
+                    step = step / (step.abs() + EPS)
+                expected = (weight.detach() - LEARNING_RATE * step).numpy()
+                np.testing.assert_allclose(new, expected, rtol=rtol, atol=rtol, err_msg=part.kind)
+            wanted = torch.cat(columns, dim=1).numpy().ravel()
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=part.kind)
+
+
+def _random_rows(part: Part, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = zip(part.num_rows, part.tables.embedding_dim.tolist(), strict=True)
+    return [rng.uniform(-1, 1, shape) for shape in shapes]
+
+
+@pytest.fixture(scope="session")
+def check_parts() -> Callable[..., None]:
+    return _check_parts
 
 
 @pytest.fixture(scope="session")

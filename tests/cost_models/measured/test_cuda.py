@@ -22,6 +22,8 @@ from shard_gym.cost_models.measured.streams import HistogramStream, draw_batches
 from shard_gym.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import column_wise, data_parallel, row_wise
 from shard_gym.tables import Tables
 
 torch = pytest.importorskip("torch")
@@ -63,6 +65,41 @@ def test_one_gpu_computes_what_plain_torch_computes(
     parts = small_tables(6, **training)
     for rows in ([0, 3, 4], [1], [2, 5]):
         check_iteration(session, [parts.select(rows)], 10, rtol, exchange=False)
+
+
+@pytest.mark.parametrize(
+    ("training", "rtol"),
+    [
+        ({"weight_dtype": "fp32", "optimizer": "rowwise_adagrad"}, 1e-4),
+        ({"weight_dtype": "fp32", "optimizer": "adam"}, 1e-4),
+        ({"weight_dtype": "fp16", "optimizer": "sgd"}, 4e-3),
+    ],
+)
+def test_one_gpu_computes_the_shards_of_a_plan(
+    session: Session, training: dict[str, str], rtol: float, check_parts: Any
+) -> None:
+    check_parts(session, rtol, **training)
+
+
+def test_one_gpu_measures_the_devices_of_a_plan() -> None:
+    some, topology = tables(8), hardware_profile("h200-dgx").topology(4)
+    plan = ShardingPlan(
+        (
+            *(column_wise(some, table, [table % 4, 3]) for table in range(4)),
+            *(row_wise(some, table, topology) for table in (4, 5)),
+            *(data_parallel(some, table, topology) for table in (6, 7)),
+        )
+    )
+    with MeasuredCostModel("cuda", layout=SEQUENTIAL, **QUICK) as model:
+        found = model.estimate_plan(plan, some, topology)
+    assert (found.phases_ms > 0).all()
+    assert found.late == 0  # the dense update does not wait for the GPU either
+
+
+def test_the_speed_of_rows_in_the_host_is_below_that_of_hbm(session: Session) -> None:
+    ((read, update),) = session.ask([("host_speed", {})], ["rows in host memory"])
+    assert 1 < update < 1500
+    assert 1 < read < 1500
 
 
 @pytest.mark.skipif(GPUS < 2, reason="there is one GPU only")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.job import Job, Part, Repeats
+from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.model import MeasuredCostModel, modelled_exchange_ms
 from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, widths_of
 from shard_gym.cost_models.measured.session import Session
@@ -97,10 +97,6 @@ class Expected:
         return self.weights[table][rows, columns] - LEARNING_RATE * step
 
 
-def columns_of(part: Part, number: int, first_column: int) -> slice:
-    return slice(first_column, first_column + int(part.tables.embedding_dim[number]))
-
-
 def executed(session: Session, plan: ShardingPlan, tables: Tables, topology: Topology) -> tuple[Any, Any, Any]:
     """The parts of each device, the cells of each shard, and what the workers answer to one iteration."""
     expected, parts = Expected(tables), parts_of(plan, tables, topology)
@@ -150,6 +146,19 @@ def test_all_types_compute_what_plain_torch_does(session: Session, optimizer: st
             for found, shard in zip(after, cells[device][kind], strict=True):
                 step = expected.after(tables, *shard, replicas=4 if kind == DATA_PARALLEL else 1)
                 np.testing.assert_allclose(found, step, rtol=1e-4, atol=1e-5, err_msg=kind)
+
+
+@pytest.mark.parametrize(
+    ("training", "rtol"),
+    [
+        ({"weight_dtype": "fp32", "optimizer": "rowwise_adagrad"}, 1e-4),
+        ({"weight_dtype": "fp16", "optimizer": "sgd"}, 4e-3),
+    ],
+)
+def test_one_worker_computes_the_parts_of_each_device(
+    session: Session, training: dict[str, str], rtol: float, check_parts: Any
+) -> None:
+    check_parts(session, rtol, **training)
 
 
 def test_the_lookups_of_the_blocks_are_those_of_the_table() -> None:
