@@ -111,7 +111,7 @@ def test_memory_that_each_device_owns_is_not_lent_to_others() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [
-        ("cpu", {"host_memory_bytes": 10}, "'cpu' has no host memory for tables; Name another, such as 'a100-dgx'"),
+        ("cpu", {"host_memory_bytes": 10}, "'cpu' has no host memory for tables. Name another, such as 'a100-dgx'"),
         ("a100-dgx", {"host_memory_bytes": -1}, "host_memory_bytes must be an integer from 0"),
         ("a100-dgx", {"host_memory_bytes": 2**51}, "host_memory_bytes must be an integer from 0"),
         ("a100-dgx", {"host_memory_bytes": 1.5}, "host_memory_bytes must be an integer from 0"),
