@@ -300,6 +300,7 @@ def pages(problem: Problem, model: AdditiveCostModel) -> Iterator[tuple[Path, st
     yield ROWS_PAGE, with_block(ROWS_PAGE, ROWS_BLOCK, render_rows(with_fit(compare(model), problem), model))
     found = evidence.evidence(problem)
     yield PAGE, with_block(PAGE, evidence.BLOCK, evidence.render(problem, found))
+    yield PAGE, with_block(PAGE, evidence.MACHINES_BLOCK, evidence.render_machines())
     yield from evidence.data_files(found).items()
 
 

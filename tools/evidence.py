@@ -15,9 +15,13 @@ import numpy as np
 from fit_analytical import SEEDS, Array, Mask, Problem, current_parameters, error_of, held_out
 
 from shard_gym.cost_models.analytical import AnalyticalCostModel
+from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
+from shard_gym.cost_models.calibration import calibrated_profile
+from shard_gym.cost_models.data.dataset import joined_data
 from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.metrics import LEAST_MS, estimates_of
+from shard_gym.cost_models.metrics import LEAST_MS, errors_of, estimates_of
+from shard_gym.cost_models.report import has_modelled_exchange
 from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import INDEX, sha256_of
 from shard_gym.io.markdown import table
@@ -40,6 +44,20 @@ GPUS: Mapping[str, tuple[str, ...]] = {
 CPU = "cpu"
 CPU_FOLDER = Path(__file__).parent.parent / "docs" / "results" / "measurements" / "cpu-amd-epyc-2-threads"
 """The profile `cpu` is calibrated on the training placements of this folder; the test placements are held out."""
+
+RESULTS = CPU_FOLDER.parent.parent
+MACHINES: Mapping[str, tuple[str, str, str]] = {
+    "H100, FP32, rowwise Adagrad": ("measurements/nvidia-h100-80gb-hbm3/fp32", "", "h100-dgx"),
+    "H100, FP16, SGD": ("measurements/nvidia-h100-80gb-hbm3/fp16", "", "h100-dgx"),
+    "H200, FP32, rowwise Adagrad, with plans": (
+        *("machines/nvidia-h200/placements", "machines/nvidia-h200/work"),
+        "h200-dgx",
+    ),
+    "CPU, two processes, FP32, rowwise Adagrad": ("measurements/cpu-amd-epyc-2-threads", "", CPU),
+}
+"""Random placements that were measured: their folder, that of designed loads, and the profile of the machine."""
+
+MACHINES_BLOCK = "machines"  # of docs/cost-model.md
 
 OTHER_FORMULA = "an older kernel that does not sort"
 Found = dict[str, dict[str, Evidence | None]]  # by profile and phase
@@ -127,6 +145,26 @@ def _on_cpu() -> dict[str, Evidence | None]:
         test, train = (errors_ms[..., own][times[..., own] > 0] for times, errors_ms in errors)
         found[phase] = _evidence(test, train, 1, [note])
     return found
+
+
+def render_machines() -> str:
+    """A table with a row for each of `MACHINES`: errors on test tables, of the model as it ships and calibrated."""
+    header = ["machine", "test placements", "as it ships", "forward", "backward", "calibrated", "forward", "backward"]
+    model, rows = AnalyticalShardingModel(), []
+    for machine, (folder, designed, name) in MACHINES.items():
+        measurements, profile = load_measurements(RESULTS / folder), hardware_profile(name)
+        train, test = measurements.first.part("train"), measurements.test
+        if designed:
+            train = joined_data([load_measurements(RESULTS / designed).costs.data, train])
+        calibrated = calibrated_profile(train, profile, links=not has_modelled_exchange(test)).profile
+        cells = [machine, f"{len(test):,}"]
+        for assumed in (profile, calibrated):
+            found = errors_of(test, estimates_of(model, test.on(assumed)))
+            known = profile.device.rates is None or assumed is calibrated
+            errors = (found.cost, found.phases["forward"], found.phases["backward"])
+            cells += [f"{each.mape:.1%}" if known else "" for each in errors]
+        rows.append(cells)
+    return table(header, rows)
 
 
 def data_files(found: Found) -> dict[Path, str]:

@@ -13,8 +13,9 @@ from shard_gym.agents.dreamshard.agent import SurrogateSearchAgent
 from shard_gym.agents.dreamshard.options import SearchOptions
 from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, load_of, random_load, random_shards
-from shard_gym.agents.training.plan_loads import executable_types, load_of_plan, random_plan
+from shard_gym.agents.training.plan_loads import load_of_plan, random_plan_load
 from shard_gym.cost_models import CostModel
+from shard_gym.cost_models.data.random_plans import executable_types
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tasks import Task, TaskSuite
 
@@ -45,7 +46,7 @@ class SurrogateSearchLearner(CostNetworkLearner):
         if not self.plans:
             return random_load(self.suite, rng)
         max_halvings = self._search_options.max_shards.bit_length() - 1
-        draw = random_plan if self.measures_plans else random_shards
+        draw = random_plan_load if self.measures_plans else random_shards
         return draw(self.suite, max_halvings, self.sharding_types, rng)
 
     @override

@@ -13,25 +13,18 @@ from shard_gym.agents.splits import SplitTables
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
 from shard_gym.cost_models.base import IntArray
 from shard_gym.cost_models.data.dataset import CostDataset, concatenate_tables
+from shard_gym.cost_models.data.random_plans import drawn_spread, halved, spread_types, spreading
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.host import host_megabytes
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
+from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.tasks import TaskSuite
 from shard_gym.topology import Topology
 
 FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
-
-WIDEST = (8, 16, 32, 64, 128)
-"""Limits of the width of all parts of a random load; a good plan often has one, and all its devices run faster."""
-
-MAX_SPREAD = 5
-"""Tables of a random load that are spread over all its devices at most, in half of the loads; busy ones rather."""
-
-SHARE_REPLICATED = 0.7  # the share of the small ones among them that is data-parallel; the others are row-wise
 
 
 class Shards(NamedTuple):
@@ -178,42 +171,13 @@ def random_shards(
     if len(parts):
         shards.append(Shards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
     kinds = spread_types(tables, topology, spread, sharding_types, rng)
-    for kind in _ways(sharding_types):
+    for kind in spreading(sharding_types):
         chosen = np.flatnonzero(spread & (kinds == kind))
         if kind == ROW_WISE and TABLE_ROW_WISE in sharding_types and topology.num_devices > topology.devices_per_host:
             shards += _on_hosts(tables, chosen, topology, rng)
         elif len(chosen):
             shards.append(_on_each(tables.select(chosen), kind, topology, np.arange(topology.num_devices)))
     return ShardLoad(topology, tuple(shards))
-
-
-def _ways(sharding_types: Collection[str]) -> list[str]:
-    """The types that spread tables over all devices."""
-    return [kind for kind in (ROW_WISE, DATA_PARALLEL) if kind in sharding_types]
-
-
-def drawn_spread(tables: Tables, sharding_types: Collection[str], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """(T,) bool, the tables that are spread over devices: none in half of the cases, and few in the others."""
-    spread = np.zeros(len(tables), np.bool_)
-    if _ways(sharding_types) and rng.random() < 0.5:
-        weights = np.maximum(tables.lookups_per_batch, 1.0) ** rng.random()
-        most = min(MAX_SPREAD, len(tables))
-        spread[rng.choice(len(tables), rng.integers(1, most + 1), replace=False, p=weights / weights.sum())] = True
-    return spread
-
-
-def spread_types(
-    tables: Tables,
-    topology: Topology,
-    spread: NDArray[np.bool_],
-    sharding_types: Collection[str],
-    rng: np.random.Generator,
-) -> NDArray[np.str_]:
-    """(T,) the type of each table if it is one of those that are `spread`: most small ones are replicated."""
-    small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
-    replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
-    ways = _ways(sharding_types) or [""]
-    return np.where(replicated, ways[-1], ways[0])
 
 
 def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> Shards:
@@ -233,18 +197,3 @@ def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.rand
         kind = TABLE_ROW_WISE if len(devices) < len(every) else ROW_WISE
         shards.append(_on_each(tables.select([table]), kind, topology, devices))
     return shards
-
-
-def halved(tables: Tables, max_halvings: int, rng: np.random.Generator) -> Tables:
-    """Parts of `tables`: whole in a third of the loads, halved at random, or until none is wider than a limit."""
-    dims = tables.embedding_dim
-    possible = np.array([(dim & -dim).bit_length() - 3 for dim in dims.tolist()])  # halves stay multiples of 4
-    possible = np.clip(possible, 0, max_halvings)
-    draw = rng.random()
-    if draw < 1 / 3:
-        return tables
-    if draw < 2 / 3:
-        return tables.with_dims(dims >> rng.integers(0, possible + 1))
-    limit = int(rng.choice(WIDEST))
-    needed = np.ceil(np.log2(np.maximum(dims / limit, 1.0))).astype(np.int64)
-    return tables.with_dims(dims >> np.minimum(needed, possible))

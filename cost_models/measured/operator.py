@@ -142,8 +142,8 @@ class ReplicatedTables(Operator):
                 for weight, gradient, state in zip(
                     self.weights(), self._views(self.gradient), self._state, strict=True
                 ):
-                    state.add_(gradient.float().square().mean(dim=1))
-                    weight.sub_(self._rate * gradient / (state.sqrt() + EPS)[:, None])
+                    state.add_(gradient.square().mean(dim=1))
+                    weight.addcdiv_(gradient, (state.sqrt() + EPS).to(weight.dtype)[:, None], value=-self._rate)
         self._flat.grad = None
 
 

@@ -113,8 +113,8 @@ def calibrate(
     _fit(run, found, linked, link_errors, host, seed)
     took = format_seconds(time.monotonic() - started)
     say(f"Written to {out}, in {took}.", "dim")
-    model, tables = command_line("place", "my-tables.csv", devices=devices, hardware=out, cost_model=out), ""
-    say(f"\nNext: {model}{tables}")
+    given = {"tables": "my_tables.json", "num_devices": devices, "hardware": out, "cost_model": out}
+    say(f"\nNext: {command_line('place', **given, out='plan.json')}")
 
 
 def _fit(

@@ -38,6 +38,8 @@ def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | 
     if not is_analytical(cost_model):
         return f"Errors of the cost model {cost_model}: see its card, or shard-gym report-cost-model."
     hardware = hardware_of(topology)
+    if hardware is None and topology.device.rates is not None:
+        return f"Cost model on {topology.device.name}: {topology.device.sources.get('rates', 'calibrated')}."
     if hardware is None:
         return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
     phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology, workload).items())

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shard_gym.agents.training import make_learner
-from shard_gym.agents.training.plan_loads import executable_types, load_of_plan, random_plan
+from shard_gym.agents.training.plan_loads import load_of_plan, random_plan_load
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
+from shard_gym.cost_models.data.random_plans import executable_types
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.sharding import PlanCosts
 from shard_gym.errors import InvalidOptionError, MeasurementError
@@ -66,7 +67,7 @@ class Executed(PlanCosts):
 def test_random_plans_are_valid_and_of_the_types_asked_for(tasks: TaskSuite) -> None:
     rng, seen = np.random.default_rng(0), dict.fromkeys(SHARDING_TYPES, 0)
     for _ in range(60):
-        load = random_plan(tasks, 3, SHARDING_TYPES, rng)
+        load = random_plan_load(tasks, 3, SHARDING_TYPES, rng)
         if load.plan is None:
             assert load.placement is not None
             continue
@@ -77,7 +78,7 @@ def test_random_plans_are_valid_and_of_the_types_asked_for(tasks: TaskSuite) -> 
     assert seen[TABLE_WISE] > seen[COLUMN_WISE] > seen[ROW_WISE] > 0
     assert seen[DATA_PARALLEL] > 0
     for _ in range(20):
-        load = random_plan(tasks, 1, (TABLE_WISE, COLUMN_WISE), rng)
+        load = random_plan_load(tasks, 1, (TABLE_WISE, COLUMN_WISE), rng)
         kinds = set() if load.plan is None else {each.sharding_type for each in load.plan[1].tables}
         assert kinds <= {TABLE_WISE, COLUMN_WISE}
         assert load.plan is None or max(len(each.shards) for each in load.plan[1].tables) == 2
@@ -87,7 +88,7 @@ def test_a_load_of_a_plan_costs_what_the_plan_does(tasks: TaskSuite) -> None:
     """Which shows that its shards are those of the plan."""
     rng, model = np.random.default_rng(1), AnalyticalShardingModel()
     for _ in range(20):
-        load = random_plan(tasks, 3, SHARDING_TYPES, rng)
+        load = random_plan_load(tasks, 3, SHARDING_TYPES, rng)
         if load.plan is not None:
             tables, plan = load.plan
             expected = model.estimate_plan(plan, tables, load.topology).total_ms

@@ -1,0 +1,167 @@
+"""`shard-gym calibrate`, with workers whose times are quick to make up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.cli import calibrate
+from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.measured import model as measured_model
+from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.errors import DamagedFileError, DeviceMemoryError
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import Pool, PoolCard, save_pool
+from shard_gym.row_popularity import RowPopularity
+from shard_gym.tables import Tables
+from shard_gym.workload import Workload
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+OPTIONS = ("--hardware", "cpu", "--batch-size", 512, "--iterations", 6)
+
+
+class Machine(MeasuredCostModel):
+    """A machine on which a lookup, a bag and a cell that replicas update take a known time; `jobs` counts its work."""
+
+    jobs: list[int] = []  # noqa: RUF012 - shared on purpose: the command makes the models
+    before: Any = staticmethod(lambda count: None)
+
+    def _measure(self, jobs: Any, devices: Any) -> Any:
+        self.before(len(self.jobs))
+        self.jobs.append(len(jobs))
+        rng = np.random.default_rng(len(self.jobs))
+        ms = np.zeros((self.repeats.iterations, len(jobs), 4))
+        for device, job in enumerate(jobs):
+            for part in job.parts:
+                share = np.array(part.num_rows) / part.tables.num_embeddings
+                samples = job.batch_size if part.samples is None else part.samples[1]
+                lookups = float((part.tables.pooling_factor * share).sum()) * samples
+                bags = float(part.tables.num_features.sum()) * samples
+                cells = float((part.tables.num_embeddings * part.tables.embedding_dim).sum()) * (
+                    part.kind == "data_parallel"
+                )
+                ms[:, device, 0] += 1e-6 * (20 * lookups + 50 * bags)
+                ms[:, device, 3] += 1e-6 * (70 * lookups + 30 * bags + 2 * cells)
+            sent = 4.0 * job.batch_size * (sum(job.widths.outputs) / len(jobs) + job.widths.partial)
+            ms[:, device, 1:3] = 0.1 + sent / 2e6 if job.exchange else 0.0
+        return ms * rng.lognormal(0, 0.02, (self.repeats.iterations, len(jobs), 1))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type[Machine]]:
+    """Makes the command measure with a `Machine`, and fit in a second; `before` gets the number of jobs so far."""
+
+    def use(before: Any = lambda count: None) -> type[Machine]:
+        made = type("Machine", (Machine,), {"before": staticmethod(before), "jobs": []})
+        monkeypatch.setattr(calibrate, "MeasuredCostModel", made)
+        monkeypatch.setattr(calibrate, "operator_failure", lambda kind: "")
+        monkeypatch.setattr(calibrate, "FIT_STEPS", 400)
+        return made
+
+    return use
+
+
+def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+) -> None:
+    machine()
+    out = tmp_path / "mine"
+    done = run.ok("calibrate", "--out", out, "--minutes", 0.12, *OPTIONS)
+    assert "placements of tables that no fit saw, the network is" in " ".join(done.out.split())
+    assert "plans of tables that no fit saw" in " ".join(done.out.split())
+    profile = hardware_profile(str(out))
+    assert profile.name == "mine"
+    assert profile.device.rates is not None
+    assert profile.device.rates.forward[:2] == pytest.approx((50, 20), rel=0.2)
+    assert profile.device.rates.dense_update == pytest.approx(2, rel=0.2)
+    assert "plans of tables that it was not fitted to" in profile.device.sources["rates"]
+    errors = json.loads((out / "hardware.json").read_text())["errors"]
+    assert 0 < errors["forward.lookups"] < 0.2
+    model = make_sharding_cost_model(str(out))
+    assert model.name == "neural-pooled"
+    assert "| network |" in (out / "report.md").read_text()
+    tables, plan = tmp_path / "tables.json", tmp_path / "plan.json"
+    workload = Workload(512, "fp32", "rowwise_adagrad")
+    law, rows = RowPopularity.zipf(np.ones(8)), [900 * n + 500 for n in range(8)]
+    mine = Tables.from_popularity(rows, 16, np.arange(8) + 1.0, law, workload)
+    save_pool(Pool("mine", mine, PoolCard("Mine", source="made up", how_made="here"), law), tables)
+    command = next(line for line in done.err.splitlines() + done.out.splitlines() if line.startswith("Next: "))
+    assert f"--hardware {out}" in command or len(command) > 70
+    run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--cost-model", out, "--out", plan)
+    record = json.loads(plan.read_text())
+    assert record["cost_model"] == make_cost_model(str(out)).fingerprint
+    shown = run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out)
+    assert "calibrated on" in " ".join(shown.out.split())  # what the rates were measured on
+
+
+def test_a_run_that_was_stopped_continues_without_measuring_twice(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+) -> None:
+    """Even what was not written yet is in the cache; and the time that is used up is not used again."""
+
+    def stop(count: int) -> None:
+        if count == 150:
+            raise KeyboardInterrupt
+
+    first = machine(stop)
+    stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)
+    assert stopped.code == 130
+    assert f"calibrate --out {tmp_path} --minutes 0.15" in " ".join(stopped.err.split())
+    kept = load_measurements(tmp_path / "placements")
+    seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
+    assert 0 < seconds < 9
+    second = machine()
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)
+    continued = load_measurements(tmp_path / "placements")
+    assert continued.info.number.tolist()[: len(kept.info.number)] == kept.info.number.tolist()
+    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] < 10
+    assert len(first.jobs) == 150
+    third = machine()
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)  # nothing is left to measure
+    assert (len(third.jobs), len(second.jobs) > 0) == (0, True)
+
+
+def test_what_cannot_be_fitted_to_is_refused_and_kept(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+) -> None:
+    def slow(count: int) -> None:
+        if count > 80:
+            raise DeviceMemoryError("There is no more.")
+
+    machine(slow)
+    few = run("calibrate", "--out", tmp_path / "few", "--minutes", 0.1, *OPTIONS)
+    assert few.code == 2
+    assert "in a row failed" in " ".join(few.err.split()) or "are too few to fit to" in " ".join(few.err.split())
+    run.refused("must be", "calibrate", "--out", tmp_path, "--minutes", -1)
+    run.refused("--devices must be", "calibrate", "--out", tmp_path, "--devices", 1)
+
+
+def test_a_broken_operator_is_told_before_anything_is_measured(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = machine()
+    monkeypatch.setattr(calibrate, "operator_failure", lambda kind: "FBGEMM hangs.")
+    outcome = run("calibrate", "--out", tmp_path, *OPTIONS)
+    assert outcome.code == 2
+    assert "FBGEMM hangs. Run shard-gym doctor" in " ".join(outcome.err.split())
+    assert not made.jobs
+
+
+def test_a_changed_profile_is_refused_where_it_is_named(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+) -> None:
+    machine()
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.1, *OPTIONS)
+    path = tmp_path / "hardware.json"
+    path.write_text(path.read_text().replace('"num_sms": 1', '"num_sms": 2'))
+    with pytest.raises(DamagedFileError, match="Calibrate again"):
+        hardware_profile(str(tmp_path))
+    assert measured_model.PENALTY_MARGIN > 1
