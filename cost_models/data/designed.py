@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.data.sampling import SampledPlacement
+from shard_gym.cost_models.data.sampling import SampledPlacement, profile_name
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import ShardingPlan
 from shard_gym.sharding.plan import data_parallel, row_wise
@@ -53,7 +53,12 @@ class DesignedSampler:
         """What tells these loads from others, as JSON values."""
         loads = "exchanges" if self.exchange else "work"
         return {
-            **{"designed": loads, "profile": self.profile, "num_devices": self.num_devices, "kind": self.kind},
+            **{
+                "designed": loads,
+                "profile": profile_name(self.profile),
+                "num_devices": self.num_devices,
+                "kind": self.kind,
+            },
             **({"plan_share": 1.0} if self.exchange else {}),
         }
 

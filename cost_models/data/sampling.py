@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from shard_gym.cost_models.data.dataset import concatenate_tables
 from shard_gym.cost_models.data.random_plans import random_plan
 from shard_gym.cost_models.data.splits import SPLITS, Groups, split_tables
 from shard_gym.errors import InvalidOptionError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.placement import Placement
 from shard_gym.pools import load_pool
@@ -58,6 +59,11 @@ class SampledPlacement(NamedTuple):
     topology: Topology  # D devices
     placement: Placement  # (T,) int64; some devices may be empty
     plan: ShardingPlan | None = None  # in its place, of a sampler with plans
+
+
+def profile_name(profile: str) -> str:
+    """The name of a profile; of the folder of a calibrated one without its path, so that it can be moved."""
+    return profile if profile in PROFILES else Path(profile).name
 
 
 class Sampler(Protocol):
@@ -112,7 +118,8 @@ class PlacementSampler:
     def to_json(self) -> dict[str, Any]:
         """Everything but the workload, as JSON values; the share of plans if there are any."""
         left_out = ("workload",) if self.plan_share else ("workload", "plan_share")
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        found = {name: value for name, value in asdict(self).items() if name not in left_out}
+        return {**found, "profile": profile_name(self.profile)}
 
     @property
     def tables(self) -> Tables:

@@ -31,7 +31,7 @@ from shard_gym.cost_models.metrics import Estimates, errors_of
 from shard_gym.errors import InvalidOptionError, RunsFailedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
-from shard_gym.io.files import read_json, require_writable, write_json
+from shard_gym.io.files import read_json, require_writable, write_atomically, write_json
 from shard_gym.system import usable_memory
 from shard_gym.text import counted, format_seconds
 from shard_gym.topology import MAX_DEVICES
@@ -155,7 +155,7 @@ def _fit(
     trust = machine_folder.trust_sentence(network, calibrated, again)
     comparison = compare(found, {"network": model}, linked, work)
     text = page([comparison], command_line("calibrate", out=out.name), [""])
-    (out / "report.md").write_text(text.replace("\n## ", f"\n{trust}\n\n## ", 1))
+    write_atomically(out / "report.md", text.replace("\n## ", f"\n{trust}\n\n## ", 1).encode())
     output().print(sentence(f"\n{trust}"))
 
 

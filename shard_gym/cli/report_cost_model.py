@@ -10,7 +10,8 @@ import numpy as np
 import tyro
 
 from shard_gym.cli.console import say
-from shard_gym.cli.options import OptionalStr, command_line
+from shard_gym.cli.options import OptionalInt, OptionalStr, command_line
+from shard_gym.cli.torchrec_check import check_with_torchrec
 from shard_gym.cost_models.base import PHASES, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.measurements import Measurements, load_workloads
@@ -38,6 +39,7 @@ def report_cost_model(
     out: Path = Path("report"),
     profile: OptionalStr = None,
     no_pictures: bool = False,
+    torchrec: OptionalInt = None,
 ) -> None:
     """Compare cost models with measurements of `shard-gym collect`; write a page.
 
@@ -47,7 +49,14 @@ def report_cost_model(
         out: folder for the page and its pictures.
         profile: the hardware that the analytical model assumes; that of the data set if not given.
         no_pictures: write the page only; pictures need matplotlib.
+        torchrec: instead, time so many random plans of the data set here, as ShardGym measures them and as TorchRec
+            trains them, and print how far they agree; needs TorchRec.
     """
+    if torchrec is not None:
+        if models:
+            raise InvalidOptionError("--torchrec times plans and compares no cost models; leave --models out.")
+        check_with_torchrec([each.index for each in load_workloads(data).values()], torchrec, profile)
+        return
     if not no_pictures and (missing := matplotlib_missing()):
         raise missing
     assumed = None if profile is None else hardware_profile(profile)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -74,7 +74,7 @@ class TorchRecStep:
 
     Args:
         plan: a checked plan.
-        tables: of FP32, with an optimizer of `OPTIMIZERS`.
+        tables: with an optimizer of `OPTIMIZERS`.
         topology: the devices of the group.
     """
 
@@ -90,13 +90,14 @@ class TorchRecStep:
                 num_embeddings=int(tables.num_embeddings[table]),
                 embedding_dim=int(tables.embedding_dim[table]),
                 feature_names=self.features[table],
+                data_type=DataType(tables.workload.weight_dtype.upper()),
                 init_fn=partial(nn.init.constant_, val=FIRST_WEIGHT),
             )
             for table, name in enumerate(names)
         ]
         model = _Model(EmbeddingBagCollection(tables=configs, device=torch.device("meta")))
         optimizer, options = OPTIMIZERS[tables.workload.optimizer]
-        apply_optimizer_in_backward(optimizer, model.parameters(), options)
+        apply_optimizer_in_backward(optimizer, model.parameters(), dict(options))  # it changes them
         named = replace(tables, names=names)
         self._sharded = DistributedModelParallel(
             model,
@@ -185,4 +186,4 @@ def run_step(
         weight.copy_(torch.tensor(weights[table][row : row + rows, column : column + columns]))
     pooled = step.run(own_batches(tables, device, topology.num_devices, repeats)[0]).to_dict()
     outputs = [torch.stack([pooled[name].detach() for name in names], dim=1).numpy() for names in step.features]
-    return outputs, [(*where, weight.numpy().copy()) for *where, weight in step.shards()]
+    return outputs, [(table, row, column, weight.numpy().copy()) for table, row, column, weight in step.shards()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import sys
+import signal
 import tempfile
 import time
 import weakref
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.checks import is_integer
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.data.folder import MeasurementIndex
 from shard_gym.cost_models.data.measurements import MIN_TASK_PLACEMENTS
@@ -53,6 +54,12 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**40), "M
 """That of ShardGym's workers on CPUs, see `cost_models.measured.session`: new pages would take longer than a step."""
 
 
+def require_torchrec() -> None:
+    """Raise MissingExtraError, which says how to install TorchRec, if it is not installed."""
+    if find_spec("torchrec") is None:
+        raise missing_torchrec("Timing a step of TorchRec")
+
+
 class TorchRecProcesses:
     """Processes that train with TorchRec, one for each device of a topology; a context manager.
 
@@ -65,8 +72,7 @@ class TorchRecProcesses:
     """
 
     def __init__(self, topology: Topology, timeout_s: float = TIMEOUT_S) -> None:
-        if find_spec("torchrec") is None:
-            raise missing_torchrec("Timing a step of TorchRec")
+        require_torchrec()
         self._timeout_s, self._count = timeout_s, topology.num_devices
         self._share = CpuShare(self._count)
         folder = tempfile.mkdtemp(prefix="shard-gym-")
@@ -91,8 +97,8 @@ class TorchRecProcesses:
             MeasurementError, WorkerDiedError, MeasurementTimeoutError: a process failed, ended, or gave no answer in
                 time. All are ended then, and this object is of no more use.
         """
-        own = self._ask("step_ms", plan, tables, topology, repeats)
-        return np.array(own).max(axis=0)
+        own: FloatArray = np.array(self._ask("step_ms", plan, tables, topology, repeats))
+        return np.asarray(own.max(axis=0))
 
     def run_step(
         self, plan: ShardingPlan, tables: Tables, topology: Topology, repeats: Repeats, weights: Sequence[Any]
@@ -112,17 +118,19 @@ class TorchRecProcesses:
 
     def _ask(self, name: str, *arguments: Any, **options: Any) -> list[Any]:
         try:
-            for link in self._links:
-                link.send((name, arguments, options))
+            for device, link in enumerate(self._links):
+                try:
+                    link.send((name, arguments, options))
+                except OSError:
+                    raise _death_error(device) from None
             return self._answers()
-        except OSError as error:
-            raise WorkerDiedError(f"A process of TorchRec ended before it had a plan: {error}.") from error
-        finally:
-            if sys.exc_info()[0] is not None:  # the others may wait for the one that failed
-                self.close()
+        except BaseException:  # the others may wait for the one that failed
+            self.close()
+            raise
 
     def _answers(self) -> list[Any]:
-        deadline, found = time.monotonic() + self._timeout_s, dict[int, Any]()
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + self._timeout_s
         while len(found) < self._count:
             waiting = {link: device for device, link in enumerate(self._links) if device not in found}
             ready = wait(list(waiting), max(deadline - time.monotonic(), 0))
@@ -136,11 +144,8 @@ class TorchRecProcesses:
                 device = waiting[link]
                 try:
                     kind, content = link.recv()
-                except EOFError:
-                    raise WorkerDiedError(
-                        f"The process of device {device} ended while TorchRec executed a plan. Linux ends processes "
-                        "when memory runs out; free some, or take a data set of smaller tables."
-                    ) from None
+                except (EOFError, OSError):
+                    raise _death_error(device) from None
                 if kind == FAILED:
                     raise MeasurementError(
                         f"TorchRec failed on device {device}: {content}. Look for this message in its issues; "
@@ -150,10 +155,18 @@ class TorchRecProcesses:
         return [found[device] for device in range(self._count)]
 
 
+def _death_error(device: int) -> WorkerDiedError:
+    return WorkerDiedError(
+        f"The process of device {device} ended while TorchRec executed a plan. Linux ends processes when memory runs "
+        "out; free some, or take a data set of smaller tables."
+    )
+
+
 def _serve(
     link: Connection, cpus: Sequence[int], device: int, num_devices: int, devices_per_host: int, folder: str
 ) -> None:
     """A process: answer messages until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then ends this process
     if cpus:
         os.sched_setaffinity(0, cpus)
     try:
@@ -211,21 +224,31 @@ class PlanTimes:
         return self.step_ms / self.phases_ms
 
 
-def plans_like(index: MeasurementIndex) -> PlacementSampler:
+def plans_like(index: MeasurementIndex, profile: str | None = None) -> PlacementSampler:
     """Gives plans of the tables and the devices that a data set has, all of them `MAX_BYTES` large at most.
+
+    Args:
+        index: of the data set.
+        profile: the hardware profile of the devices, a name or a folder; that of the data set if it is None.
 
     Raises:
         InvalidOptionError: the data set was not made by a `PlacementSampler`, or the batch cannot be split.
+        UnknownNameError: there is no such profile.
     """
     sampling = {**index.sampling, "plan_share": 1.0}
     names = {field.name for field in fields(PlacementSampler)} - {"workload"}
-    if set(sampling) != names or not isinstance(sampling["pools"], (list, tuple)):
+    if (
+        set(sampling) != names
+        or not is_integer(sampling["max_bytes"])
+        or not isinstance(sampling["pools"], (list, tuple))
+    ):
         raise InvalidOptionError(
             "The placements of this data set were not drawn at random, so there are no random plans of its tables. "
             "Take one that `shard-gym collect` made."
         )
-    most = sampling["max_bytes"]
-    sampling |= {"pools": tuple(sampling["pools"]), "max_bytes": min(most, MAX_BYTES) if most else most}
+    sampling |= {"pools": tuple(sampling["pools"]), "max_bytes": min(sampling["max_bytes"], MAX_BYTES)}
+    if profile is not None:
+        sampling["profile"] = profile
     return PlacementSampler(index.workload, **sampling)
 
 
@@ -237,6 +260,7 @@ def timed_plans(sampler: PlacementSampler, count: int) -> Iterator[PlanTimes]:
         InvalidOptionError: FBGEMM does not execute the dtype or the optimizer on a CPU.
         MeasurementError: see `TorchRecProcesses.step_ms` and `MeasuredCostModel.estimate_plan`.
     """
+    require_torchrec()
     workload, first = sampler.workload, sampler.sample(TEST_EVERY - 1)
     model = MeasuredCostModel("cpu", layout=PARALLEL, weight_dtype=workload.weight_dtype, optimizer=workload.optimizer)
     with model, TorchRecProcesses(first.topology) as torchrec:

@@ -74,7 +74,7 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
 ) -> None:
     machine()
     out = tmp_path / "mine"
-    done = run.ok("calibrate", "--out", out, "--minutes", 0.12, *OPTIONS)
+    done = run.ok("calibrate", "--out", out, "--minutes", 0.05, *OPTIONS)
     assert "placements of tables that no fit saw, the network is" in " ".join(done.out.split())
     assert "plans of tables that no fit saw" in " ".join(done.out.split())
     profile = hardware_profile(str(out))
@@ -91,14 +91,15 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     tables, plan = tmp_path / "tables.json", tmp_path / "plan.json"
     workload = Workload(512, "fp32", "rowwise_adagrad")
     law, rows = RowPopularity.zipf(np.ones(8)), [900 * n + 500 for n in range(8)]
-    mine = Tables.from_popularity(rows, 16, np.arange(8) + 1.0, law, workload)
+    sizes = {"num_embeddings": rows, "embedding_dim": np.full(8, 16), "pooling_factor": np.arange(8) + 1.0}
+    mine = Tables.from_popularity(**sizes, popularity=law, workload=workload)
     save_pool(Pool("mine", mine, PoolCard("Mine", source="made up", how_made="here"), law), tables)
     command = next(line for line in done.err.splitlines() + done.out.splitlines() if line.startswith("Next: "))
     assert f"--hardware {out}" in command or len(command) > 70
     run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--cost-model", out, "--out", plan)
     record = json.loads(plan.read_text())
     assert record["cost_model"] == make_cost_model(str(out)).fingerprint
-    shown = run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out)
+    shown = run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--out", plan)
     assert "calibrated on" in " ".join(shown.out.split())  # what the rates were measured on
 
 
@@ -112,20 +113,20 @@ def test_a_run_that_was_stopped_continues_without_measuring_twice(
             raise KeyboardInterrupt
 
     first = machine(stop)
-    stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)
+    stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
     assert stopped.code == 130
-    assert f"calibrate --out {tmp_path} --minutes 0.15" in " ".join(stopped.err.split())
+    assert f"calibrate --out {tmp_path} --minutes 0.06" in " ".join(stopped.err.split())
     kept = load_measurements(tmp_path / "placements")
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
-    assert 0 < seconds < 9
+    assert 0 < seconds < 4
     second = machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
     continued = load_measurements(tmp_path / "placements")
     assert continued.info.number.tolist()[: len(kept.info.number)] == kept.info.number.tolist()
-    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] < 10
+    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] < 5
     assert len(first.jobs) == 150
     third = machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS)  # nothing is left to measure
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)  # nothing is left to measure
     assert (len(third.jobs), len(second.jobs) > 0) == (0, True)
 
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_fitted_to_is_refused_and_kept(
             raise DeviceMemoryError("There is no more.")
 
     machine(slow)
-    few = run("calibrate", "--out", tmp_path / "few", "--minutes", 0.1, *OPTIONS)
+    few = run("calibrate", "--out", tmp_path / "few", "--minutes", 0.05, *OPTIONS)
     assert few.code == 2
     assert "in a row failed" in " ".join(few.err.split()) or "are too few to fit to" in " ".join(few.err.split())
     run.refused("must be", "calibrate", "--out", tmp_path, "--minutes", -1)
@@ -159,7 +160,7 @@ def test_a_changed_profile_is_refused_where_it_is_named(
     run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
 ) -> None:
     machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.1, *OPTIONS)
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.05, *OPTIONS)
     path = tmp_path / "hardware.json"
     path.write_text(path.read_text().replace('"num_sms": 1', '"num_sms": 2'))
     with pytest.raises(DamagedFileError, match="Calibrate again"):

@@ -49,10 +49,9 @@ class EmbeddingShardingRealEnv(MeasuringEnv, EmbeddingShardingEnv):
     As in `EmbeddingShardingEnv`. Tasks keep their memory caps; all else is changed as in `EmbeddingPlacementRealEnv`.
     The suites `shard-cpu-20x2` and `shard-cpu-40x4` are made for a CPU, `shard-gpu-40x4` for one GPU.
 
-    Sequence tables and tables that are served are not executed: the step that completes a plan of them raises
-    `InvalidOptionError`. So does that of a plan with blocks of rows whose devices do not divide the batch;
-    `sharding_types=("table_wise", "column_wise")` leaves out the blocks. Host memory is not executed either: it is
-    refused, or on hardware with a profile all rows lie on the devices. A plan is for one group of devices.
+    Tasks with sequence tables, with tables that are served, with host memory or with groups of devices are not
+    executed, and refused (`InvalidOptionError`). The step that completes a plan with blocks of rows raises it, too, if
+    the devices do not divide the batch; `sharding_types=("table_wise", "column_wise")` leaves out the blocks.
 
     ## Rewards
 

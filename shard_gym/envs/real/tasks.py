@@ -24,6 +24,10 @@ def as_measured(source: Source, model: CostModel) -> Source:
     Devices and links are those of the machine's hardware profile, if it has one; memory caps stay. Lookups, distinct
     rows and histograms are those of the batch size that the model measures (`Tables.at_batch_size`). A suite stays a
     suite, so its tasks keep their numbers and names. A model that does not measure changes nothing.
+
+    Raises:
+        InvalidOptionError: a task has something that is not executed: sequence tables, tables that are served, rows in
+            host memory, or plans for groups of devices.
     """
     if not isinstance(model, MeasuredCostModel):
         return source
@@ -57,6 +61,18 @@ def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -
 
 def _task_as_measured(task: Task, profile: str | None, batch_size: int | None) -> Task:
     tables, topology = task.tables, task.topology
+    not_executed = {
+        "sequence tables": not tables.pooled.all(),
+        "tables that are served": not tables.workload.training,
+        "rows in host memory": topology.host is not None,
+        "plans for groups of devices": bool(task.sync_every),
+    }
+    for what, has in not_executed.items():
+        if has:
+            raise InvalidOptionError(
+                f"Task {task.name!r} has {what}, which are not executed, so its costs cannot be measured. Take a task "
+                "without, or --cost-model analytical."
+            )
     if batch_size is not None:
         tables = tables.at_batch_size(batch_size)
     if profile is not None:

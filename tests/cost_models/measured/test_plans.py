@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -269,3 +271,18 @@ def test_what_is_not_executed_is_refused(sequential: MeasuredCostModel, change: 
     plan, given = change(every_type(tables, FOUR), tables)
     with pytest.raises(InvalidOptionError, match=says):
         sequential.estimate_plan(plan, given, FOUR)
+
+
+def test_the_memory_of_one_plan_is_there_for_the_next() -> None:
+    """A worker holds the operators of one device; those of the devices and plans before are freed."""
+    two, mib = hardware_profile("cpu").topology(2), 2**20
+    with MeasuredCostModel("cpu", layout="sequential", **QUICK) as model:
+        held = []
+        for number in range(6):
+            large = replace(some_tables(), num_embeddings=np.full(9, 60_000 + number))  # about 25 MiB in all
+            kinds = [data_parallel(large, t, two) if t % 2 else row_wise(large, t, two) for t in range(9)]
+            model.estimate_plan(ShardingPlan(tuple(kinds)), large, two)
+            assert model._session is not None
+            status = Path(f"/proc/{model._session.pids[0]}/statm")
+            held.append(int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // mib)
+    assert max(held) < held[0] + 200, held  # six plans together would be 480 MiB; glibc keeps some between them

@@ -60,7 +60,7 @@ def test_what_is_no_cost_model_is_refused(path: Path, tmp_path: Path) -> None:
     for wrong, error, says in (
         (tmp_path / "nowhere.safetensors", InvalidCheckpointError, "no file"),
         (tmp_path, InvalidCheckpointError, "no file"),
-        (str(path.with_suffix(".pt")), UnknownNameError, r"or a file \*\.safetensors"),
+        (str(path.with_suffix(".pt")), UnknownNameError, r"a file \*\.safetensors"),
         (3, InvalidOptionError, "the path of a file"),
     ):
         with pytest.raises(error, match=says):
