@@ -112,6 +112,8 @@ class DeviceSpec:
     def __post_init__(self) -> None:
         require_name("The name of a device", self.name, InvalidTopologyError)
         _require_valid(self)
+        if not (self.rates is None or isinstance(self.rates, WorkRates)):
+            raise InvalidTopologyError(f"rates of DeviceSpec must be WorkRates, or None, not {short_repr(self.rates)}.")
 
 
 @dataclass(frozen=True)

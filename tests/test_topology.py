@@ -18,7 +18,7 @@ BAD_NUMBERS = [0, -1, float("nan"), None, True, np.array([1.0])]
 
 def numbers_of(spec: Any) -> list[str]:
     """The numbers; those of knees may be 0."""
-    return [field.name for field in fields(spec) if field.name not in ("name", "sources")]
+    return [field.name for field in fields(spec) if field.name not in ("name", "rates", "sources")]
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
@@ -33,6 +33,11 @@ def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
         InvalidTopologyError, match=f"{name} of {type(spec).__name__} must be a positive number( or 0)?, not"
     ):
         replace(spec, **{name: bad})
+
+
+def test_rates_of_another_kind_are_refused() -> None:
+    with pytest.raises(InvalidTopologyError, match="rates of DeviceSpec must be WorkRates, or None, not"):
+        replace(DEVICE, rates=(1.0, 2.0))
 
 
 @pytest.mark.parametrize("bad", [10**400, 2**63, 1e-10], ids=lambda bad: f"{float(str(bad)):g}")

@@ -58,12 +58,13 @@ def calibrate(
     iterations: int = 10,
     seed: int = 0,
 ) -> None:
-    """Measure this machine, and fit a hardware profile and a cost model to it; needs FBGEMM.
+    """Measure this machine; fit a hardware profile and a cost model to it.
 
-    Designed loads tell the rates of its work and its links, random placements and plans how far the fits are off.
+    Name the folder as --hardware and as --cost-model of other commands.
 
-    The folder can then be named as --hardware and as --cost-model of the other commands. The same command continues a
-    run that was stopped, and with more --minutes measures more.
+    The same command continues a run that was stopped; more --minutes measure more.
+
+    Needs FBGEMM.
 
     Args:
         out: folder for the machine: measurements, hardware profile, cost model and report.

@@ -38,7 +38,8 @@ def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(course
         assert [each.ratio for each in results] == sorted(each.ratio for each in results)
         assert results[0].ratio == 1
         assert results[0].ratio_interval == (1, 1)
-        assert results[2].ratio_interval[0] > 1
+        assert results[2].ratio > 1.02
+        assert results[2].ratio_interval[0] > 0.98
         assert all(each.ratio_interval[0] < each.ratio < each.ratio_interval[1] for each in results[1:])
         assert all(each.interval_ms[0] <= each.mean_ms <= each.interval_ms[1] for each in results)
         assert [each.beats_next is None for each in results] == [False, False, True]
