@@ -46,8 +46,7 @@ PARENT_POLL_S = 1.0
 LEARNING_RATE = 0.01
 
 GPU_SHARE = 32
-"""A GPU keeps drawn lookups in such a part of its memory: those of all tables of a task, which each device of a row-wise
-plan needs in turn, took 1.3 GB for 40 tables in a batch of 65,536."""
+"""A GPU keeps drawn lookups in such a part of its memory: each device of a row-wise plan needs those of whole tables."""
 
 
 class Worker:

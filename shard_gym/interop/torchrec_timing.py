@@ -176,18 +176,18 @@ def _serve(
         while True:
             name, arguments, options = link.recv()
             link.send((OK, getattr(torchrec_step, name)(*arguments, device=device, **options)))
-    except EOFError:
-        return
+    except EOFError:  # Python would end while threads of Gloo run, which C++ reports as an error
+        os._exit(0)
     except Exception as error:
         link.send((FAILED, f"{type(error).__name__}: {error}".strip().splitlines()[0][:500]))
 
 
 def _end(processes: Sequence[SpawnProcess], links: Sequence[Connection], folder: str) -> None:
-    for link in links:
-        link.close()
     for process in processes:
         process.kill()
         process.join()
+    for link in links:
+        link.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
