@@ -46,7 +46,7 @@ PARENT_POLL_S = 1.0
 LEARNING_RATE = 0.01
 
 GPU_SHARE = 32
-"""A GPU keeps drawn lookups in such a part of its memory: each device of a row-wise plan needs those of whole tables."""
+"""A GPU keeps drawn lookups in such a part of its memory: every device of a row-wise plan needs the whole table's."""
 
 
 class Worker:
