@@ -67,10 +67,11 @@ def report_cost_model(
     chosen = [_models_of(loaded, measurements) for measurements in workloads]
     _check_all_used(loaded, chosen)
     comparisons = [compare(each, found, assumed) for each, found in zip(workloads, chosen, strict=True)]
-    drawn = []
-    for comparison in comparisons if not no_pictures else ():
-        size = comparison.measurements.index.workload.batch_size
-        drawn.append(out / "images" / f"{target.stem}-batch-{size}.png")
+    drawn, sizes = [], [each.index.workload.batch_size for each in workloads]
+    for comparison, size in zip(comparisons, sizes, strict=True) if not no_pictures else ():
+        workload = comparison.measurements.index.workload
+        of = "" if sizes.count(size) == 1 else f"-{workload.weight_dtype}-{workload.optimizer}"
+        drawn.append(out / "images" / f"{target.stem}-batch-{size}{of}.png")
         save_picture(draw(comparison), drawn[-1])
     links = [path.relative_to(out).as_posix() for path in drawn] or [""] * len(comparisons)
     files = tuple(path.as_posix() for path in models)
