@@ -17,6 +17,7 @@ from shard_gym.cost_models.data.splits import SPLITS
 from shard_gym.cost_models.metrics import (
     LEAST_MS,
     TOP,
+    Error,
     Errors,
     Estimates,
     Ranking,
@@ -31,6 +32,7 @@ from shard_gym.io.markdown import table
 from shard_gym.text import counted, format_percent
 
 REPEATED = "measured again"  # name of the repeated measurements beside the models
+SAME = 1e-9  # errors below it are those of an estimate of the exchange against itself
 MAX_REASONS = 5  # reasons of failed measurements that a page lists
 
 INTRODUCTION = (
@@ -213,14 +215,23 @@ def _facts(comparison: Comparison) -> Iterator[str]:
 
 def _error_table(comparison: Comparison) -> str:
     rows: dict[str, Errors] = {}
+    modelled = has_modelled_exchange(comparison.test)
     repeated, repeat_errors = comparison.measurements.repeated, comparison.repeat_errors
     if repeated and repeat_errors:
         rows[f"*{REPEATED}* ({counted(len(repeated[0]), 'placement')})"] = repeat_errors
     rows |= {name: comparison.errors(name) for name in comparison.estimates}
     return table(
         ("model", "iteration", *PHASES),
-        [(name, str(each.cost), *map(str, each.phases.values())) for name, each in rows.items()],
+        [
+            (name, str(each.cost), *(_cell(error, modelled) for error in each.phases.values()))
+            for name, each in rows.items()
+        ],
     )
+
+
+def _cell(error: Error, modelled: bool) -> str:
+    """The error of a phase; none where an estimate is compared with itself."""
+    return "-" if modelled and error.mape < SAME else str(error)
 
 
 def _ranking_section(comparison: Comparison) -> Iterator[str]:

@@ -260,14 +260,16 @@ class MeasuredCostModel(PlanCosts):
         # Devices of one host are alike: which of them has which width does not matter to an all-to-all.
         order = np.arange(num_devices) if widths.host_partial else np.argsort(widths.outputs, kind="stable")
         exchange_key = self._key(layout, "exchange", exchange_of(parts, widths, batch_size))
-        compute = {device: None if again else self._cached(keys[device], 1) for device, own in enumerate(parts) if own}
-        new = [device for device, ms in compute.items() if ms is None]
+        # Devices with the same shards, such as halves of a table, have one time; what is cached is that, too.
+        first = {keys[device]: device for device in reversed(range(num_devices)) if parts[device]}
+        compute = {key: None if again else self._cached(key, 1) for key in first}
+        new = sorted(first[key] for key, ms in compute.items() if ms is None)
         self._timings = []
         if layout == SEQUENTIAL:  # only new devices run, and the exchange is modelled
             for device in new:
                 alone = Widths((widths.outputs[device],))
                 job = Job(parts[device], num_devices, batch_size, alone, self.repeats, exchange=False)
-                compute[device] = self._keep(keys[device], self._measure([job], [device])[:, :1, COMPUTE])
+                compute[keys[device]] = self._keep(keys[device], self._measure([job], [device])[:, :1, COMPUTE])
             exchange = modelled_exchange_ms(plan, trained, topology)[order]
         else:  # if anything is new, all devices run together, because processes on a CPU slow each other down
             kept = self._cached(exchange_key, num_devices)
@@ -276,15 +278,15 @@ class MeasuredCostModel(PlanCosts):
                 jobs = [Job(own, num_devices, batch_size, widths, self.repeats, exchange=together) for own in parts]
                 measured = self._measure(jobs, new)
                 measured[..., COMMUNICATION] *= together
-                for device, key in enumerate(keys):
-                    compute[device] = self._keep(key, measured[:, [device]][..., COMPUTE])
+                for key, device in first.items():
+                    compute[key] = self._keep(key, measured[:, [device]][..., COMPUTE])
                 kept = self._keep(exchange_key, measured[:, order, COMMUNICATION])
             exchange = kept
         ms = np.zeros((self.repeats.iterations, num_devices, 4))
         ms[:, order, COMMUNICATION] = exchange
         for device, own in enumerate(parts):
             if own:
-                ms[:, device, COMPUTE] = np.asarray(compute[device])[:, 0]
+                ms[:, device, COMPUTE] = np.asarray(compute[keys[device]])[:, 0]
         measurement = summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
         penalty = self.penalty_ms if plan.placement is not None else self.plan_penalty_ms
         self._compare_with_penalty(measurement.total_ms, penalty(tables, topology), tables)

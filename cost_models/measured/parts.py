@@ -101,7 +101,8 @@ def contents_of(parts: Sequence[Part]) -> Any:
 def exchange_of(parts: Sequence[Parts], widths: Widths, batch_size: int) -> Any:
     """All that decides the exchange: the widths of an all-to-all, sorted, and what there is besides."""
     outputs = widths.outputs if widths.host_partial else sorted(widths.outputs)
-    cells = [_cells(part) for part in parts[0] if part.kind == DATA_PARALLEL]
+    # Gradients of replicas have the dtype of the weights.
+    cells = [[_cells(part), part.tables.workload.weight_dtype] for part in parts[0] if part.kind == DATA_PARALLEL]
     more = [widths.partial, widths.host_partial, cells] if widths.partial or widths.host_partial or cells else []
     return [outputs, batch_size, *more]
 

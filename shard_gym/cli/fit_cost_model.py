@@ -22,6 +22,7 @@ from shard_gym.cost_models.neural.storage import network_named, save_cost_model
 from shard_gym.errors import InvalidOptionError, missing_extra
 from shard_gym.io.arrays import SUFFIX
 from shard_gym.io.files import require_writable, write_atomically
+from shard_gym.sharding import SHARDING_TYPES
 from shard_gym.text import counted, format_percent
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ ENOUGH = 1_000
 """Placements below which a collection gets a warning. With 1,109 of them the networks were nearly as close to
 measurements as these are to each other (docs/results/cost-model-cpu-amd-epyc-2-threads.md)."""
 
+NETWORKS = ("pooled", "neuroshard", "dreamshard")
+
 Networks = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
 
 def fit_cost_model(
     data: Annotated[Path, tyro.conf.Positional],
     out: Path,
-    network: Networks = ("pooled", "neuroshard", "dreamshard"),
+    network: Networks = NETWORKS,
     seed: int = 0,
     steps: OptionalInt = None,
     learning_rate: OptionalFloat = None,
@@ -51,7 +54,7 @@ def fit_cost_model(
     Args:
         data: folder of a data set, or of several, one for each batch size.
         out: folder for the models and their cards; with several data sets, for a sub-folder for each.
-        network: pooled, neuroshard, dreamshard, linear.
+        network: pooled, neuroshard, dreamshard, linear; of data with plans pooled alone.
         seed: of everything random.
         steps: most batches to train each network on; for a trial.
         learning_rate: of the first step; falls linearly to 0.
@@ -72,6 +75,8 @@ def fit_cost_model(
         check_every=min(steps or default.steps, default.check_every),
     )
     workloads = load_workloads(data)
+    if any(each.costs.data.has_plans for each in workloads.values()):
+        names = _of_plans(names, asked=network != NETWORKS)
     for folder, measurements in workloads.items():
         _check_splits(measurements)
         _warn_if_small(measurements)
@@ -87,6 +92,17 @@ def fit_cost_model(
     if names:
         written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in workloads for name in names)
         say(f"Written, each with its card: {written}.", "dim")
+
+
+def _of_plans(names: list[str], *, asked: bool) -> list[str]:
+    """Those networks that estimate plans; InvalidOptionError if others were asked for."""
+    able = [name for name in names if set(network_named(name).sharding_types) == set(SHARDING_TYPES)]
+    others = ", ".join(name for name in names if name not in able)
+    if others and asked:
+        raise InvalidOptionError(f"The data have plans, which {others} cannot estimate. Pass --network pooled.")
+    if others:
+        warn(f"The data have plans, which {others} cannot estimate, so pooled alone is fitted.", "dim")
+    return able
 
 
 def _check_splits(measurements: Measurements) -> None:

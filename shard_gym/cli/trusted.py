@@ -34,7 +34,8 @@ def print_evidence(console: Console, topology: Topology, cost_model: str, worklo
 def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | None = None) -> str:
     """The mean errors of a cost model on measurements that it was not fitted to, phase by phase."""
     if cost_model.startswith("measured"):
-        return "This cost is measured, not estimated."
+        where = ", but for the exchange: one device stood for all" if "-sequential-" in cost_model else ""
+        return f"This cost is measured, not estimated{where}."
     if not is_analytical(cost_model):
         return f"Errors of the cost model {cost_model}: see its card, or shard-gym report-cost-model."
     hardware = hardware_of(topology)

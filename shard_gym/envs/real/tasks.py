@@ -21,7 +21,8 @@ Source = TypeVar("Source", bound=TaskSource | Suite[Any])
 def as_measured(source: Source, model: CostModel) -> Source:
     """The tasks of `source` as `model` measures them, so that features and estimates describe what is measured.
 
-    Devices and links are those of the machine's hardware profile, if it has one; memory caps stay. Lookups, distinct
+    Devices and links are those of the machine's hardware profile, if it has one, or those that were calibrated on it;
+    memory caps stay. Lookups, distinct
     rows and histograms are those of the batch size that the model measures (`Tables.at_batch_size`). A suite stays a
     suite, so its tasks keep their numbers and names. A model that does not measure changes nothing.
 
@@ -37,29 +38,28 @@ def as_measured(source: Source, model: CostModel) -> Source:
         )
     if isinstance(source, TaskSuite):
         return cast(Source, suite_as_measured(source, model.hardware, model.batch_size))
-    return cast(Source, _SourceAsMeasured(cast(TaskSource, source), profile_of(model.hardware), model.batch_size))
+    return cast(Source, _SourceAsMeasured(cast(TaskSource, source), model.hardware, model.batch_size))
 
 
 class _SourceAsMeasured:
-    def __init__(self, source: TaskSource, profile: str | None, batch_size: int | None) -> None:
+    def __init__(self, source: TaskSource, hardware: str, batch_size: int | None) -> None:
         self.max_tables, self.max_devices = source.max_tables, source.max_devices
-        self._source, self._profile, self._batch_size = source, profile, batch_size
+        self._source, self._hardware, self._batch_size = source, hardware, batch_size
 
     def sample(self, rng: np.random.Generator) -> Task:
-        return _task_as_measured(self._source.sample(rng), self._profile, self._batch_size)
+        return _task_as_measured(self._source.sample(rng), self._hardware, self._batch_size)
 
 
 @lru_cache(maxsize=32)
 def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -> TaskSuite:
     """The tasks on a machine of that name, one suite for all who ask; `suite` itself if it fits."""
-    profile = profile_of(hardware)
-    tasks = tuple(_task_as_measured(task, profile, batch_size) for task in suite)
+    tasks = tuple(_task_as_measured(task, hardware, batch_size) for task in suite)
     if all(new is old for new, old in zip(tasks, suite, strict=True)):
         return suite
     return replace(suite, tasks=tasks, sha256="")
 
 
-def _task_as_measured(task: Task, profile: str | None, batch_size: int | None) -> Task:
+def _task_as_measured(task: Task, machine: str, batch_size: int | None) -> Task:
     tables, topology = task.tables, task.topology
     not_executed = {
         "sequence tables": not tables.pooled.all(),
@@ -75,7 +75,8 @@ def _task_as_measured(task: Task, profile: str | None, batch_size: int | None) -
             )
     if batch_size is not None:
         tables = tables.at_batch_size(batch_size)
-    if profile is not None:
+    profile = profile_of(machine)
+    if profile is not None and topology.device.name != machine:  # that of a calibration of this machine stays
         hardware = hardware_profile(profile)
         if (topology.device, topology.links) != (hardware.device, hardware.links):
             topology = hardware.topology(

@@ -244,6 +244,27 @@ def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(sequenti
     assert sequential.estimate_plan(plan, tables, FOUR).iterations_ms.tolist() == again.iterations_ms.tolist()
 
 
+@pytest.mark.parametrize("layout", ["sequential", "parallel"])
+def test_equal_shards_have_one_time_which_the_cache_has_too(quick_workers: None, layout: str) -> None:
+    table, two = some_tables().select([1]), hardware_profile("cpu").topology(2)
+    halves = ShardingPlan((column_wise(table, 0, [0, 1]),))
+    with MeasuredCostModel("cpu", layout=layout, **QUICK) as model:
+        first = model.estimate_plan(halves, table, two)
+        again = model.estimate_plan(halves, table, two)
+    assert again.seconds == 0
+    assert again.iterations_ms.tolist() == first.iterations_ms.tolist()
+    assert first.phases_ms[0, [0, 3]].tolist() == first.phases_ms[1, [0, 3]].tolist()
+
+
+def test_the_dtype_of_replicas_is_part_of_their_exchange() -> None:
+    keys = []
+    for dtype in ("fp32", "fp16"):
+        tables = some_tables().with_training(weight_dtype=dtype)
+        parts = parts_of(ShardingPlan(tuple(data_parallel(tables, table, FOUR) for table in range(9))), tables, FOUR)
+        keys.append(exchange_of(parts, widths_of(parts, FOUR), BATCH))
+    assert keys[0] != keys[1]
+
+
 def test_parallel_devices_execute_the_collectives_and_the_dense_update() -> None:
     """The all-reduce of large replicas takes the exchange of the gradients longer than that of the outputs."""
     tables, two = some_tables(), hardware_profile("cpu").topology(2)
