@@ -16,6 +16,7 @@ from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
+from shard_gym.io.files import is_file_in
 
 MODEL_FILE = f"cost-model{SUFFIX}"
 """Name of the file of the fitted cost model in a folder that `shard-gym calibrate` made."""
@@ -57,7 +58,8 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
         except TypeError as error:
             raise wrong_kind("cost_model", model, "hashable; a dataclass needs eq=False or frozen=True") from error
         return model
-    if isinstance(model, (str, Path)) and str(model) not in COST_MODELS and (Path(model) / MODEL_FILE).is_file():
+    is_name = isinstance(model, str) and model in COST_MODELS
+    if isinstance(model, (str, Path)) and not is_name and is_file_in(model, MODEL_FILE):
         model = Path(model) / MODEL_FILE
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(SUFFIX)):
         from shard_gym.cost_models.neural.storage import load_cost_model

@@ -156,7 +156,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             if dense:
                 passes = DENSE_UPDATE_PASSES + 2 * dense_state  # FP32 like the gradient; one to read, one to write
                 took = passes * gradient / dram_bytes_per_ms
-                if topology.device.rates is not None and topology.device.rates.dense_update:
+                if topology.device.rates is not None and topology.device.rates.dense_update is not None:
                     took = MS * topology.device.rates.dense_update * gradient / OUTPUT_BYTES
                 loads[:, SORT_MS] += self.dense_update_scale * took
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):

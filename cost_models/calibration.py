@@ -28,6 +28,7 @@ LAUNCH = "kernel_launch_us"
 LEAST_ERROR = 0.05  # relative errors below it count alike, those above by their size: half squares, half absolute
 ROUNDS = 12  # of the weights, which depend on the errors
 MAX_LOG_CHANGE = np.log(1000.0)  # bound of the change of a number of the links, as a logarithm
+MOST_ERROR = 1.0  # relative standard error of a number of the links beyond which the exchanges do not tell it
 OUTLIER = 0.1  # logarithmic errors of exchanges beyond this are outliers (see soft L1)
 STEP = 0.02  # step of the numerical derivatives
 MAX_EVALUATIONS = 60
@@ -40,7 +41,8 @@ class Calibration:
 
     Attributes:
         profile: with the measured numbers.
-        errors: the standard error of each number, as a share of it; those that are 0, or were not measured, have none.
+        errors: the standard error of each number, as a share of it; those that are 0, or that the measurements do not
+            tell, have none.
     """
 
     profile: HardwareProfile
@@ -72,10 +74,12 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None, 
         raise InvalidOptionError("Nothing can be calibrated: no phase of any device took time in these measurements.")
     source = f"[measured] calibrated on {len(data):,} placements of {data.source}"
     values, errors = _fitted_rates(data)
+    forward, backward = tuple((values[:6] / MS).tolist()), tuple((values[6:12] / MS).tolist())
+    update = float(values[12] / MS) if _device_work(data)[1].any() else None
     device = replace(
         initial.device,
         kernel_launch_us=max(float(values[-1]) / MS * 1e-3, 1e-6),
-        rates=WorkRates(tuple((values[:6] / MS).tolist()), tuple((values[6:12] / MS).tolist()), float(values[12] / MS)),
+        rates=WorkRates(forward, backward, update),
         sources={**initial.device.sources, LAUNCH: source, "rates": source},
     )
     found = replace(initial, device=device)
@@ -142,7 +146,8 @@ def _nonnegative(work: FloatArray, measured: FloatArray) -> tuple[FloatArray, Fl
 
 
 def _with_links(data: CostDataset, start: HardwareProfile, source: str) -> tuple[HardwareProfile, dict[str, float]]:
-    """`start` with the links that fit the exchanges best, and the relative standard error of each number."""
+    """`start` with the links that fit the exchanges best, and the relative standard error of each number; numbers that
+    the exchanges do not tell stay as they are."""
     from scipy.optimize import least_squares
 
     spent = data.phases_ms[..., COMMUNICATION] > 0
@@ -172,6 +177,9 @@ def _with_links(data: CostDataset, start: HardwareProfile, source: str) -> tuple
     )
     variance = float((found.fun**2).sum()) / max(len(found.fun) - len(LINKS), 1)
     spread = np.sqrt(np.maximum(variance * np.diag(np.linalg.pinv(found.jac.T @ found.jac)), 0.0))
-    fitted = changed(found.x)
-    sources = {**start.links.sources, **dict.fromkeys(LINKS, source)}
-    return replace(fitted, links=replace(fitted.links, sources=sources)), dict(zip(LINKS, spread.tolist(), strict=True))
+    known = (spread < MOST_ERROR) & (np.abs(found.x) < 0.99 * MAX_LOG_CHANGE)
+    fitted = changed(np.where(known, found.x, 0.0))
+    names = [name for name, is_known in zip(LINKS, known.tolist(), strict=True) if is_known]
+    sources = {**start.links.sources, **dict.fromkeys(names, source)}
+    errors = {name: float(spread[LINKS.index(name)]) for name in names}
+    return replace(fitted, links=replace(fitted.links, sources=sources)), errors

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shard_gym.cost_models import MODEL_FILE
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
@@ -23,12 +24,17 @@ from shard_gym.cost_models.metrics import Estimates, errors_of, estimates_of, ke
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.card import card_page
 from shard_gym.cost_models.neural.storage import save_cost_model
+from shard_gym.errors import DamagedFileError, InvalidOptionError
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
-from shard_gym.io.files import write_atomically
+from shard_gym.io.files import read_json, write_atomically, write_json
+from shard_gym.io.parsing import require_fields
 from shard_gym.text import format_percent
 
 LINKS, WORK, PLACEMENTS = "links", "work", "placements"
 SECONDS_FILE = "seconds.json"
+NETWORK, CALIBRATED, SHIPPED = "the network", "the calibrated hardware", "the hardware as it ships"
+NOISY = 0.2  # error of second measurements beyond which the machine was busy
+FEW = 40  # test placements and plans below which errors say little
 
 
 @dataclass(frozen=True)
@@ -99,23 +105,82 @@ def write_model(folder: Path, model: NeuralCostModel) -> None:
     write_atomically((folder / MODEL_FILE).with_suffix(".md"), card_page(model.card).encode())
 
 
-def trust_sentence(network: Mapping[str, HeldOut], calibrated: Mapping[str, HeldOut], repeated: float | None) -> str:
-    """What to trust, from the errors on placements and plans of tables that no fit saw."""
-    parts = []
-    for name, found in network.items():
-        parts.append(
-            f"On {found.count:,} {name} of tables that no fit saw, the network is {found}, and the analytical model on "
-            f"the calibrated hardware {calibrated[name]}."
-        )
-    if repeated is not None:
-        parts.append(f"Measuring a placement again gives a cost that is {format_percent(repeated)} off.")
-    better = _mean(network) <= _mean(calibrated)
-    parts.append(
-        f"Trust {'the network' if better else 'the calibrated hardware'} more, and differences that are smaller than "
-        "these errors not at all: race plans that are close."
-    )
-    return " ".join(parts)
+@dataclass(frozen=True)
+class Verdict:
+    """What to trust after a calibration.
+
+    Attributes:
+        errors: of `NETWORK`, `CALIBRATED` and `SHIPPED` on placements and on plans of tables that no fit saw.
+        again: how far a second measurement is off, as a share, and of how many; None if nothing was measured twice.
+    """
+
+    errors: Mapping[str, Mapping[str, HeldOut]]
+    again: tuple[float, int] | None
+
+    @property
+    def trusted(self) -> str | None:
+        """The one with the smallest error; None if that is the hardware as it ships, or if the machine was busy."""
+        best = min(self.errors, key=lambda name: _mean(self.errors[name]))
+        return None if best == SHIPPED or self.is_noisy else best
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether second measurements differ so much that nothing can be fitted."""
+        return self.again is not None and self.again[0] > NOISY
+
+    def __str__(self) -> str:
+        parts = []
+        for name, found in self.errors[NETWORK].items():
+            others = [f"{which} {self.errors[which][name]}" for which in (CALIBRATED, SHIPPED)]
+            parts.append(
+                f"On {found.count:,} {name} of tables that no fit saw, the network is {found}, {' and '.join(others)}."
+            )
+        if self.again is not None:
+            off, times = format_percent(self.again[0]), f"{self.again[1]:,}"
+            parts.append(f"Measuring a placement again gives a cost that is {off} off ({times} were).")
+        count = sum(each.count for each in self.errors[NETWORK].values())
+        if self.is_noisy:
+            parts.append("That is too much: other programs ran. Calibrate into another folder on an idle machine.")
+        elif self.trusted is None:
+            parts.append(
+                "The calibration is no better than the profile as it ships: measure more, with more --minutes."
+            )
+        else:
+            parts.append(
+                f"Trust {self.trusted} most, and differences that are smaller than these errors not at all: race plans "
+                "that are close."
+            )
+        if count < FEW:
+            parts.append(f"{count} are few to judge by; more --minutes measure more.")
+        return " ".join(parts)
 
 
 def _mean(found: Mapping[str, HeldOut]) -> float:
     return sum(each.error * each.count for each in found.values()) / sum(each.count for each in found.values())
+
+
+def seconds_of(folder: Path, options: Mapping[str, Any]) -> float:
+    """How long was measured into a folder so far, with these options; 0 for a new one.
+
+    Raises:
+        InvalidOptionError: it was begun with other options, or on another machine.
+        DamagedFileError: its file is damaged.
+    """
+    path = folder / SECONDS_FILE
+    if not path.exists():
+        return 0.0
+    record = require_fields(read_json(path), {"options": dict, "seconds": float}, str(path))
+    if not 0 <= record["seconds"] < 1e9:
+        raise DamagedFileError(f"{path} is damaged: seconds cannot be {record['seconds']!r}.")
+    for name, value in options.items():
+        if record["options"].get(name) != value:
+            raise InvalidOptionError(
+                f"{folder} was calibrated with {name.replace('_', ' ')} {record['options'].get(name)!r}, not "
+                f"{value!r}. Name another folder, or repeat the command as it was."
+            )
+    return float(record["seconds"])
+
+
+def write_seconds(folder: Path, options: Mapping[str, Any], seconds: float) -> None:
+    """Keep how long was measured."""
+    write_json(folder / SECONDS_FILE, {"options": dict(options), "seconds": float(seconds)})

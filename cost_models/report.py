@@ -257,7 +257,7 @@ def _ranking_section(comparison: Comparison) -> Iterator[str]:
 def _numbers(calibration: Calibration) -> Iterator[Sequence[str]]:
     device, links = calibration.profile.device, calibration.profile.links
     assert device.rates is not None
-    rates = (*device.rates.forward, *device.rates.backward, device.rates.dense_update)
+    rates = (*device.rates.forward, *device.rates.backward, device.rates.dense_update or 0.0)
     units = {"intra_host_gb_per_s": "GB/s"}
     values = {**dict(zip(RATES, rates, strict=True)), LAUNCH: device.kernel_launch_us}
     values |= {name: getattr(links, name) for name in LINKS if name in calibration.errors}

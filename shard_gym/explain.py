@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
+from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import wrong_kind
@@ -167,7 +168,9 @@ def explain(
     in_hbm = _all_in_hbm(task)
     plan, additive = plan_of_placement(placement, tables), additive_estimate(model)
     loads, estimate = additive.table_loads(tables, topology), model.estimate(placement, tables, topology)
-    own_bound_ms = additive.cost_bounds(loads, topology)[0] if additive is model else None
+    # The bound of a network is a share of its tables' costs, which says nothing of a placement.
+    tells_bounds = additive is model and not isinstance(model, NeuralCostModel)
+    own_bound_ms = additive.cost_bounds(loads, topology)[0] if tells_bounds else None
     moves = best_moves(loads, placement, tables.memory_bytes, topology, additive) if additive is model else None
     return Explanation(
         task=task,

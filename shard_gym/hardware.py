@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shard_gym.errors import unknown_name
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, read_profile
+from shard_gym.io.files import is_file_in
 from shard_gym.topology import DeviceSpec, LinkSpec, WorkRates
 
 Sourced = tuple[Any, str]
@@ -278,15 +279,15 @@ _PROFILES = (
 PROFILES: dict[str, HardwareProfile] = {profile.name: profile for profile in _PROFILES}
 
 
-def hardware_profile(name: str) -> HardwareProfile:
+def hardware_profile(name: str | Path) -> HardwareProfile:
     """The hardware profile named `name`, or that of a folder of `shard-gym calibrate`.
 
     Raises:
         UnknownNameError: there is no such profile; the message lists the known names.
         DamagedFileError: the file in the folder is none, or was changed.
     """
-    if isinstance(name, str) and name not in PROFILES and (path := Path(name) / PROFILE_FILE).is_file():
-        return read_profile(path)
+    if isinstance(name, (str, Path)) and name not in PROFILES and is_file_in(name, PROFILE_FILE):
+        return read_profile(Path(name) / PROFILE_FILE)
     if not isinstance(name, str) or name not in PROFILES:
         hint = f"{', '.join(PROFILES)}; or a folder that shard-gym calibrate made"
         raise unknown_name("hardware profile", name, PROFILES, hint)

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_count
-from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.checks import checked_count, checked_positive, require_name
+from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology
+from shard_gym.topology import MAX_DEVICES, DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.topology_json import device_from_json, device_to_json, links_from_json, links_to_json
 from shard_gym.training_memory import usable_bytes
+
+MAX_HOST_BYTES = 2**50
+"""The most bytes of a host's memory for tables."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,13 @@ class HostSpec:
     sources: Mapping[str, str] = field(compare=False, repr=False)
     is_shared: bool = True  #: between the devices of a host; or each has an equal part of its own
 
+    def __post_init__(self) -> None:
+        checked_count("memory_bytes of a host", self.memory_bytes, most=MAX_HOST_BYTES)
+        for name in ("read_gb_per_s", "update_gb_per_s"):
+            checked_positive(f"{name} of a host", getattr(self, name))
+        if not isinstance(self.is_shared, bool):
+            raise wrong_kind("is_shared of a host", self.is_shared, "True or False")
+
 
 @dataclass(frozen=True)
 class HardwareProfile:
@@ -40,6 +50,10 @@ class HardwareProfile:
     links: LinkSpec
     devices_per_host: int = 8
     host: HostSpec | None = None
+
+    def __post_init__(self) -> None:
+        require_name("The name of a hardware profile", self.name, InvalidOptionError)
+        checked_count("devices_per_host", self.devices_per_host, most=MAX_DEVICES)
 
     def topology(
         self,
@@ -102,10 +116,6 @@ class HardwareProfile:
                 "without host memory."
             )
         return HostMemory(hbm_bytes, self.host.read_gb_per_s, self.host.update_gb_per_s, sources=self.host.sources)
-
-
-MAX_HOST_BYTES = 2**50
-"""The most bytes of a host's memory for tables."""
 
 
 PROFILE_FILE = "hardware.json"

@@ -56,7 +56,7 @@ class WorkRates:
 
     Attributes:
         forward, backward: ns for each of `WORK_NAMES`, six numbers.
-        dense_update: ns for each cell of a replica, whose dense gradient updates all rows; 0, the default, if it was
+        dense_update: ns for each cell of a replica, whose dense gradient updates all rows; None, the default, if it was
             not measured: the DRAM then limits it, as on devices without rates.
 
     Raises:
@@ -65,7 +65,7 @@ class WorkRates:
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
-    dense_update: float = 0.0
+    dense_update: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("forward", "backward"):
@@ -74,10 +74,11 @@ class WorkRates:
                 raise InvalidTopologyError(
                     f"{name} of WorkRates must be {len(WORK_NAMES)} ns, not {short_repr(given)}."
                 )
-            object.__setattr__(self, name, tuple(given))
-        for value in (*self.forward, *self.backward, self.dense_update):
+        for value in (*self.forward, *self.backward, 0.0 if self.dense_update is None else self.dense_update):
             if not is_not_negative(value) or not value < MOST:
                 raise InvalidTopologyError(f"Rates are ns from 0 up, not {short_repr(value)}.")
+        for name in ("forward", "backward"):  # as they are read from a file
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from shard_gym.io.arrays import Arrays
 from shard_gym.io.parsing import parse_json, require_fields
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.sharding.plan import COLUMN_WISE
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -105,8 +105,8 @@ class CostDataset(PlacementCosts):
     members: IntArray  # (R,) int64, rows of `tables`; placement p places `members[start[p]:start[p + 1]]`
     source: str  # fingerprint of the cost model that gave the costs
     kinds: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    """(R,) int64, of plans the sharding type of each shard, its number in `SHARDING_TYPES`; 0 for whole tables and for
-    columns of all rows, whose tables have so many columns. By default 0 for all."""
+    """(R,) int64, of plans the sharding type of each shard, its number in `SHARDING_TYPES`; 0 for a table that is one
+    shard. The tables of column shards have their columns. By default 0 for all."""
 
     def __post_init__(self) -> None:
         if not self.kinds.size:
@@ -115,18 +115,13 @@ class CostDataset(PlacementCosts):
 
     @property
     def has_plans(self) -> bool:
-        """Whether a table is split by rows or replicated."""
+        """Whether a table is split."""
         return bool(self.kinds.any())
 
     @property
     def planned(self) -> NDArray[np.bool_]:
-        """(P,) bool, where a table is split: by its sharding type, or because it has several shards."""
-        found = np.zeros(len(self), np.bool_)
-        for p in range(len(self)):
-            rows = slice(self.start[p], self.start[p + 1])
-            names = [self.tables.names[member] for member in self.members[rows].tolist()]
-            found[p] = self.kinds[rows].any() or len(set(names)) < len(names)
-        return found
+        """(P,) bool, where a table is split."""
+        return np.add.reduceat(self.kinds > 0, self.start[:-1]) > 0
 
     def shards(self) -> list[Shards]:
         """All rows by what they are to their devices: by topology and sharding type."""
@@ -168,10 +163,9 @@ class CostDataset(PlacementCosts):
         )
 
     def on(self, profile: HardwareProfile) -> CostDataset:
-        """The same placements on the devices and links of `profile`, for a cost model that reads them."""
+        """The same placements and hosts with the devices and links of `profile`, for a cost model that reads them."""
         topologies = tuple(
-            profile.topology(topology.num_devices, memory_cap_bytes=topology.memory_cap_bytes)
-            for topology in self.topologies
+            replace(topology, device=profile.device, links=profile.links) for topology in self.topologies
         )
         return replace(self, topologies=topologies)
 
@@ -269,8 +263,9 @@ class CostRecorder(PlacementRecorder):
     def add_plan(self, tables: Tables, topology: Topology, plan: ShardingPlan, estimate: CostEstimate) -> None:
         """Record the cost of a valid plan; errors as in `add`."""
         shards = plan.shard_arrays()
-        types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables])[shards[:, 0]]
-        kinds = np.where(types == SHARDING_TYPES.index(COLUMN_WISE), 0, types)
+        whole = [len(sharding.shards) == 1 for sharding in plan.tables]
+        types = [SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables]
+        kinds = np.where(whole, SHARDING_TYPES.index(TABLE_WISE), types)[shards[:, 0]]
         parts = tables.select(shards[:, 0]).with_dims(shards[:, 5])
         self.add(parts, topology, shards[:, 1], estimate, kinds)
 
@@ -349,7 +344,10 @@ class CostRecorder(PlacementRecorder):
 
 
 def joined_data(parts: Sequence[CostDataset]) -> CostDataset:
-    """The placements of all parts, which have one source."""
+    """The placements of all parts; InvalidOptionError if they have different sources."""
+    sources = sorted({part.source for part in parts})
+    if len(sources) > 1:
+        raise InvalidOptionError(f"Measurements of one source are wanted, but these have {' and '.join(sources)}.")
     recorder = CostRecorder(parts[0].source)
     for part in parts:
         recorder.extend(part)

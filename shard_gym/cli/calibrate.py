@@ -16,13 +16,14 @@ from shard_gym.cli.collect import DEFAULT_TRAINING, PLAN_SHARE, default_memory, 
 from shard_gym.cli.console import errors, new_progress, output, say, sentence
 from shard_gym.cli.measuring import warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalStr, command_line
-from shard_gym.cost_models import machine_folder
+from shard_gym.cost_models import AnalyticalShardingModel, machine_folder
 from shard_gym.cost_models.data import collecting
 from shard_gym.cost_models.data.collecting import CollectionProgress
 from shard_gym.cost_models.data.designed import DesignedSampler
+from shard_gym.cost_models.data.folder import INDEX
 from shard_gym.cost_models.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.data.sampling import PlacementSampler, Sampler
-from shard_gym.cost_models.machine_folder import LINKS, PLACEMENTS, SECONDS_FILE, WORK
+from shard_gym.cost_models.machine_folder import LINKS, PLACEMENTS, WORK, Verdict
 from shard_gym.cost_models.measured.diagnostics.diagnosis import operator_failure
 from shard_gym.cost_models.measured.machine import Machine, profile_of
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
@@ -31,7 +32,7 @@ from shard_gym.cost_models.metrics import Estimates, errors_of
 from shard_gym.errors import InvalidOptionError, RunsFailedError
 from shard_gym.hardware import hardware_profile
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
-from shard_gym.io.files import read_json, require_writable, write_atomically, write_json
+from shard_gym.io.files import require_writable, write_atomically
 from shard_gym.system import usable_memory
 from shard_gym.text import counted, format_seconds
 from shard_gym.topology import MAX_DEVICES
@@ -77,6 +78,7 @@ def calibrate(
         iterations: timed ones of a measurement.
         seed: of the placements.
     """
+    given = {name: value for name, value in locals().items() if name not in ("out", "minutes")}
     checked_positive("--minutes", minutes)
     checked_count("--devices", devices, 2, MAX_DEVICES)
     machine, started = machine_of(hardware), time.monotonic()
@@ -86,13 +88,18 @@ def calibrate(
         dtype if weight_dtype is None else weight_dtype,
         default_optimizer if optimizer is None else optimizer,
     )
-    run = _Run(out, machine, workload, devices, iterations, minutes * 60.0)
+    if workload.batch_size % devices:
+        raise InvalidOptionError(
+            f"Plans have blocks of rows, which are executed with as many samples for each device, but {devices} "
+            f"devices do not divide a batch of {workload.batch_size:,}. Pass another --batch-size or --devices."
+        )
     require_writable(out / PROFILE_FILE)
+    run = _Run(out, machine, workload, devices, iterations, minutes * 60.0, seed)
     say(f"Trying FBGEMM on {machine.name} ...", "dim")
     if failure := operator_failure(machine.kind):
         raise InvalidOptionError(f"{failure} Run shard-gym doctor, which says what to install.")
     warn_of_load()
-    with _stopped_by_sigterm(out, minutes):
+    with _stopped_by_sigterm(command_line("calibrate", out=out, minutes=f"{minutes:g}", **given)):
         base = run.start_profile()
         host = run.host(base)
         exchanging = run.exchanging_devices()
@@ -105,17 +112,21 @@ def calibrate(
         memory = default_memory(machine)
         sampler = PlacementSampler(workload, profile, devices, memory, seed, plan_share=PLAN_SHARE)
         run.collect(PLACEMENTS, sampler, layout, 1.0)
-    found = load_measurements(out / PLACEMENTS)
-    if len(found.first.data) < FEWEST:
+    found = load_measurements(out / PLACEMENTS) if (out / PLACEMENTS / INDEX).exists() else None
+    count = 0 if found is None else len(found.first.data)
+    if found is None or count < FEWEST:
         raise RunsFailedError(
-            f"{len(found.first.data)} placements are too few to fit to, and to tell how far a fit is off; {FEWEST} are "
-            f"the least. Repeat the command with more --minutes; what was measured is kept."
+            f"{count} placements are too few to fit to, and to tell how far a fit is off; {FEWEST} are the least, and "
+            "some hundreds are good. Repeat the command with more --minutes; what was measured is kept."
         )
-    _fit(run, found, linked, link_errors, host, seed)
+    verdict = _fit(run, found, linked, link_errors, host, seed)
     took = format_seconds(time.monotonic() - started)
-    say(f"Written to {out}, in {took}.", "dim")
-    given = {"tables": "my_tables.json", "num_devices": devices, "hardware": out, "cost_model": out}
-    say(f"\nNext: {command_line('place', **given, out='plan.json')}")
+    measured = "" if run.measured_now else "Nothing was measured, because the time was used before; raise --minutes. "
+    say(f"{measured}Written to {out}, in {took}.", "dim")
+    if verdict.trusted:
+        place = {"tables": "my_tables.json", "num_devices": devices, "hardware": out}
+        place |= {"cost_model": out} if verdict.trusted == machine_folder.NETWORK else {}
+        say(f"\nNext: {command_line('place', **place, out='plan.json')}")
 
 
 def _fit(
@@ -125,7 +136,7 @@ def _fit(
     link_errors: dict[str, float],
     host: HostSpec | None,
     seed: int,
-) -> None:
+) -> Verdict:
     """Fit the profile and the network, write them and the report, and say what to trust."""
     from shard_gym.cost_models.metrics import estimates_of
     from shard_gym.cost_models.neural.card import make_card
@@ -148,29 +159,42 @@ def _fit(
         )
     model.card = make_card(model, found.first, found.test_tasks, found.index.hardware)
     machine_folder.write_model(out, model)
-    network = machine_folder.held_out(estimates_of(model, found.test).cost_ms, found.test)
     repeated = found.repeated
     again = None
     if repeated is not None:
-        again = errors_of(repeated[0], Estimates(repeated[1].phases_ms, repeated[1].cost_ms)).cost.mape
-    trust = machine_folder.trust_sentence(network, calibrated, again)
+        error = errors_of(repeated[0], Estimates(repeated[1].phases_ms, repeated[1].cost_ms)).cost
+        again = error.mape, error.count
+    shipped = estimates_of(AnalyticalShardingModel(), found.test.on(linked)).cost_ms
+    verdict = Verdict(
+        {
+            machine_folder.NETWORK: machine_folder.held_out(estimates_of(model, found.test).cost_ms, found.test),
+            machine_folder.CALIBRATED: calibrated,
+            machine_folder.SHIPPED: machine_folder.held_out(shipped, found.test),
+        },
+        again,
+    )
     comparison = compare(found, {"network": model}, linked, work)
     text = page([comparison], command_line("calibrate", out=out.name), [""])
-    write_atomically(out / "report.md", text.replace("\n## ", f"\n{trust}\n\n## ", 1).encode())
-    output().print(sentence(f"\n{trust}"))
+    write_atomically(out / "report.md", text.replace("\n## ", f"\n{verdict}\n\n## ", 1).encode())
+    output().print(sentence(f"\n{verdict}"))
+    return verdict
 
 
 class _Run:
     """A calibration: what is measured on which machine, and how much time there is left for it."""
 
     def __init__(
-        self, out: Path, machine: Machine, workload: Workload, devices: int, iterations: int, limit_s: float
+        self, out: Path, machine: Machine, workload: Workload, devices: int, iterations: int, limit_s: float, seed: int
     ) -> None:
         self.out, self.machine, self.workload, self.devices = out, machine, workload, devices
         self._iterations = checked_count("--iterations", iterations)
         self._limit_s = limit_s - min(FIT_SHARE * limit_s, MOST_FIT_S)
-        self._file = out / SECONDS_FILE
-        self._seconds = float(read_json(self._file)["seconds"]) if self._file.exists() else 0.0
+        self.measured_now = 0
+        self._options = {
+            **{"machine": machine.fingerprint, **workload.to_json()},
+            **{"devices": devices, "iterations": iterations, "seed": seed},
+        }
+        self._seconds = machine_folder.seconds_of(out, self._options)
         # Processes of a CPU slow each other down, so each device is measured alone there.
         enough = machine.kind == "cuda" and machine.num_devices >= devices
         self.layout = PARALLEL if enough else SEQUENTIAL
@@ -178,7 +202,11 @@ class _Run:
     def start_profile(self) -> HardwareProfile:
         """The profile of the machine's kind, with the name and the memory of its devices."""
         base = hardware_profile(profile_of(self.machine.name) or DEFAULT_PROFILE[self.machine.kind])
-        device = replace(base.device, name=self.machine.name, memory_bytes=self.machine.memory_bytes)
+        memory, sources = self.machine.memory_bytes, dict(base.device.sources)
+        if self.machine.kind == "cpu":  # processes share it
+            memory //= self.devices
+        sources["memory_bytes"] = "[measured] of a GPU, or an equal part of the machine's for each process"
+        device = replace(base.device, name=self.machine.name, memory_bytes=memory, sources=sources)
         profile = replace(base, name=self.machine.name, device=device)
         write_profile(self.out / "base" / PROFILE_FILE, profile, {})
         return replace(profile, name=str(self.out / "base"))
@@ -225,7 +253,8 @@ class _Run:
 
             def show(state: CollectionProgress) -> None:
                 self._seconds = before + time.monotonic() - began
-                write_json(self._file, {"seconds": self._seconds})
+                self.measured_now += 1
+                machine_folder.write_seconds(self.out, self._options, self._seconds)
                 done = state.measured / count if count else 0.0
                 said = f"{name}: {state.measured:,} measured, {state.failed:,} failed"
                 bars.update(bar, description=said, completed=max(done, state.seconds / budget))
@@ -248,14 +277,13 @@ class _Run:
 
 
 @contextmanager
-def _stopped_by_sigterm(out: Path, minutes: float) -> Iterator[None]:
+def _stopped_by_sigterm(command: str) -> Iterator[None]:
     """SIGTERM is handled like Ctrl-C, whose message says how to continue."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        command = command_line("calibrate", out=out, minutes=f"{minutes:g}")
-        message = f"Interrupted. What was measured is kept; continue with the same options:\n{command}"
+        message = f"Interrupted. What was measured is kept; continue with:\n{command}"
         raise KeyboardInterrupt(message) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -69,8 +69,8 @@ def collect(
         memory_gib: memory for the tables of a placement; a share of what one device has if not given.
         weight_dtype: fp16 or fp32; if not given, fp16 on GPUs and fp32 on CPUs.
         optimizer: rowwise_adagrad or sgd, or adam on GPUs; if not given, sgd on GPUs and rowwise_adagrad on CPUs.
-        profile: the hardware profile of devices and links; found by the device's name if not given, and a100-dgx for a
-            GPU that has none.
+        profile: the hardware profile of devices and links, or a folder of shard-gym calibrate; found by the device's
+            name if not given, and a100-dgx for a GPU that has none.
         layout: parallel (a process for each device), sequential (one stands for all), or auto.
         iterations: timed ones of a measurement.
         seed: of the placements.

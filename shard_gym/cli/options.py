@@ -32,7 +32,7 @@ class CostModelOptions:
 
     Attributes:
         cost_model: analytical, analytical-lru (of host memory behind a cache in HBM), analytical-inference (of
-            serving), the file of a neural cost model (.safetensors), or measured.
+            serving), the file of a neural cost model (.safetensors), a folder of shard-gym calibrate, or measured.
         device: what measured costs are measured on, cpu or cuda; cpu if not given.
         layout: of measured costs: parallel (a process for each device), sequential (one stands for all) or auto.
         batch_size: samples of an iteration that is measured, over all devices; those of the tables if not given.

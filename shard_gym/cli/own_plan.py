@@ -35,7 +35,7 @@ class OwnPlanOptions:
     Attributes:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
         plan: file with the plan, as `shard-gym place` or TorchRec writes it in JSON.
-        hardware: name of the hardware profile, for example a100-dgx.
+        hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate.
         num_devices: number of devices that the plan is for.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is

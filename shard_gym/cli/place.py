@@ -94,7 +94,7 @@ def place(
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
-        hardware: name of the hardware profile, for example a100-dgx.
+        hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate.
         num_devices: number of devices.
         lookups: NPZ or Parquet file of recorded lookups, whose statistics the tables get; repeat it for more. A column
             is found by the name of its table. Batches have --batch-size samples, or those of the tables.

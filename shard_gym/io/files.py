@@ -138,6 +138,14 @@ def _unwritable(path: Path, error: OSError | ValueError) -> UnwritablePathError:
     )
 
 
+def is_file_in(folder: str | Path, name: str) -> bool:
+    """Whether a folder has a file of that name; False for what is no folder, and for names that none can have."""
+    try:
+        return (Path(folder) / name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
     """Write `value` as JSON with `write_atomically`; NaN and infinities raise ValueError."""
     write_atomically(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())

@@ -13,7 +13,9 @@ import pytest
 from shard_gym.cli import calibrate
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
 from shard_gym.cost_models.measured import model as measured_model
+from shard_gym.cost_models.measured.machine import this_machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.errors import DamagedFileError, DeviceMemoryError
 from shard_gym.hardware import hardware_profile
@@ -115,7 +117,9 @@ def test_a_run_that_was_stopped_continues_without_measuring_twice(
     first = machine(stop)
     stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
     assert stopped.code == 130
-    assert f"calibrate --out {tmp_path} --minutes 0.06" in " ".join(stopped.err.split())
+    said = " ".join(stopped.err.split())
+    assert f"calibrate --out {tmp_path} --minutes 0.06 --hardware cpu --devices 4 --batch-size 512" in said
+    assert "--iterations 6" in said
     kept = load_measurements(tmp_path / "placements")
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
     assert 0 < seconds < 4
@@ -143,6 +147,66 @@ def test_what_cannot_be_fitted_to_is_refused_and_kept(
     assert "in a row failed" in " ".join(few.err.split()) or "are too few to fit to" in " ".join(few.err.split())
     run.refused("must be", "calibrate", "--out", tmp_path, "--minutes", -1)
     run.refused("--devices must be", "calibrate", "--out", tmp_path, "--devices", 1)
+    run.refused("3 devices do not divide a batch of 2,048", "calibrate", "--out", tmp_path, "--devices", 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--devices", 2), "was calibrated with devices 4, not 2"),
+        (("--iterations", 7), "was calibrated with iterations 6, not 7"),
+        (("--batch-size", 1024), "was calibrated with batch size 512, not 1024"),
+        (("--optimizer", "sgd"), "was calibrated with optimizer 'rowwise_adagrad', not 'sgd'"),
+    ],
+)
+def test_other_options_go_into_another_folder(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path, more: tuple[Any, ...], says: str
+) -> None:
+    """Even where the time is used up, so that nothing would be measured."""
+    options = {"devices": 4, "iterations": 6, "seed": 0, **Workload(512, "fp32", "rowwise_adagrad").to_json()}
+    write_seconds(tmp_path, {"machine": this_machine("cpu").fingerprint, **options}, 1e6)
+    made = machine()
+    run.refused(says, "calibrate", "--out", tmp_path, *OPTIONS, *more)
+    assert not made.jobs
+
+
+DAMAGED = ['{"seconds": "x"}', "[]", '{"seconds": null, "options": {}}', "{", '{"seconds": 1e300, "options": {}}']
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_record_of_the_time_is_refused(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path, content: str
+) -> None:
+    machine()
+    (tmp_path / "seconds.json").write_text(content)
+    outcome = run("calibrate", "--out", tmp_path, *OPTIONS)
+    assert outcome.code == 2
+    assert "seconds.json" in " ".join(outcome.err.split())
+
+
+def test_too_little_time_is_told(run: Any, machine: Callable[..., type[Machine]], tmp_path: Path) -> None:
+    machine()
+    outcome = run("calibrate", "--out", tmp_path, "--minutes", 0.001, *OPTIONS)
+    assert outcome.code == 2
+    assert "more --minutes" in " ".join(outcome.err.split())
+
+
+def errors(network: float, calibrated: float, shipped: float, count: int = 50) -> dict[str, dict[str, HeldOut]]:
+    values = dict(zip((NETWORK, CALIBRATED, SHIPPED), (network, calibrated, shipped), strict=True))
+    return {name: {"placements": HeldOut(count, value, 0.9)} for name, value in values.items()}
+
+
+def test_the_verdict_names_what_errs_least_unless_the_machine_was_busy() -> None:
+    assert Verdict(errors(0.05, 0.1, 0.3), (0.03, 9)).trusted == NETWORK
+    assert "Trust the network most" in str(Verdict(errors(0.05, 0.1, 0.3), (0.03, 9)))
+    assert Verdict(errors(0.2, 0.1, 0.3), None).trusted == CALIBRATED
+    as_it_ships = Verdict(errors(0.2, 0.1, 0.05), (0.03, 9))
+    assert as_it_ships.trusted is None
+    assert "no better than the profile as it ships" in str(as_it_ships)
+    busy = Verdict(errors(0.05, 0.1, 0.3), (0.66, 3))
+    assert busy.trusted is None
+    assert "66.0 % off (3 were). That is too much: other programs ran." in str(busy)
+    assert "8 are few to judge by" in str(Verdict(errors(0.05, 0.1, 0.3, count=8), None))
 
 
 def test_a_broken_operator_is_told_before_anything_is_measured(

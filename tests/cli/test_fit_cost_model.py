@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.data.collecting import collect
 from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
+from shard_gym.workload import Workload
 
 STEPS = ("--steps", 200)
 
@@ -66,3 +70,14 @@ def test_too_little_data_is_refused(run, measured_into, tmp_path: Path) -> None:
         "too small to fit a model to", "fit-cost-model", measured_into(tmp_path / "data", 3), "--out", tmp_path / "new"
     )
     assert run("fit-cost-model", tmp_path / "nowhere", "--out", tmp_path / "new").code == 2
+
+
+def test_of_data_with_plans_the_network_that_estimates_them_is_fitted(run, tmp_path: Path) -> None:
+    sampler = PlacementSampler(Workload(512), "cpu", 2, 2**31, plan_share=0.5, tables_per_device=5)
+    collect(AnalyticalShardingModel, tmp_path / "data", sampler, count=60)
+    outcome = run.ok("fit-cost-model", tmp_path / "data", "--out", tmp_path / "out", "--steps", 2)
+    assert "plans, which neuroshard, dreamshard cannot estimate, so pooled alone" in " ".join(outcome.err.split())
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["pooled.md", "pooled.safetensors"]
+    given = ("fit-cost-model", tmp_path / "data", "--out", tmp_path / "other", "--network", "neuroshard")
+    run.refused("The data have plans, which neuroshard cannot estimate. Pass --network pooled.", *given)
+    assert not (tmp_path / "other").exists()

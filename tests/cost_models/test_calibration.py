@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.calibration import LAUNCH, LINKS, RATES, calibrated_profile
-from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder, joined_data
 from shard_gym.cost_models.data.random_plans import random_plan
-from shard_gym.cost_models.metrics import errors
+from shard_gym.cost_models.metrics import errors, estimates_of
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTopologyError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, read_profile, write_profile
+from shard_gym.io.files import sha256_of, write_json
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import table_row_wise
 from shard_gym.topology import WorkRates
 
 WRONG = hardware_profile("v100-nvlink")
@@ -59,7 +63,7 @@ def test_the_rates_and_the_links_are_found(random_tables: Any, noise: float, pla
     if not noise:
         assert profile.device.rates.forward == pytest.approx(TRUE.forward, rel=1e-3, abs=1e-3)
         assert profile.device.rates.backward == pytest.approx(TRUE.backward, rel=1e-3, abs=1e-3)
-        assert profile.device.rates.dense_update == pytest.approx(0.3 * plans, rel=1e-3)
+        assert profile.device.rates.dense_update == (pytest.approx(0.3, rel=1e-3) if plans else None)
         assert profile.device.kernel_launch_us == pytest.approx(4.0, rel=1e-3)
 
 
@@ -85,6 +89,32 @@ def test_modelled_exchanges_leave_the_links_as_they_are(random_tables: Any) -> N
         assert not found.errors.keys() & set(LINKS)
         assert found.profile.device.num_sms == WRONG.device.num_sms
         assert "calibrated on 200 placements" in found.profile.device.sources["rates"]
+
+
+def test_links_that_the_exchanges_do_not_tell_stay_as_they_are(random_tables: Any) -> None:
+    """Exchanges of a few bytes take the latency, whatever the bandwidth."""
+    small = replace(RIGHT, links=replace(RIGHT.links, intra_host_latency_us=5e4))
+    data = measured(random_tables, 3, 2).on(small)
+    estimated = estimates_of(AnalyticalShardingModel(), data)
+    found = calibrated_profile(replace(data, phases_ms=estimated.phases_ms), WRONG)
+    assert found.profile.links.intra_host_latency_us == pytest.approx(5e4, rel=0.01)
+    assert "intra_host_gb_per_s" not in found.errors
+    assert found.profile.links.intra_host_gb_per_s == WRONG.links.intra_host_gb_per_s
+
+
+def test_other_hardware_keeps_the_hosts(random_tables: Any) -> None:
+    rng, recorder, model = np.random.default_rng(0), CostRecorder("made up"), AnalyticalShardingModel()
+    tables, topology = random_tables(rng, 6), RIGHT.topology(4, devices_per_host=2)
+    plan = ShardingPlan(tuple(table_row_wise(tables, table, topology, table % 2) for table in range(6)))
+    cost = model.estimate_plan(plan, tables, topology)
+    recorder.add_plan(tables, topology, plan, cost)
+    assert estimates_of(model, recorder.dataset().on(RIGHT)).cost_ms[0] == pytest.approx(cost.total_ms)
+
+
+def test_measurements_of_different_sources_are_not_joined(random_tables: Any) -> None:
+    one = measured(random_tables, 5, 2)
+    with pytest.raises(InvalidOptionError, match="made up and other"):
+        joined_data([one, replace(one, source="other")])
 
 
 def test_the_default_start_is_the_profile_of_the_data(random_tables: Any) -> None:
@@ -133,6 +163,37 @@ def test_a_changed_profile_is_refused(tmp_path: Path) -> None:
     path.write_text(text[:-20])
     with pytest.raises(DamagedFileError):
         read_profile(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "\x1b[31mred"},
+        {"name": ""},
+        {"devices_per_host": 0},
+        {"host": {"memory_bytes": "x", "read_gb_per_s": 1.0, "update_gb_per_s": 1.0, "is_shared": True}},
+        {"host": {"memory_bytes": 2**30, "read_gb_per_s": 1.0, "update_gb_per_s": None, "is_shared": True}},
+        {"host": {"memory_bytes": 2**30, "read_gb_per_s": 1.0, "update_gb_per_s": 1.0, "is_shared": "no"}},
+        {"device": {}},
+        {"links": []},
+    ],
+)
+def test_impossible_parts_of_a_profile_are_refused(tmp_path: Path, change: Any) -> None:
+    path = written(tmp_path) / PROFILE_FILE
+    record = json.loads(path.read_text()) | change
+    del record["sha256"]
+    write_json(path, {**record, "sha256": sha256_of(json.dumps(record, sort_keys=True).encode())})
+    with pytest.raises(DamagedFileError):
+        read_profile(path)
+
+
+def test_names_that_no_folder_can_have_are_unknown(tmp_path: Path) -> None:
+    for name in ("x" * 5000, "a\0b"):
+        with pytest.raises(UnknownNameError):
+            hardware_profile(name)
+        with pytest.raises(UnknownNameError):
+            make_cost_model(name)
+    assert hardware_profile(written(tmp_path)).name == "mine"
 
 
 def test_a_folder_without_a_profile_is_an_unknown_name(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_recorded_plans_cost_what_the_plans_do() -> None:
     assert data.has_plans
     planned = [SAMPLER.sample(number).plan for number in range(40)]
     assert data.planned.tolist() == [plan is not None and bool(plan.split_tables) for plan in planned]
+    assert not data.take(np.flatnonzero(~data.planned)).has_plans
     some = data.take([3, 1, 30])
     expected = [costs[number].total_ms for number in (3, 1, 30)]
     assert estimates_of(AnalyticalShardingModel(), some).cost_ms == pytest.approx(expected)

@@ -185,6 +185,26 @@ def test_tasks_keep_their_memory_caps_and_get_the_hardware_of_the_machine(suite:
     assert (sampled.topology.device, sampled.tables.workload.batch_size) == (profile.device, 64)
 
 
+def test_devices_that_were_calibrated_on_this_machine_stay(suite: TaskSuite) -> None:
+    measured = MeasuredCostModel("cpu")
+    own = replace(hardware_profile("cpu").device, name=measured.hardware, kernel_launch_us=7.0)
+    task = replace(suite[0], topology=replace(suite[0].topology, device=own))
+    assert as_measured(TaskSuite("mine", [task]), measured)[0].topology.device == own
+
+
+@pytest.mark.parametrize("what", ["rows in host memory", "tables that are served", "plans for groups of devices"])
+def test_what_is_not_executed_is_refused_at_the_edge(suite: TaskSuite, what: str) -> None:
+    task = suite[0]
+    if what == "rows in host memory":
+        task = load_suite("tier-4")[0]
+    elif what == "tables that are served":
+        task = replace(task, tables=task.tables.with_training(training=False))
+    else:
+        task = replace(task, splittable=True, sync_every=10)
+    with pytest.raises(InvalidOptionError, match=f"has {what}, which are not executed"):
+        as_measured(TaskSuite("mine", [task]), MeasuredCostModel("cpu"))
+
+
 def test_a_suite_made_for_the_machine_stays_as_it_is() -> None:
     suite = load_suite("cpu-20x2")
     assert as_measured(suite, MeasuredCostModel("cpu")) is suite
