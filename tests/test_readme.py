@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shard_gym import suite_names
@@ -193,6 +194,26 @@ def test_the_race_on_an_h100_gives_the_figures_of_its_page_and_of_the_readme(mar
     assert found is not None
     assert ratios["cost-greedy"] == found.groups()
     assert "`local-search` {} ({} to {}; 8 tasks, 3 rounds)".format(*ratios["local-search"]) in text
+
+
+def test_the_race_of_plans_on_a_cpu_gives_the_figures_of_its_page() -> None:
+    pytest.importorskip("pyarrow")
+    race = load_race(RESULTS / "hardware-cpu-plans", load_suite("shard-cpu-20x2"))
+    costs = dict(zip(race.answers, np.median(race.costs_ms(), axis=2), strict=True))
+    page = (RESULTS / "hardware-cpu.md").read_text(encoding="utf-8").partition("| entry | measured plans")[2]
+    lines = page.partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    ordered = sorted(costs, key=lambda name: costs[name].mean())
+    base = costs["plan-search"]
+    assert len(rows) == len(ordered)
+    for name, row in zip(ordered[:-1], rows, strict=False):  # the last fails tasks
+        mean, ratio, cheaper = row[2], row[3], row[5]
+        assert mean == f"{costs[name].mean():.2f}", name
+        if name != "plan-search":
+            assert float(ratio) == pytest.approx(
+                costs[name].mean() / base.mean(), abs=0.006 if name == "hugectr" else 6e-4
+            )
+            assert cheaper == f"{(costs[name] < base).mean():.0%}"
 
 
 def test_the_cheap_commands_of_the_readme_run(
