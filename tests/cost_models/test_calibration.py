@@ -93,11 +93,11 @@ def test_modelled_exchanges_leave_the_links_as_they_are(random_tables: Any) -> N
 
 def test_links_that_the_exchanges_do_not_tell_stay_as_they_are(random_tables: Any) -> None:
     """Exchanges of a few bytes take the latency, whatever the bandwidth."""
-    small = replace(RIGHT, links=replace(RIGHT.links, intra_host_latency_us=5e4))
+    small = replace(RIGHT, links=replace(RIGHT.links, intra_host_latency_us=5e3))
     data = measured(random_tables, 3, 2).on(small)
     estimated = estimates_of(AnalyticalShardingModel(), data)
     found = calibrated_profile(replace(data, phases_ms=estimated.phases_ms), WRONG)
-    assert found.profile.links.intra_host_latency_us == pytest.approx(5e4, rel=0.01)
+    assert found.profile.links.intra_host_latency_us == pytest.approx(5e3, rel=0.01)
     assert "intra_host_gb_per_s" not in found.errors
     assert found.profile.links.intra_host_gb_per_s == WRONG.links.intra_host_gb_per_s
 

@@ -69,7 +69,8 @@ def test_the_page_holds_the_numbers(comparison: Comparison, markdown_rows: Any) 
     assert order["analytical, A100-SXM4-80GB, scaled"] == ["1.000", "1.000", "0.00 %", "0.00 %"]
     assert "2 tasks, each with several placements of the same tables (8.0 placements each on average)" in text
     numbers = markdown_rows(text, "### Calibrated numbers")
-    assert list(numbers) == [f"`{name}`" for name in (*RATES, LAUNCH, *LINKS)]
+    told = comparison.calibrated.errors  # exchanges of a few bytes do not tell the bandwidth
+    assert list(numbers) == [f"`{name}`" for name in (*RATES, LAUNCH, *(name for name in LINKS if name in told))]
     rates = comparison.calibrated.profile.device.rates
     assert rates is not None
     assert numbers["`forward.lookups`"][:2] == ["ns", f"{rates.forward[1]:.4g}"]
