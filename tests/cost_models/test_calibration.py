@@ -96,8 +96,9 @@ def test_links_that_the_exchanges_do_not_tell_stay_as_they_are(random_tables: An
     small = replace(RIGHT, links=replace(RIGHT.links, intra_host_latency_us=5e3))
     data = measured(random_tables, 3, 2).on(small)
     estimated = estimates_of(AnalyticalShardingModel(), data)
-    found = calibrated_profile(replace(data, phases_ms=estimated.phases_ms), WRONG)
-    assert found.profile.links.intra_host_latency_us == pytest.approx(5e3, rel=0.01)
+    noise = np.exp(0.3 * np.random.default_rng(0).standard_normal(data.phases_ms.shape))
+    found = calibrated_profile(replace(data, phases_ms=estimated.phases_ms * noise), WRONG)
+    assert found.profile.links.intra_host_latency_us == pytest.approx(5e3, rel=0.1)
     assert "intra_host_gb_per_s" not in found.errors
     assert found.profile.links.intra_host_gb_per_s == WRONG.links.intra_host_gb_per_s
 
