@@ -196,6 +196,18 @@ def test_the_race_on_an_h100_gives_the_figures_of_its_page_and_of_the_readme(mar
     assert "`local-search` {} ({} to {}; 8 tasks, 3 rounds)".format(*ratios["local-search"]) in text
 
 
+def test_the_race_of_plans_on_an_h100_gives_the_figures_of_its_page(markdown_rows: Any) -> None:
+    pytest.importorskip("pyarrow")
+    tasks = TaskSuite("shard-gpu-40x4", load_suite("shard-gpu-40x4").tasks[:6], "test")
+    race = load_race(RESULTS / "hardware-h100-plans", suite_as_measured(tasks, "nvidia-h100-80gb-hbm3", None))
+    costs = dict(zip(race.answers, np.median(race.costs_ms(), axis=2), strict=True))
+    rows = markdown_rows((RESULTS / "hardware-h100.md").read_text(encoding="utf-8"), "## Plans")
+    for one, row in zip(race.results(), rows.values(), strict=True):
+        assert row[:2] == [f"{one.mean_ms:.3f}", f"{one.ratio:.3f}"]
+        if one.entry != "plan-search":
+            assert row[3] == f"{(costs[one.entry] < costs['plan-search']).mean():.0%}"
+
+
 def test_the_race_of_plans_on_a_cpu_gives_the_figures_of_its_page() -> None:
     pytest.importorskip("pyarrow")
     race = load_race(RESULTS / "hardware-cpu-plans", load_suite("shard-cpu-20x2"))

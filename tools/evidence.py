@@ -49,6 +49,10 @@ RESULTS = CPU_FOLDER.parent.parent
 MACHINES: Mapping[str, tuple[str, str, str]] = {
     "H100, FP32, rowwise Adagrad": ("measurements/nvidia-h100-80gb-hbm3/fp32", "", "h100-dgx"),
     "H100, FP16, SGD": ("measurements/nvidia-h100-80gb-hbm3/fp16", "", "h100-dgx"),
+    "H100, FP32, rowwise Adagrad, with plans": (
+        *("machines/nvidia-h100/placements", "machines/nvidia-h100/work"),
+        "h100-dgx",
+    ),
     "H200, FP32, rowwise Adagrad, with plans": (
         *("machines/nvidia-h200/placements", "machines/nvidia-h200/work"),
         "h200-dgx",

@@ -40,8 +40,8 @@ from shard_gym.workload import Workload
 
 DEFAULT_BATCH = {"cpu": 2_048, "cuda": 65_536}
 DEFAULT_PROFILE = {"cpu": "cpu", "cuda": "a100-dgx"}
-FIT_SHARE, MOST_FIT_S = 0.15, 180.0
-"""The share of the time that is left for the fits, and the most seconds of it."""
+FIT_SHARE, LEAST_FIT_S, MOST_FIT_S = 0.15, 60.0, 180.0
+"""The share of the time that is left for the fits; the least and the most seconds of it. A third is left at most."""
 
 FIT_STEPS = 5_000
 FEWEST = 40  # random placements that a network is fitted to at least: one cycle of the splits
@@ -188,7 +188,8 @@ class _Run:
     ) -> None:
         self.out, self.machine, self.workload, self.devices = out, machine, workload, devices
         self._iterations = checked_count("--iterations", iterations)
-        self._limit_s = limit_s - min(FIT_SHARE * limit_s, MOST_FIT_S)
+        least = min(LEAST_FIT_S, limit_s / 3.0)
+        self._limit_s = limit_s - min(max(FIT_SHARE * limit_s, least), MOST_FIT_S)
         self.measured_now = 0
         self._options = {
             **{"machine": machine.fingerprint, **workload.to_json()},
