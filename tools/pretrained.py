@@ -33,7 +33,7 @@ from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.build import evenly_capped, halves
+from shard_gym.suites.drawing import evenly_capped, halves
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 from shard_gym.text import format_ms

@@ -11,7 +11,7 @@ import numpy as np
 
 from shard_gym.hardware import fitted_links, hardware_profile
 from shard_gym.pools import RowPopularity, load_pool
-from shard_gym.suites.build import split_columns
+from shard_gym.suites.drawing import split_columns
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 from shard_gym.workload import Workload

@@ -18,6 +18,7 @@ from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
+from shard_gym.leaderboard.fresh import read_fresh
 from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
@@ -190,6 +191,7 @@ class Verify:
                 )
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
+            stale += read_fresh(self.root, verified)[1]
             return verified, [*findings, *read_races(self.root, verified)[1], *stale]
         races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
         ids = [each for each in self.entries if race_folder(self.root, each) is None]

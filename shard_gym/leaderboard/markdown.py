@@ -13,6 +13,7 @@ from shard_gym.errors import DamagedFileError
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.competitors import Competitor, competitors
+from shard_gym.leaderboard.fresh import FreshGap
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import Finding
@@ -47,10 +48,10 @@ _ABOUT_RATIOS = (
 )
 
 LEAGUE_COLUMNS = (
-    *("league", "entry", "mean ms", "95% interval", "gap to best", "beats next", "failed", "plan ms", "replayed ms"),
-    *("budget", "trained on"),
+    *("league", "entry", "mean ms", "95% interval", "gap to best", "fresh tasks", "beats next", "failed", "plan ms"),
+    *("replayed ms", "budget", "trained on"),
 )
-"""Columns of a track with leagues."""
+"""Columns of a track with leagues; that of fresh tasks is left out where no entry has them."""
 
 RACE_COLUMNS = (
     *("entry", "mean ms", "95% interval", "to the cheapest", "beats next", "failed", "plan ms"),
@@ -267,7 +268,9 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
         about = f"{about} {leaderboard.scorer.problem.conditions(leaderboard.scorer.suite[0])}"
         return collapsed(suite, f"{about}\n\n{_facts_table(leaderboard)}")
     if leaderboard.rules.leagues:
-        entries = _entries_table(LEAGUE_COLUMNS, leaderboard.entries)
+        none = all(each.fresh is None for each in leaderboard.entries)
+        columns = [each for each in LEAGUE_COLUMNS if not (none and each == "fresh tasks")]
+        entries = _entries_table(columns, leaderboard.entries)
         return collapsed(f"{suite}: {leaderboard.status}", f"{about} {leaderboard.how_solved}\n\n{entries}")
     title, parts = suite, [about]
     if race:
@@ -320,6 +323,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
         "gap to best": "" if ranked.gap is None or ranked.verified.failures else f"{100 * ranked.gap:+.2f}%",
+        "fresh tasks": "" if ranked.fresh is None else _fresh(ranked.fresh),
         "to the cheapest": "" if ratio is None or ratios is None else _ratio(ratio, *ratios),
         "beats next": "" if over is None else f"{over:.2f}",
         "failed": str(ranked.verified.failures),
@@ -328,6 +332,13 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
         "budget": f"{entry.training.queries:,} + {entry.planning.queries:,.0f}",
         "trained on": escaped(", ".join(entry.training.data)),
     }
+
+
+def _fresh(gap: FreshGap) -> str:
+    """The gap on fresh tasks; where it is above that on the test tasks by more than chance, by how much."""
+    text = f"{100 * gap.mean:+.2f}%"
+    low, high = gap.rise_interval
+    return f"{text}, **falls** by {100 * low:.2f} to {100 * high:.2f}" if gap.falls else text
 
 
 def _name(verified: VerifiedEntry) -> str:

@@ -15,11 +15,12 @@ import numpy as np
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
+from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, fresh_ratios, fresh_table, read_fresh
 from shard_gym.leaderboard.leagues import place_of
 from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.rows import TOLERANCE
-from shard_gym.leaderboard.schema import LEAGUES
+from shard_gym.leaderboard.schema import LEAGUES, FreshTable
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.tracks import TRACKS, Track
 from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
@@ -59,6 +60,7 @@ class RankedEntry:
         replayed_seconds: median planning time of a task when the agent was replayed; None if it was not.
         ratio: in a race the mean cost divided by that of the cheapest entry.
         ratio_interval: 95% interval of that.
+        fresh: how far its agent is from the best answers known to fresh tasks; None where it did not answer any.
     """
 
     verified: VerifiedEntry
@@ -71,6 +73,7 @@ class RankedEntry:
     gap_interval: tuple[float, float] | None = None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
+    fresh: FreshGap | None = None
 
     @property
     def league(self) -> str | None:
@@ -179,7 +182,8 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
     entries, findings = verify_all(root, recompute=False)
     replays, stale = read_replays(root, entries)
     races, wrong = read_races(root, entries)
-    findings += stale + wrong
+    fresh, unfit = read_fresh(root, entries)
+    findings += stale + wrong + unfit
     if findings:
         raise DamagedFileError(
             f"{counted(len(findings), 'finding')}, the first: {findings[0]} "
@@ -193,7 +197,7 @@ def load_leaderboards(root: Path) -> list[Leaderboard]:
         for suite in suite_names():
             members = groups.get((track, suite))
             if members and rules.scored:
-                leaderboards.append(make_leaderboard(load_scorer(suite), members, replays))
+                leaderboards.append(make_leaderboard(load_scorer(suite), members, replays, fresh))
             elif members:
                 own = [race_leaderboard(each, members) for each in races if each.folder.suite == suite]
                 hardware = suite_info(suite).hardware
@@ -224,7 +228,9 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
     return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, tuple(ranked), verified, not_raced)
 
 
-def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays) -> Leaderboard:
+def make_leaderboard(
+    scorer: Scorer, entries: Sequence[VerifiedEntry], replays: Replays, fresh: FreshTable | None = None
+) -> Leaderboard:
     """The leaderboard of the entries of one suite that the cost model scores, at least one."""
     best, rules = _best_answers(scorer, entries), entries[0].folder.rules
     by_gap = best is not None and scorer.problem.bounds_are_reached
@@ -251,10 +257,18 @@ def make_leaderboard(scorer: Scorer, entries: Sequence[VerifiedEntry], replays: 
                 gap_interval=statistics.mean_interval(gaps) if by_gap and gaps is not None else None,
                 improvement_over_next=over,
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
+                fresh=_fresh_gap(each, best, fresh or fresh_table({}, {})),
             )
         )
     hardware = suite_info(scorer.suite.name).hardware
     return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(ranked))
+
+
+def _fresh_gap(entry: VerifiedEntry, best: BestAnswers | None, table: FreshTable) -> FreshGap | None:
+    row = table.entries.get(entry.folder.id)
+    if row is None or best is None:
+        return None
+    return fresh_gap(np.array(row.test_ms) / best.costs_ms, fresh_ratios(table, entry.folder.id, entry.folder.suite))
 
 
 def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from shard_gym.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
-from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding
+from shard_gym.leaderboard.store import ENTRY, FRESH, REPLAYED, Finding
 from shard_gym.leaderboard.tracks import TRACKS
 
 try:
@@ -296,12 +296,43 @@ class ReplayTable(Strict):
     entries: dict[str, ReplayRow]
 
 
+Cost = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class FreshTasks(Strict):
+    """The fresh tasks of a suite in `fresh.json`: the seeds, the SHA-256 of each drawing, and the best known costs."""
+
+    seeds: list[Annotated[int, Field(ge=0, le=999_999_999)]]
+    sha256: list[Digest]
+    best_ms: list[Cost]
+
+
+class FreshEntry(Strict):
+    """What the agent of an entry, trained with its first seed, costs on test and on fresh tasks, in ms.
+
+    `answers` is the SHA-256 of the file of answers of the entry.
+    """
+
+    answers: Digest
+    test_ms: list[Cost]
+    fresh_ms: list[Cost]
+
+
+class FreshTable(Strict):
+    """`fresh.json`: fresh tasks by the names of the suites, and costs by the ids of the entries."""
+
+    schema_: Schema
+    suites: dict[str, FreshTasks]
+    entries: dict[str, FreshEntry]
+
+
 MODELS: dict[str, type[BaseModel]] = {
     ENTRY: Entry,
     "placements.json": Table[PlacementRow],
     "plans.json": Table[PlanRow],
     "sequences.json": Table[SequenceRow],
     REPLAYED: ReplayTable,
+    FRESH: FreshTable,
 }
 """The model of each file, by its name."""
 

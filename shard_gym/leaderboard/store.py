@@ -17,6 +17,7 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameEr
 from shard_gym.io.lock import LOCK
 from shard_gym.leaderboard.tracks import ANSWERS, TRACKS, Track
 from shard_gym.suites import suite_info
+from shard_gym.suites.fresh import SEED
 from shard_gym.suites.info import MEASURED
 
 ENTRY = "entry.toml"
@@ -25,7 +26,7 @@ ENTRY = "entry.toml"
 RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 """The files of a race. As of an entry, all of them are required, and no others are allowed."""
 
-REPLAYED = "replayed.json"
+REPLAYED, FRESH = "replayed.json", "fresh.json"
 
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
@@ -33,12 +34,12 @@ RACES = "races"
 KIB, MIB = 2**10, 2**20
 LIMITS = {
     **{ENTRY: 32 * KIB, "placements.json": 2 * MIB, "plans.json": 32 * MIB, "sequences.json": MIB},
-    **{RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB},
+    **{RACE: 4 * MIB, ROUNDS: 64 * MIB, REPLAYED: MIB, FRESH: 4 * MIB},
 }
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans
 of 1,000 tables on 128 devices, each on all of them, need a half."""
 
-ROOT_FILES = ("README.md", REPLAYED)
+ROOT_FILES = ("README.md", REPLAYED, FRESH)
 """Files allowed in the folder of the leaderboards itself."""
 
 LINKED_FOLDER = "It is a link; put the folder itself there."
@@ -201,6 +202,10 @@ def find_entries(root: Path) -> tuple[list[EntryFolder], list[Finding]]:
             findings.append(Finding(track.name, reason))
             continue
         for suite in _subfolders(root, track, findings):
+            if SEED in suite.name:
+                reason = "Fresh tasks have no leaderboard, because everybody can draw others; remove the folder."
+                findings.append(Finding(f"{track.name}/{suite.name}", reason))
+                continue
             for path in _subfolders(root, suite, findings):
                 folder = EntryFolder(root, track.name, suite.name, path.name)
                 if (track.name, path.name) == (MEASURED, RACES):

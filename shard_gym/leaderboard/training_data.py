@@ -22,7 +22,7 @@ from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
 from shard_gym.pools import load_pool
 from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite, suite_info
-from shard_gym.suites.build import halves
+from shard_gym.suites.drawing import halves
 
 OTHER = "other: "
 FORMS = f"SUITE/SPLIT, pool/POOL/train, pool/POOL or {OTHER}TEXT"

@@ -21,6 +21,7 @@ from shard_gym.io.files import INDEX, sha256_of, write_atomically, write_json
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite
 from shard_gym.suites.drifting import DRIFTING, SCHEMA, law_of
+from shard_gym.suites.fresh import fresh_name
 from shard_gym.tasks import MIB, Task
 
 POOL = "dlrm-2021"
@@ -51,13 +52,34 @@ RECIPES = (
 )
 
 
-def entries(recipe: Recipe, split: str) -> list[dict[str, Any]]:
-    """The tasks of one split: those of the `SUITES` in turns."""
+def fresh_record(name: str, seed: int) -> dict[str, Any]:
+    """The record of fresh tasks as those of the recipe of that name: other tasks, which drift in other ways."""
+    recipe = next(each for each in RECIPES if each.name == name)
+    return record_of(replace(recipe, name=fresh_name(name, seed)), tuple(fresh_name(each, seed) for each in SUITES))
+
+
+def record_of(recipe: Recipe, suites: tuple[str, ...] = SUITES) -> dict[str, Any]:
+    """The JSON record of the suites of a recipe; its tasks, which are those of `suites`, depend on its name."""
+    return {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "version": recipe.version,
+        "description": recipe.description,
+        "level": asdict(recipe.level),
+        "pauses_s": recipe.pauses_s,
+        "pool": {"name": POOL, "sha256": load_pool(POOL).sha256},
+        "suites": {name: load_suite(name).sha256 for name in suites},
+        "splits": {split: entries(recipe, split, suites) for split in ("train", "test")},
+    }
+
+
+def entries(recipe: Recipe, split: str, suites: tuple[str, ...] = SUITES) -> list[dict[str, Any]]:
+    """The tasks of one split: those of `suites` in turns."""
     rng = np.random.default_rng(np.frombuffer(sha256_of(f"{recipe.name}/{split}".encode()).encode(), np.uint8))
-    chosen = [rng.choice(len(load_suite(each, split)), TASKS_PER_SPLIT[split], replace=False) for each in SUITES]
+    chosen = [rng.choice(len(load_suite(each, split)), TASKS_PER_SPLIT[split], replace=False) for each in suites]
     found = []
     for numbers in zip(*chosen, strict=True):
-        for suite, number in zip(SUITES, numbers, strict=True):
+        for suite, number in zip(suites, numbers, strict=True):
             task, seed = load_suite(suite, split)[int(number)], int(rng.integers(2**31))
             found.append({"task": task.name, "seed": seed, "memory_cap_bytes": _cap(recipe, task, seed)})
     return found
@@ -99,17 +121,7 @@ def main() -> None:
     """Write all files and their index."""
     index = {}
     for recipe in RECIPES:
-        record: dict[str, Any] = {
-            "schema": SCHEMA,
-            "name": recipe.name,
-            "version": recipe.version,
-            "description": recipe.description,
-            "level": asdict(recipe.level),
-            "pauses_s": recipe.pauses_s,
-            "pool": {"name": POOL, "sha256": load_pool(POOL).sha256},
-            "suites": {name: load_suite(name).sha256 for name in SUITES},
-            "splits": {split: entries(recipe, split) for split in ("train", "test")},
-        }
+        record = record_of(recipe)
         data = json.dumps(record, indent=1).encode() + b"\n"
         write_atomically(DRIFTING / f"{recipe.name}.json", data)
         index[recipe.name] = sha256_of(data)

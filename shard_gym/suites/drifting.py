@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,7 @@ from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.suites import placing
+from shard_gym.suites.fresh import parted
 from shard_gym.suites.info import DATA, REPLANNING, SuiteInfo
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -31,12 +33,14 @@ _KEYS = {"schema", "name", "version", "description", "level", "pauses_s", "pool"
 
 def names() -> list[str]:
     """The names of the suites, such as "drift-strong-600": a file, and the seconds of a pause."""
-    return [f"{file}-{pause:g}" for file in sorted(read_index(DRIFTING)) for pause in _record(file)[0]["pauses_s"]]
+    files = sorted(read_index(DRIFTING))
+    return [f"{file}-{pause:g}" for file in files for pause in _record(file, None)[0]["pauses_s"]]
 
 
 def info(name: str) -> SuiteInfo:
     """Summary of the suite named `name`; raises the errors of `load`."""
-    record, sha256 = _record(name.rsplit("-", 1)[0])
+    base, seed = parted(name)
+    record, sha256 = _record(base.rpartition("-")[0], seed)
     sizes = {task: size for suite in record["suites"] for task, size in placing.sizes(suite).items()}
     tables, devices = zip(*(sizes[each["task"]] for split in record["splits"].values() for each in split), strict=True)
     return SuiteInfo(
@@ -56,8 +60,9 @@ def info(name: str) -> SuiteInfo:
 @lru_cache(maxsize=64)
 def load(name: str, split: str) -> DriftSuite:
     """One split of the suite named `name`, such as "drift-strong-600"; see `shard_gym.suites.load_suite` for errors."""
-    file, _, pause = name.rpartition("-")
-    record, sha256 = _record(file)
+    base, seed = parted(name)
+    file, _, pause = base.rpartition("-")
+    record, sha256 = _record(file, seed)
     splits, pause_s = record["splits"], float(pause)
     if split not in splits:
         raise InvalidOptionError(f"Suite {name!r} has the splits {sorted(splits)}, not {short_repr(split)}.")
@@ -97,8 +102,13 @@ def law_of(tables: Tables, pool_name: str) -> RowPopularity:
 
 
 @lru_cache(maxsize=64)
-def _record(file: str) -> tuple[dict[str, Any], str]:
-    data = read_shipped(DRIFTING, file, "suite of drifting tasks")
+def _record(file: str, seed: int | None) -> tuple[dict[str, Any], str]:
+    if seed is None:
+        data = read_shipped(DRIFTING, file, "suite of drifting tasks")
+    else:
+        from shard_gym.suites.build_drifting import fresh_record  # it loads suites
+
+        data = json.dumps(fresh_record(file, seed)).encode()
     record = parse_json(data, f"Suite {file!r}")
     if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
         raise DamagedFileError(f"The file of suite {file!r} must be an object of schema {SCHEMA} with {sorted(_KEYS)}.")

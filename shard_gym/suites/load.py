@@ -9,6 +9,7 @@ from typing import Any
 
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.suites import drifting, placing
+from shard_gym.suites.fresh import parted
 from shard_gym.suites.info import SPLITS, SuiteInfo
 from shard_gym.suites.own import SUFFIX, read_suite
 
@@ -33,13 +34,17 @@ def load_suite(name: str | Path, split: str = "test") -> Any:
 
     It is a `DriftSuite` if its tables drift, such as those of "drift-strong-600", else a `TaskSuite`.
 
+    "mixdim-8@7" has 50 new tasks in each split, drawn with seed 7 from the tables of that split as those of "mixdim-8"
+    were: the same tasks on every machine. All suites have such tasks but those of one whole model.
+
     Args:
-        name: of a suite, or the path of a file that `save_suite` wrote: a Path, or a text that ends in .json.
+        name: of a suite, with a seed after an @ for fresh tasks, or the path of a file that `save_suite` wrote: a Path,
+            or a text that ends in .json.
         split: "train" or "test"; for a file, one of its own, and ignored if it has only one.
 
     Raises:
         UnknownNameError: no suite has that name.
-        InvalidOptionError: the suite has no such split; a suite of a whole model has only "test".
+        InvalidOptionError: the suite has no such split; a suite of a whole model has only "test", and no fresh tasks.
         DamagedFileError: the file of the suite or of its pool was changed, or the file at a path holds no suite.
     """
     if not isinstance(split, str):
@@ -50,10 +55,11 @@ def load_suite(name: str | Path, split: str = "test") -> Any:
 
 
 def _format_of(name: Any) -> ModuleType:
+    base = parted(name)[0] if isinstance(name, str) else name
     for each in FORMATS:
-        if isinstance(name, str) and name in each.names():
+        if isinstance(base, str) and base in each.names():
             return each
-    raise unknown_name("suite", name, suite_names())
+    raise unknown_name("suite", base, suite_names())
 
 
 def _by_value(name: str) -> list[int | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,11 +16,12 @@ from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.io.files import read_index, read_shipped, sha256_of
 from shard_gym.io.parsing import parse_json
 from shard_gym.pools import load_pool
+from shard_gym.suites.drawing import SCHEMA, record_of
+from shard_gym.suites.fresh import fresh_name, parted
 from shard_gym.suites.info import DATA, SHARDING, SIMULATED, SuiteInfo
+from shard_gym.suites.recipes import RECIPES, TASKS_PER_SPLIT
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
-
-SCHEMA = 1
 
 _SUITE_KEYS = {
     *("schema", "name", "version", "description", "pool", "pool_sha256"),
@@ -87,7 +89,7 @@ def load(name: str, split: str) -> TaskSuite:
     )
     tables = tables.at_batch_size(record.get("batch_size", tables.workload.batch_size))
     hardware = hardware_profile(record["hardware"])
-    padding = tuple(map(max, zip(*_sizes(record).values(), strict=True)))
+    padding = tuple(map(max, zip(*sizes(parted(name)[0]).values(), strict=True)))
     splittable = _splittable(record)
     tasks = tuple(_task(entry, tables, hardware, name, splittable) for entry in record["splits"][split])
     return TaskSuite(name, tasks, split, record["version"], sha256, record["description"], padding=padding)
@@ -129,6 +131,34 @@ def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, sui
 
 
 def _record(name: str) -> tuple[dict[str, Any], str]:
+    """The record of a suite, shipped or of fresh tasks, and its SHA-256."""
+    base, seed = parted(name)
+    return _file(name) if seed is None else _drawn(base, seed)
+
+
+@lru_cache(maxsize=32)
+def _drawn(name: str, seed: int) -> tuple[dict[str, Any], str]:
+    """The record of fresh tasks: no larger than those of the suite, so that every policy that it trains holds them."""
+    recipe, known = next(each for each in RECIPES if each.name == name), info(name)
+    if recipe.num_tables is None:
+        raise InvalidOptionError(
+            f"The suite {name!r} is one task with all tables of its model, so there are no others like it. Draw fresh "
+            f"tasks of another suite, such as {fresh_name('mixdim-8', seed)}."
+        )
+    record = record_of(
+        replace(
+            recipe,
+            name=fresh_name(name, seed),
+            description=f"{TASKS_PER_SPLIT} fresh tasks, drawn with seed {seed}. {recipe.description}",
+            num_tables=known.num_tables,
+            num_devices=known.num_devices,
+            test_tasks=TASKS_PER_SPLIT,
+        )
+    )
+    return record, sha256_of(json.dumps(record).encode())
+
+
+def _file(name: str) -> tuple[dict[str, Any], str]:
     data = read_shipped(DATA, name, "suite")
     path = DATA / f"{name}.json"
     record = parse_json(data, str(path))

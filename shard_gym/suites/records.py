@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import DamagedFileError, InvalidTaskError, UnknownNameError
+from shard_gym.errors import DamagedFileError, InvalidTaskError
 from shard_gym.io.files import read_json, write_json
 from shard_gym.suites.info import DATA
-from shard_gym.suites.load import suite_info
+from shard_gym.suites.load import suite_info, suite_names
 from shard_gym.tasks import Suite
 
 SCHEMA = 1
@@ -89,7 +89,4 @@ def check_names(splits: Sequence[Suite[Any]], entries: Mapping[str, Any]) -> Non
 
 def _is_shipped(suite: Suite[Any]) -> bool:
     """Whether it is a suite of the package. A custom one may have its name; the index alone says which is which."""
-    try:
-        return suite_info(suite.name).sha256 == suite.sha256
-    except UnknownNameError:
-        return False
+    return suite.name in suite_names() and suite_info(suite.name).sha256 == suite.sha256

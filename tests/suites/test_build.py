@@ -9,7 +9,7 @@ import pytest
 
 from shard_gym.io.files import INDEX, read_json
 from shard_gym.pools import load_pool
-from shard_gym.suites import build, load_suite, suite_info, suite_names
+from shard_gym.suites import build, drawing, load_suite, suite_info, suite_names
 from shard_gym.suites.info import DATA
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
@@ -47,7 +47,7 @@ def test_tables_above_the_limit_are_split_into_column_shards_that_fit() -> None:
     pool = load_pool("dlrm-2021").tables.select([0, 1, 2])
     tables = pool.with_dims([16, 64, 64])
     limit = int(tables.memory_bytes[1]) // 3
-    shards, positions = build.split_columns(tables, limit)
+    shards, positions = drawing.split_columns(tables, limit)
     parts = np.bincount(positions)
     assert parts[1] == 4
     assert (shards.embedding_dim == tables.embedding_dim[positions] // parts[positions]).all()

@@ -1,0 +1,143 @@
+"""Fresh tasks: what learned agents of ShardGym cost on tasks that were drawn after they were trained.
+
+Whoever chooses among agents by their test tasks fits these tasks, without training on one. New tasks of the same
+distribution, from the same tables, show it: `load_suite("mixdim-8@101")`. The file `fresh.json` holds their costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import DamagedFileError, short_repr
+from shard_gym.io.files import write_json
+from shard_gym.leaderboard.rows import TOLERANCE
+from shard_gym.leaderboard.schema import SCHEMA, FreshEntry, FreshTable, FreshTasks, parse
+from shard_gym.leaderboard.statistics import bootstrap_samples, mean_interval, percentile_interval
+from shard_gym.leaderboard.store import FRESH, Finding, find_entries, read_limited
+from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.suites import suite_info
+from shard_gym.suites.fresh import fresh_name
+
+SEEDS = (101, 102)
+"""The seeds of the fresh tasks of a suite, 50 each."""
+
+UPDATE = "Make it again with: python tools/fresh.py."
+
+
+@dataclass(frozen=True)
+class FreshGap:
+    """How far an agent, trained with the first seed of its entry, is from the best answers known to fresh tasks.
+
+    Attributes:
+        mean: mean of cost / best known cost, less 1.
+        interval: 95% interval of that.
+        rise: by how much that is above the same on the test tasks.
+        rise_interval: 95% interval of the rise.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    rise: float
+    rise_interval: tuple[float, float]
+
+    @property
+    def falls(self) -> bool:
+        """Whether the agent does worse on fresh tasks than on the test tasks, by more than chance."""
+        return self.rise_interval[0] > 0.0
+
+
+def fresh_gap(test_ratios: FloatArray, fresh_ratios: FloatArray) -> FreshGap:
+    """The gap of an agent from its (N,) and (M,) costs of test and fresh tasks, divided by the best known ones."""
+    test, fresh = test_ratios[None] - 1.0, fresh_ratios[None] - 1.0
+    drawn = [
+        bootstrap_samples(each, np.random.default_rng(seed)).mean(axis=1) for seed, each in enumerate((test, fresh))
+    ]
+    return FreshGap(
+        float(fresh.mean()),
+        mean_interval(fresh),
+        float(fresh.mean() - test.mean()),
+        percentile_interval(drawn[1] - drawn[0]),
+    )
+
+
+def fresh_ratios(table: FreshTable, entry_id: str, suite: str) -> FloatArray:
+    """(M,) costs of the fresh tasks divided by the best known ones."""
+    return np.asarray(np.array(table.entries[entry_id].fresh_ms) / np.array(table.suites[suite].best_ms))
+
+
+def fresh_table(suites: Mapping[str, FreshTasks], entries: Mapping[str, FreshEntry]) -> FreshTable:
+    """The content of `fresh.json`."""
+    return FreshTable.model_validate({"schema": SCHEMA, "suites": dict(suites), "entries": dict(entries)})
+
+
+def read_fresh(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[FreshTable, list[Finding]]:
+    """The content of `fresh.json` under `root`, empty if there is no such file, and the findings.
+
+    Costs hold for the agent of an entry as it was: a changed or missing entry is a finding.
+    """
+    path, empty = root / FRESH, fresh_table({}, {})
+    if not path.exists() and not path.is_symlink():
+        return empty, []
+    try:
+        table, findings = parse(read_limited(path), FRESH)
+    except DamagedFileError as error:
+        return empty, [Finding(FRESH, str(error))]
+    if table is None:
+        return empty, findings
+    verified = {each.folder.id: each for each in entries}
+    folders = {folder.id for folder in find_entries(root)[0]}
+    for suite, tasks in table.suites.items():
+        if reason := _wrong_tasks(suite, tasks):
+            findings.append(Finding(FRESH, f"The fresh tasks of {short_repr(suite)} {reason} {UPDATE}"))
+    kept = {}
+    for entry_id, row in table.entries.items():
+        if entry_id in folders and entry_id not in verified:
+            continue  # an entry that is not valid has findings of its own
+        if reason := _wrong_costs(row, verified.get(entry_id), table.suites):
+            findings.append(Finding(FRESH, f"It has costs of {short_repr(entry_id)}, {reason} {UPDATE}"))
+        else:
+            kept[entry_id] = row
+    return fresh_table(table.suites, kept), findings
+
+
+def _wrong_tasks(suite: str, tasks: FreshTasks) -> str:
+    infos = [suite_info(fresh_name(suite, seed)) for seed in tasks.seeds]
+    if [info.sha256 for info in infos] != tasks.sha256:
+        return "are others now."
+    count = sum(info.tasks["test"] for info in infos)
+    return "" if len(tasks.best_ms) == count else f"are {count}, but it has {len(tasks.best_ms)} costs."
+
+
+def _wrong_costs(row: FreshEntry, entry: VerifiedEntry | None, suites: Mapping[str, FreshTasks]) -> str:
+    if entry is None:
+        return "which does not exist."
+    if row.answers != entry.sha256:
+        return "but they were taken with other answers."
+    tasks = suites.get(entry.folder.suite)
+    if tasks is None or len(row.fresh_ms) != len(tasks.best_ms):
+        return "but not as many as there are best known ones."
+    if len(row.test_ms) != entry.costs_ms.shape[1]:
+        return "but not as many as there are test tasks."
+    if any(cost < best * (1 - TOLERANCE) for cost, best in zip(row.fresh_ms, tasks.best_ms, strict=True)):
+        return "and some are below the best known ones."
+    return ""
+
+
+def write_fresh(root: Path, table: FreshTable) -> Path:
+    """Write `fresh.json`, sorted by name; returns its path.
+
+    Raises:
+        UnwritablePathError: it cannot be written.
+    """
+    record = {
+        "schema": SCHEMA,
+        "suites": {name: each.model_dump() for name, each in sorted(table.suites.items())},
+        "entries": {name: each.model_dump() for name, each in sorted(table.entries.items())},
+    }
+    write_json(root / FRESH, record, indent=None)
+    return root / FRESH

@@ -1,0 +1,102 @@
+"""The costs of fresh tasks beside an entry, and who falls there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shard_gym.leaderboard.fresh import SEEDS, fresh_gap, fresh_table, read_fresh, write_fresh
+from shard_gym.leaderboard.markdown import render
+from shard_gym.leaderboard.ranking import load_leaderboards
+from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
+from shard_gym.leaderboard.scorer import load_scorer
+from shard_gym.leaderboard.store import find_entries
+from shard_gym.leaderboard.verify import verify_all
+from shard_gym.suites import suite_info
+from shard_gym.suites.best_known import best_known_costs
+from shard_gym.suites.fresh import fresh_name
+
+SUITE, ENTRY = "dlrm-20x4", "simulated/dlrm-20x4/random"
+
+
+def test_who_fits_the_test_tasks_falls_and_who_does_not_stays() -> None:
+    rng = np.random.default_rng(3)
+    test, fresh = 1.0 + rng.exponential(0.02, 50), 1.0 + rng.exponential(0.02, 100)
+    honest = fresh_gap(test, fresh)
+    assert not honest.falls
+    assert honest.mean == pytest.approx(fresh.mean() - 1.0)
+    assert honest.interval[0] < honest.mean < honest.interval[1]
+    assert honest.rise == pytest.approx(fresh.mean() - test.mean())
+    fitted = fresh_gap(1.0 + (test - 1.0) / 3.0, fresh)
+    assert fitted.falls
+    assert fitted.rise_interval[0] < fitted.rise < fitted.rise_interval[1]
+    assert not fresh_gap(test, 1.0 + (fresh - 1.0) / 3.0).falls
+
+
+def test_an_honest_agent_rarely_falls() -> None:
+    """Of 200 that are as good on fresh tasks, 2.5% fall by chance."""
+    rng = np.random.default_rng(0)
+    drawn = [(1.0 + rng.exponential(0.05, 50), 1.0 + rng.exponential(0.05, 100)) for _ in range(200)]
+    assert sum(fresh_gap(*each).falls for each in drawn) <= 12
+
+
+@pytest.fixture
+def fresh(root: Path, verified) -> Path:
+    """Costs of fresh tasks of the random agent: a third above the best known ones, as nowhere in the test tasks."""
+    entry = verified(root, "random")
+    infos = [suite_info(fresh_name(SUITE, seed)) for seed in SEEDS]
+    tasks = FreshTasks(seeds=list(SEEDS), sha256=[each.sha256 for each in infos], best_ms=[3.0] * 100)
+    scorer = load_scorer(SUITE)
+    best = best_known_costs(scorer.suite, scorer.model)
+    row = FreshEntry(answers=entry.sha256, test_ms=[1.01 * cost for cost in best.values()], fresh_ms=[4.0] * 100)
+    return write_fresh(root, fresh_table({SUITE: tasks}, {ENTRY: row}))
+
+
+def findings_of(root: Path) -> list[str]:
+    return [str(finding) for finding in read_fresh(root, verify_all(root)[0])[1]]
+
+
+def test_the_leaderboard_has_the_column(root: Path, fresh: Path) -> None:
+    assert findings_of(root) == []
+    gaps = {each.verified.folder.slug: each.fresh for each in load_leaderboards(root)[0].entries}
+    assert gaps["size-greedy"] is None
+    assert gaps["random"] is not None
+    assert gaps["random"].mean == pytest.approx(1 / 3)
+    assert gaps["random"].falls
+    (root / "README.md").write_text("<!-- generated: leaderboards -->\n<!-- end -->\n")
+    page = render(root)[root / "README.md"].decode()
+    assert "| fresh tasks |" in page
+    assert "+33.33%, **falls** by 32.33 to 32.33" in page
+    fresh.unlink()
+    assert "fresh tasks |" not in render(root)[root / "README.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"schema": 1', '"schema": 2', "It has schema 2"),
+        ("dlrm-20x4/random", "dlrm-20x4/gone", "It has costs of 'simulated/dlrm-20x4/gone', which does not exist"),
+        ("dlrm-20x4/random", "dlrm-20x4/size-greedy", "but they were taken with other answers. Make it again with"),
+        ('"fresh_ms": [4.0', '"fresh_ms": [2.0', "and some are below the best known ones"),
+        ('"fresh_ms": [4.0', '"fresh_ms": [NaN', "It is not readable JSON"),
+        ('"fresh_ms": [4.0', '"fresh_ms": [-4.0', "fresh_ms.0 is refused"),
+        ('"fresh_ms": [4.0, ', '"fresh_ms": [', "but not as many as there are best known ones"),
+        ('"seeds": [101', '"seeds": [103', "The fresh tasks of 'dlrm-20x4' are others now"),
+    ],
+)
+def test_costs_that_cannot_be_of_an_entry_are_found(root: Path, fresh: Path, old: str, new: str, message: str) -> None:
+    text = fresh.read_text()
+    assert old in text
+    fresh.write_text(text.replace(old, new))
+    assert message in "\n".join(findings_of(root))
+
+
+def test_fresh_tasks_have_no_leaderboard(root: Path) -> None:
+    for name in ("dlrm-20x4@7", "dlrm-20x4@x"):
+        (root / "simulated" / name / "mine").mkdir(parents=True)
+    folders, findings = find_entries(root)
+    assert all("@" not in folder.suite for folder in folders)
+    assert [finding.file for finding in findings] == ["simulated/dlrm-20x4@7", "simulated/dlrm-20x4@x"]
+    assert "everybody can draw others" in str(findings[0])
