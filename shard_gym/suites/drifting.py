@@ -19,14 +19,8 @@ from shard_gym.pools import load_pool
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.suites import placing
 from shard_gym.suites.fresh import parted
-from shard_gym.suites.info import DATA, REPLANNING, SuiteInfo
-from shard_gym.tables import Tables
+from shard_gym.suites.info import DRIFT_SCHEMA, DRIFTING, REPLANNING, SuiteInfo
 from shard_gym.tasks import Task
-
-DRIFTING = DATA / "drifting"
-"""Folder with one JSON file for each kind of drift; its suites differ in the seconds of a pause."""
-
-SCHEMA = 1
 
 _KEYS = {"schema", "name", "version", "description", "level", "pauses_s", "pool", "suites", "splits"}
 
@@ -69,36 +63,35 @@ def load(name: str, split: str) -> DriftSuite:
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in record["level"].items()}
     level = DriftLevel(**values)
     made = {
-        each: [_task_and_law(entry["task"], entry["memory_cap_bytes"], record["pool"]["name"]) for entry in entries]
-        for each, entries in splits.items()
+        each: [_task(entry["task"], entry["memory_cap_bytes"]) for entry in entries] for each, entries in splits.items()
     }
     tasks = tuple(
-        DriftTask(f"{name}/{split}/{number}", task, law, level, entry["seed"], pause_s)
-        for number, ((task, law), entry) in enumerate(zip(made[split], splits[split], strict=True))
+        DriftTask(f"{name}/{split}/{number}", task, _law(task), level, entry["seed"], pause_s)
+        for number, (task, entry) in enumerate(zip(made[split], splits[split], strict=True))
     )
-    every = [task for entries in made.values() for task, _ in entries]
+    every = [task for entries in made.values() for task in entries]
     padding = max(map(most_parts, every)), max(task.num_devices for task in every)
+    if seed is not None and (known := load(base, split).padding):  # policies that were trained there hold fresh tasks
+        padding = max(padding[0], known[0]), max(padding[1], known[1])
     return DriftSuite(name, tasks, split, record["version"], sha256, record["description"], padding)
 
 
 @lru_cache(maxsize=2048)
-def _task_and_law(name: str, memory_cap_bytes: int | None, pool: str) -> tuple[Task, RowPopularity]:
-    """A task of another suite, perhaps with other memory caps, and the popularity of its rows; shared by all pauses."""
+def _task(name: str, memory_cap_bytes: int | None) -> Task:
+    """A task of another suite, perhaps with other memory caps; shared by all pauses."""
     suite, split, _ = name.split("/")
     task = placing.load(suite, split)[name]
     if memory_cap_bytes is not None:
         caps = np.full(task.num_devices, memory_cap_bytes)
         task = replace(task, topology=replace(task.topology, memory_cap_bytes=caps), known_placement=None)
-    return task, law_of(task.tables, pool)
+    return task
 
 
-def law_of(tables: Tables, pool_name: str) -> RowPopularity:
-    """The popularity of the rows of tables of a pool, which has one."""
-    pool = load_pool(pool_name)
-    assert pool.popularity is not None
-    position = {name: index for index, name in enumerate(pool.tables.names)}
-    chosen = np.array([position[name] for name in tables.names])
-    return RowPopularity(pool.popularity.q[chosen], pool.popularity.s[chosen])
+def _law(task: Task) -> RowPopularity:
+    """The popularity of the rows of tables of a pool that has one."""
+    law = task.tables.popularity
+    assert isinstance(law, RowPopularity)
+    return law
 
 
 @lru_cache(maxsize=64)
@@ -106,12 +99,14 @@ def _record(file: str, seed: int | None) -> tuple[dict[str, Any], str]:
     if seed is None:
         data = read_shipped(DRIFTING, file, "suite of drifting tasks")
     else:
-        from shard_gym.suites.build_drifting import fresh_record  # it loads suites
+        from shard_gym.suites.drawing_drifting import fresh_record  # it needs environments
 
         data = json.dumps(fresh_record(file, seed)).encode()
     record = parse_json(data, f"Suite {file!r}")
-    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != SCHEMA:
-        raise DamagedFileError(f"The file of suite {file!r} must be an object of schema {SCHEMA} with {sorted(_KEYS)}.")
+    if not isinstance(record, dict) or set(record) != _KEYS or record["schema"] != DRIFT_SCHEMA:
+        raise DamagedFileError(
+            f"The file of suite {file!r} must be an object of schema {DRIFT_SCHEMA} with {sorted(_KEYS)}."
+        )
     pool = load_pool(record["pool"]["name"])
     if pool.sha256 != record["pool"]["sha256"]:
         raise DamagedFileError(

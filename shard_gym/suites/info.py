@@ -9,6 +9,9 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 """Folder of the suites' files; best known answers and bounds are in folders below."""
 
+DRIFTING, DRIFT_SCHEMA = DATA / "drifting", 1
+"""Folder with one JSON file for each kind of drift, whose suites differ in the seconds of a pause; and their schema."""
+
 SPLITS = ("train", "test")
 
 SIMULATED, MEASURED, SHARDING, REPLANNING = TRACKS = ("simulated", "measured", "sharding", "replanning")

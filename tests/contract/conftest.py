@@ -33,7 +33,7 @@ from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.suites import drifting as drifting_files
-from shard_gym.suites.build_drifting import RECIPES, SPARE, _cap
+from shard_gym.suites.drawing_drifting import RECIPES, SPARE, _cap
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 

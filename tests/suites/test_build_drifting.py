@@ -8,9 +8,9 @@ from dataclasses import asdict
 import pytest
 
 from shard_gym.io.files import INDEX, read_json
-from shard_gym.suites import build_drifting as build
+from shard_gym.suites import drawing_drifting as build
 from shard_gym.suites import load_suite
-from shard_gym.suites.drifting import DRIFTING
+from shard_gym.suites.info import DRIFTING
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}
 
