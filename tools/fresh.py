@@ -1,5 +1,5 @@
-"""Answers fresh tasks with the learned agents of the leaderboards: `python tools/fresh.py`, then
-`shard-gym leaderboard render`.
+"""Answers fresh tasks with ShardGym's agents that have entries: `python tools/fresh.py`, then
+`shard-gym leaderboard render`. Those that need no training cannot fit the test tasks, so they show what chance does.
 
 Best known costs are of all these agents and of a search with ten times its usual budget. An agent that is trained for
 its entry is trained again with the first seed (tools/entries.py says how), in runs/trainings/. The results are
@@ -16,7 +16,6 @@ from entries import LEADERBOARDS, Entrant, places
 from training_runs import RUNS, train_all
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh
@@ -27,6 +26,7 @@ from shard_gym.suites import load_suite
 from shard_gym.suites.fresh import fresh_name
 
 SUITES = ("mixdim-4", "mixdim-8", "generalize", "shard-4", "shard-8")
+SEARCHERS = {False: "local-search", True: "plan-search"}  # by whether tables may be split
 TIMES = 10  # the budget of the search, in multiples of its usual one
 DIGITS = 7
 
@@ -47,17 +47,17 @@ def costs_of(agent: str, suite: str, names: list[str], **options: object) -> Flo
 
 def searched(suite: str, names: list[str]) -> FloatArray:
     """The costs of a search with `TIMES` its usual budget."""
-    searcher = "plan-search" if load_suite(suite)[0].splittable else "local-search"
+    searcher = SEARCHERS[load_suite(suite)[0].splittable]
     usual = make_agent(searcher, cost_model=load_suite(suite).cost_model).search_budget
     return costs_of(searcher, suite, names, max_queries=TIMES * usual)
 
 
-def learned(suite: str) -> dict[EntryFolder, Entrant]:
-    """The entries of a suite whose agents learn."""
+def chosen(suite: str) -> dict[EntryFolder, Entrant]:
+    """The entries of a suite whose agents do not search under the scoring cost model."""
     return {
         folder: entrant
         for folder, entrant in places().items()
-        if folder.suite == suite and (entrant.learner or entrant.slug in LEARNERS)
+        if folder.suite == suite and entrant.slug not in SEARCHERS.values()
     }
 
 
@@ -74,7 +74,7 @@ def main(
     """
     verified: dict[str, VerifiedEntry] = {}
     for suite in SUITES:
-        for folder in learned(suite):
+        for folder in chosen(suite):
             if (entry := verify_entry(folder)[0]) is not None:
                 verified[folder.id] = entry
     table = read_fresh(LEADERBOARDS, verified.values())[0]
@@ -84,7 +84,7 @@ def main(
         sha256 = [load_suite(name).sha256 for name in names]
         if suite not in tasks or tasks[suite].sha256 != sha256:
             tasks[suite] = FreshTasks(seeds=list(SEEDS), sha256=sha256, best_ms=rounded(searched(suite, names)))
-        for folder, entrant in learned(suite).items():
+        for folder, entrant in chosen(suite).items():
             if folder.id in rows or folder.id not in verified or (entries and folder.slug not in entries):
                 continue
             trainings = entrant.runs(suite)[:1]

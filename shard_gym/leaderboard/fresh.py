@@ -1,4 +1,4 @@
-"""Fresh tasks: what learned agents of ShardGym cost on tasks that were drawn after they were trained.
+"""Fresh tasks: what the agents of ShardGym cost on tasks that were drawn after they were trained.
 
 Whoever chooses among agents by their test tasks fits these tasks, without training on one. New tasks of the same
 distribution, from the same tables, show it: `load_suite("mixdim-8@101")`. The file `fresh.json` holds their costs.
