@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from shard_gym.agents import Agent
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.named_agents import agent_named, require_problem
@@ -74,7 +75,8 @@ def race(
     answers = _from_leaderboard(leaderboard, suite) if leaderboard else {}
     named = [_named(each) for each in entry]
     check_names([*answers, *(name for name, _ in named)])
-    answers |= {name: answers_of(source, raced, seed) for name, source in named}
+    sources = {name: _source(source, raced, seed) for name, source in named}  # all of them, before one plans
+    answers |= {name: each if isinstance(each, list) else _answers_of(each, raced) for name, each in sources.items()}
     warn_of_load()
     progress = new_progress()
     bar = progress.add_task("measuring", total=None)
@@ -94,18 +96,21 @@ def race(
     say(f"\n{ended}", "dim")
 
 
-def answers_of(source: str, suite: TaskSuite, seed: int) -> list[Answer | None]:
-    """The placements or plans of all tasks: of an agent, or from a file of `shard-gym evaluate --out`.
+def _source(source: str, suite: TaskSuite, seed: int) -> Agent | list[Answer | None]:
+    """An agent, or the placements or plans of all tasks from a file of `shard-gym evaluate --out`.
 
     Raises:
         DamagedFileError: the file holds no evaluation of the suite's tasks.
         InvalidPlacementError: an answer in the file is not valid.
-        UnknownNameError, InvalidCheckpointError: see `make_agent`.
+        UnknownNameError, InvalidCheckpointError, MissingExtraError: see `make_agent`.
     """
     if source.endswith(".json"):
         return _from_file(Path(source), suite)
     require_problem(source, raced_problem(suite).name)
-    agent = agent_named(source, seed=seed)
+    return agent_named(source, seed=seed)
+
+
+def _answers_of(agent: Agent, suite: TaskSuite) -> list[Answer | None]:
     answers: list[Answer | None] = []
     for task in suite:
         problem = problem_of(task)

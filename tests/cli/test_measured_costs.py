@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.cli import measuring
 from shard_gym.cli.race import _named
 from shard_gym.errors import InvalidOptionError, WorkerDiedError
@@ -179,6 +180,14 @@ def test_plans_are_raced_of_agents_that_plan_or_place_of_files_and_of_training_r
         "--out",
         tmp_path / "other",
     )
+
+
+def test_an_entry_that_cannot_race_is_refused_before_the_others_plan(
+    run, machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalSearchAgent, "place", lambda *_: pytest.fail("it plans"))
+    entries = ("--entry", "local-search", "--entry", "lokup-greedy")
+    run.refused("Did you mean 'lookup-greedy'?", "race", "--suite", SUITE, *entries, "--out", tmp_path)
 
 
 def test_entries_are_named_after_whole_folders_and_files_without_suffix(tmp_path: Path) -> None:
