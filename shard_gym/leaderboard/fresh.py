@@ -6,7 +6,7 @@ distribution, from the same tables, show it: `load_suite("mixdim-8@101")`. The f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +29,27 @@ SEEDS = (101, 102)
 UPDATE = "Make it again with: python tools/fresh.py."
 
 
+SMALLEST_GAP = 1e-4
+"""A gap below counts as this one when gaps are divided by each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Cost / best known cost of an agent, less 1: (N,) of the test tasks and (M,) of the fresh tasks."""
+
+    test: FloatArray
+    fresh: FloatArray
+
+
 @dataclass(frozen=True)
 class FreshGap:
-    """How far an agent, trained with the first seed of its entry, is from the best answers known to fresh tasks.
+    """How far an agent is from the best answers known to fresh tasks.
 
     Attributes:
         mean: mean of cost / best known cost, less 1.
         interval: 95% interval of that.
-        rise: by how much that is above the same on the test tasks.
+        rise: that divided by the same of the test tasks, and by the geometric mean of this quotient of agents that
+            cannot fit the test tasks, because they need no training: the fresh tasks may be harder ones.
         rise_interval: 95% interval of the rise.
     """
 
@@ -47,27 +60,37 @@ class FreshGap:
 
     @property
     def falls(self) -> bool:
-        """Whether the agent does worse on fresh tasks than on the test tasks, by more than chance."""
-        return self.rise_interval[0] > 0.0
+        """Whether the gap rises from the test tasks to the fresh ones by more than chance."""
+        return self.rise_interval[0] > 1.0
 
 
-def fresh_gap(test_ratios: FloatArray, fresh_ratios: FloatArray) -> FreshGap:
-    """The gap of an agent from its (N,) and (M,) costs of test and fresh tasks, divided by the best known ones."""
-    test, fresh = test_ratios[None] - 1.0, fresh_ratios[None] - 1.0
-    drawn = [
-        bootstrap_samples(each, np.random.default_rng(seed)).mean(axis=1) for seed, each in enumerate((test, fresh))
-    ]
+def fresh_gap(agent: Gaps, controls: Sequence[Gaps]) -> FreshGap:
+    """The gap of an agent on fresh tasks, compared with those of `controls`; all answered the same tasks."""
+    own = _log_quotient(agent)
+    chance = [_log_quotient(each) for each in controls] or [np.zeros_like(own)]
+    rises = np.exp(own - np.mean(chance, axis=0))
     return FreshGap(
-        float(fresh.mean()),
-        mean_interval(fresh),
-        float(fresh.mean() - test.mean()),
-        percentile_interval(drawn[1] - drawn[0]),
+        float(agent.fresh.mean()), mean_interval(agent.fresh[None]), float(rises[0]), percentile_interval(rises[1:])
     )
 
 
-def fresh_ratios(table: FreshTable, entry_id: str, suite: str) -> FloatArray:
-    """(M,) costs of the fresh tasks divided by the best known ones."""
-    return np.asarray(np.array(table.entries[entry_id].fresh_ms) / np.array(table.suites[suite].best_ms))
+def _log_quotient(gaps: Gaps) -> FloatArray:
+    """(1 + B,) log of the mean gap on fresh tasks divided by that on test tasks: of all tasks, then of B samples.
+
+    The samples have the same tasks for all agents.
+    """
+    means = []
+    for values in (gaps.fresh, gaps.test):
+        samples = bootstrap_samples(values[None], np.random.default_rng(len(values))).mean(axis=1)
+        means.append(np.maximum(np.concatenate([[values.mean()], samples]), SMALLEST_GAP))
+    return np.asarray(np.log(means[0] / means[1]))
+
+
+def gaps_of(table: FreshTable, entry_id: str, suite: str, best_ms: FloatArray) -> Gaps:
+    """The gaps of the agent of an entry; `best_ms` are the (N,) best known costs of the test tasks."""
+    row = table.entries[entry_id]
+    fresh = np.array(row.fresh_ms) / np.array(table.suites[suite].best_ms)
+    return Gaps(np.array(row.test_ms) / best_ms - 1.0, fresh - 1.0)
 
 
 def fresh_table(suites: Mapping[str, FreshTasks], entries: Mapping[str, FreshEntry]) -> FreshTable:

@@ -13,7 +13,6 @@ from shard_gym.errors import DamagedFileError
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.leaderboard.competitors import Competitor, competitors
-from shard_gym.leaderboard.fresh import FreshGap
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import Finding
@@ -323,7 +322,7 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
         "mean ms": _ms(ranked.mean_cost_ms),
         "95% interval": f"{_ms(low)} to {_ms(high)}" if low < high else "",
         "gap to best": "" if ranked.gap is None or ranked.verified.failures else f"{100 * ranked.gap:+.2f}%",
-        "fresh tasks": "" if ranked.fresh is None else _fresh(ranked.fresh),
+        "fresh tasks": _fresh(ranked),
         "to the cheapest": "" if ratio is None or ratios is None else _ratio(ratio, *ratios),
         "beats next": "" if over is None else f"{over:.2f}",
         "failed": str(ranked.verified.failures),
@@ -334,11 +333,14 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
     }
 
 
-def _fresh(gap: FreshGap) -> str:
-    """The gap on fresh tasks; where it is above that on the test tasks by more than chance, by how much."""
-    text = f"{100 * gap.mean:+.2f}%"
-    low, high = gap.rise_interval
-    return f"{text}, **falls** by {100 * low:.2f} to {100 * high:.2f}" if gap.falls else text
+def _fresh(ranked: RankedEntry) -> str:
+    """The gap on fresh tasks, and a mark if the agent learns and the gap rises by more than chance."""
+    gap = ranked.fresh
+    if gap is None:
+        return ""
+    text, (low, high) = f"{100 * gap.mean:+.2f}%", gap.rise_interval
+    falls = gap.falls and ranked.verified.entry.agent.learns
+    return f"{text}, **falls**: {low:.2f} to {high:.2f} times" if falls else text
 
 
 def _name(verified: VerifiedEntry) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError
 from shard_gym.leaderboard import statistics
-from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, fresh_ratios, fresh_table, read_fresh
+from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, gaps_of, read_fresh
 from shard_gym.leaderboard.leagues import place_of
 from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
@@ -241,6 +241,7 @@ def make_leaderboard(
         return unseen, place_of(entry.league), float(ratios.mean()), entry.folder.slug
 
     ordered = sorted(entries, key=place)
+    found = {} if best is None or fresh is None else _fresh_gaps(entries, best, fresh)
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
         over = None
@@ -257,18 +258,19 @@ def make_leaderboard(
                 gap_interval=statistics.mean_interval(gaps) if by_gap and gaps is not None else None,
                 improvement_over_next=over,
                 replayed_seconds=replays[each.folder.id].seconds if each.folder.id in replays else None,
-                fresh=_fresh_gap(each, best, fresh or fresh_table({}, {})),
+                fresh=found.get(each.folder.id),
             )
         )
     hardware = suite_info(scorer.suite.name).hardware
     return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(ranked))
 
 
-def _fresh_gap(entry: VerifiedEntry, best: BestAnswers | None, table: FreshTable) -> FreshGap | None:
-    row = table.entries.get(entry.folder.id)
-    if row is None or best is None:
-        return None
-    return fresh_gap(np.array(row.test_ms) / best.costs_ms, fresh_ratios(table, entry.folder.id, entry.folder.suite))
+def _fresh_gaps(entries: Sequence[VerifiedEntry], best: BestAnswers, table: FreshTable) -> dict[str, FreshGap]:
+    """How the agents of entries do on fresh tasks, by id, compared with those that need no training."""
+    run = [each for each in entries if each.folder.id in table.entries]
+    gaps = {each.folder.id: gaps_of(table, each.folder.id, each.folder.suite, best.costs_ms) for each in run}
+    controls = [gaps[each.folder.id] for each in run if not each.entry.agent.learns]
+    return {name: fresh_gap(each, controls) for name, each in gaps.items()}
 
 
 def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | None:

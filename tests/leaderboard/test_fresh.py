@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shard_gym.leaderboard.fresh import SEEDS, fresh_gap, fresh_table, read_fresh, write_fresh
-from shard_gym.leaderboard.markdown import render
+from shard_gym.leaderboard.fresh import SEEDS, FreshGap, Gaps, fresh_gap, fresh_table, read_fresh, write_fresh
+from shard_gym.leaderboard.markdown import _fresh, render
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
 from shard_gym.leaderboard.scorer import load_scorer
@@ -21,25 +22,37 @@ from shard_gym.suites.fresh import fresh_name
 SUITE, ENTRY = "dlrm-20x4", "simulated/dlrm-20x4/random"
 
 
+def drawn(rng: np.random.Generator, harder: float = 1.0) -> Gaps:
+    """Gaps of an agent that is as good on fresh tasks, which are so many times as hard."""
+    return Gaps(rng.exponential(0.02, 50), harder * rng.exponential(0.02, 100))
+
+
 def test_who_fits_the_test_tasks_falls_and_who_does_not_stays() -> None:
     rng = np.random.default_rng(3)
-    test, fresh = 1.0 + rng.exponential(0.02, 50), 1.0 + rng.exponential(0.02, 100)
-    honest = fresh_gap(test, fresh)
-    assert not honest.falls
-    assert honest.mean == pytest.approx(fresh.mean() - 1.0)
-    assert honest.interval[0] < honest.mean < honest.interval[1]
-    assert honest.rise == pytest.approx(fresh.mean() - test.mean())
-    fitted = fresh_gap(1.0 + (test - 1.0) / 3.0, fresh)
+    honest, controls = drawn(rng), [drawn(rng) for _ in range(3)]
+    alone = fresh_gap(honest, [])
+    assert not alone.falls
+    assert alone.mean == honest.fresh.mean()
+    assert alone.interval[0] < alone.mean < alone.interval[1]
+    assert alone.rise == pytest.approx(honest.fresh.mean() / honest.test.mean())
+    fitted = fresh_gap(Gaps(honest.test / 3.0, honest.fresh), controls)
     assert fitted.falls
     assert fitted.rise_interval[0] < fitted.rise < fitted.rise_interval[1]
-    assert not fresh_gap(test, 1.0 + (fresh - 1.0) / 3.0).falls
+    assert not fresh_gap(Gaps(honest.test, honest.fresh / 3.0), controls).falls
+    assert fresh_gap(Gaps(np.zeros(50), honest.fresh), controls).falls
+
+
+def test_tasks_that_are_harder_for_all_make_nobody_fall() -> None:
+    rng = np.random.default_rng(4)
+    agent, controls = drawn(rng, 2.0), [drawn(rng, 2.0) for _ in range(3)]
+    assert fresh_gap(agent, []).falls
+    assert not fresh_gap(agent, controls).falls
 
 
 def test_an_honest_agent_rarely_falls() -> None:
     """Of 200 that are as good on fresh tasks, 2.5% fall by chance."""
     rng = np.random.default_rng(0)
-    drawn = [(1.0 + rng.exponential(0.05, 50), 1.0 + rng.exponential(0.05, 100)) for _ in range(200)]
-    assert sum(fresh_gap(*each).falls for each in drawn) <= 12
+    assert sum(fresh_gap(drawn(rng), [drawn(rng)]).falls for _ in range(200)) <= 12
 
 
 @pytest.fixture
@@ -64,13 +77,24 @@ def test_the_leaderboard_has_the_column(root: Path, fresh: Path) -> None:
     assert gaps["size-greedy"] is None
     assert gaps["random"] is not None
     assert gaps["random"].mean == pytest.approx(1 / 3)
-    assert gaps["random"].falls
+    assert gaps["random"].rise == 1.0  # it is its own control
     (root / "README.md").write_text("<!-- generated: leaderboards -->\n<!-- end -->\n")
     page = render(root)[root / "README.md"].decode()
     assert "| fresh tasks |" in page
-    assert "+33.33%, **falls** by 32.33 to 32.33" in page
+    assert "| +33.33% |" in page
     fresh.unlink()
     assert "fresh tasks |" not in render(root)[root / "README.md"].decode()
+
+
+def test_a_learned_agent_that_falls_is_marked(root: Path, fresh: Path) -> None:
+    ranked = load_leaderboards(root)[0].entries[0]
+    gap = FreshGap(0.02, (0.01, 0.03), 1.5, (1.2, 1.9))
+    cells = {}
+    for learns in (False, True):
+        agent = ranked.verified.entry.agent.model_copy(update={"learns": learns})
+        entry = ranked.verified.entry.model_copy(update={"agent": agent})
+        cells[learns] = _fresh(replace(ranked, verified=replace(ranked.verified, entry=entry), fresh=gap))
+    assert cells == {False: "+2.00%", True: "+2.00%, **falls**: 1.20 to 1.90 times"}
 
 
 @pytest.mark.parametrize(
