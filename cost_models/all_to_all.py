@@ -10,6 +10,7 @@ so the first `knee` bytes pass at w / (1 + extra), the others at w. The numbers 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +127,23 @@ def all_to_all_ms_with_one(
     exchanged = output_bytes.sum() - output_bytes[devices] + new_bytes > 0
     own_ms, slowest_ms = (np.where(exchanged, ms + cluster.latency_ms, 0.0) for ms in (own_ms, slowest_ms))
     return own_ms, slowest_ms
+
+
+def one_of_each(cluster: Cluster) -> Cluster:
+    """Of the D devices of a topology: the first one, one more of its host, one of another host, and one of the last.
+
+    While all but the first are empty, every other device sends and receives what one of these does.
+    """
+    chosen = np.unique([0, 1, cluster.host_end[0], cluster.host_begin[-1]])
+    chosen = chosen[chosen < len(cluster.device_mask)]
+    begin, end = (np.searchsorted(chosen, each[chosen]) for each in (cluster.host_begin, cluster.host_end))
+    return replace(
+        cluster,
+        device_mask=cluster.device_mask[chosen],
+        host_begin=begin,
+        host_end=end,
+        num_peers=cluster.num_peers[chosen],
+    )
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, counted, make_sharding_cost_model
 from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
@@ -147,3 +148,41 @@ def test_wrong_variants_are_named(random_tables: Any, options: Any, error: type[
     tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
     with pytest.raises(error, match=says):
         variants_of(tables, topology, **options)
+
+
+@settings(max_examples=60)
+@given(seed=SEEDS)
+def test_parts_alone_cost_the_same_whichever_devices_are_looked_at(
+    random_tables: Any, random_topology: Any, seed: int
+) -> None:
+    """Fewer than all devices give the costs of all in every bit."""
+    rng = np.random.default_rng(seed)
+    served = bool(rng.integers(2))
+    dtype = str(rng.choice(sorted(COMMUNICATION_BYTES)))
+    model = InferenceCostModel(dtype) if served else AnalyticalShardingModel(dtype)
+    tables, topology = random_tables(rng, int(rng.integers(1, 8))), random_topology(rng, 12)
+    variants = variants_of(tables.with_training(training=not served), topology)
+    loads = model.variant_loads(variants, topology).reshape(-1, model.num_loads_with(topology.host is not None))
+    held = np.zeros((len(loads), topology.num_devices, loads.shape[1]))
+    held[:, 0] = loads
+    phases, costs = model.costs(held, topology.cluster())
+    for each in (model, counted(model)):
+        assert np.array_equal(each.single_table_phases(loads, topology), phases[:, 0])
+        assert np.array_equal(each.single_table_costs(loads, topology), costs)
+
+
+def test_parts_alone_are_costed_on_a_few_of_many_devices(random_tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time and memory do not grow with tables times devices."""
+    seen: list[int] = []
+    fill = AnalyticalShardingModel.fill_communication
+
+    def counting(self: AnalyticalShardingModel, phases: Any, shared: Any, cluster: Any) -> None:
+        seen.append(phases.shape[-2])
+        fill(self, phases, shared, cluster)
+
+    monkeypatch.setattr(AnalyticalShardingModel, "fill_communication", counting)
+    tables, topology = random_tables(np.random.default_rng(0), 5), hardware_profile("a100-dgx").topology(4096)
+    loads = MODEL.variant_loads(variants_of(tables, topology), topology)
+    MODEL.single_table_costs(loads.reshape(-1, loads.shape[-1]), topology)
+    assert seen
+    assert max(seen) <= 4
