@@ -78,7 +78,9 @@ def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make
     with pytest.raises(ResetNeeded):
         env.unwrapped.step(0)
     env.reset(seed=0)
-    for action in (-1, env.action_space.n, 1.0, "0", None, np.array([0])):
+    masked = np.ma.array(1, mask=True)
+    wrong = (-1, env.action_space.n, 1.0, "0", None, True, np.True_, np.timedelta64(1), [1], np.array([1]), masked)
+    for action in wrong:
         with pytest.raises(InvalidActionError, match=r"from [01] to \d"):
             env.step(action)
     terminated = False

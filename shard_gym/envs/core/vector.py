@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_count
+from shard_gym.checks import checked_count, holds_integers
 from shard_gym.envs.core.config import EnvConfig, checked_options, require_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
@@ -212,9 +212,9 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         except ValueError as error:  # lists of different lengths
             raise wrong(f"one for each environment, not {short_repr(actions)}") from error
         listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
-        if np.ma.is_masked(actions) or (listed and any(isinstance(each, (bool, np.bool_)) for each in actions)):
-            raise wrong(f"none of them masked and no Booleans; got {short_repr(actions)}")
-        if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
+        if np.ma.is_masked(actions) or (listed and any(np.asarray(each).dtype.kind in "bm" for each in actions)):
+            raise wrong(f"none of them masked and no Booleans or times; got {short_repr(actions)}")
+        if chosen.shape != (self.num_envs,) or not holds_integers(chosen):
             raise wrong(f"an integer array of shape ({self.num_envs},); got {chosen.dtype} of shape {chosen.shape}")
         if chosen.min() < 0 or chosen.max() >= self._num_actions:
             env = int(((chosen < 0) | (chosen >= self._num_actions)).argmax())
