@@ -16,7 +16,7 @@ from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.suite import DriftSource, DriftSuite
-from shard_gym.drift.tasks import DriftTask
+from shard_gym.drift.tasks import HEADROOM_DAYS, DriftTask
 from shard_gym.envs.core.config import EnvConfig, drift_source, padding
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.problem import IntArray
@@ -25,7 +25,6 @@ from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.observation import MadePlan, ObservationRows
 from shard_gym.envs.replanning.rendering import render
 from shard_gym.envs.replanning.windows import (
-    HEADROOM_DAYS,
     HOURS,
     INTERVALS_PER_HOUR,
     KINDS,
