@@ -29,6 +29,14 @@ def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike
     return np.asarray((sent + np.minimum(sent, knee_bytes) * np.asarray(extra)) / np.asarray(bytes_per_ms))
 
 
+def to_parts_of_bytes(num_bytes: FloatArray) -> FloatArray:
+    """Bytes rounded to 1,024ths, as a sequence table has no whole number of them.
+
+    Sums of up to 8 TiB are then exact, and do not depend on the order of the devices.
+    """
+    return np.rint(num_bytes * 1024.0) / 1024.0
+
+
 def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms of each device in an all-to-all of pooled outputs.
 
@@ -40,8 +48,8 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Bytes are integers, so these sums are exact and do not depend on the order of the devices. Bytes, knees and
-    # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
+    # Sums of bytes are exact (`to_parts_of_bytes`). Bytes, knees and bandwidths are multiplied by D: arrays with an axis
+    # of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
     across: FloatArray | None = None

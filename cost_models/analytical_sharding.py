@@ -184,9 +184,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if host_partial.any():
             took = took + self._host_reduce_scatter_ms(host_partial, cluster)
         if codec.any():
-            devices = np.asarray(cluster.num_devices)[..., None]
             passed = outputs + self._coded * (partial + host_partial)
-            summed = outputs + self._coded * (partial / devices + host_partial / (cluster.num_peers + 1.0))
+            blocks = partial.sum(axis=-1) / cluster.num_devices
+            blocks = blocks + host_partial.sum(axis=-1) / (cluster.num_peers.max(axis=-1) + 1.0)
+            summed = outputs.sum(axis=-1) + self._coded * blocks
             took = took + collectives.codec_ms(passed, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took
         if gradient.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,30 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
         alone = MODEL.estimate_plan(plan, tables, topology)
         assert costs[number] == alone.total_ms
         assert np.array_equal(phases[number], alone.phases_ms)
+
+
+@settings(max_examples=60)
+@given(seed=SEEDS)
+def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: int) -> None:
+    """However an array of them lies in memory, also with the fractions of bytes that sequences and codecs have."""
+    rng = np.random.default_rng(seed)
+    model = AnalyticalShardingModel(str(rng.choice(sorted(COMMUNICATION_BYTES))))
+    size, per_host = int(rng.integers(2, 19)), int(rng.choice([1, 3, 8]))
+    topology = hardware_profile("a100-dgx").topology(size, devices_per_host=per_host)
+    tables = replace(random_tables(rng, 6), pooled=rng.random(6) < 0.5)
+    variants = variants_of(tables, topology)
+    loads = np.where(variants.legal[..., None], model.variant_loads(variants, topology), 0.0)
+    kinds = np.array(variants.sharding_types)
+    every = np.isin(kinds, ("row_wise", "table_row_wise", "data_parallel"))
+    on_all = loads[:, every][:, rng.integers(every.sum())].sum(axis=0)  # what is on all devices, and one part on each
+    parts = loads[:, ~every].reshape(-1, loads.shape[-1])
+    held = on_all + parts[rng.integers(len(parts), size=(4, size))] * (rng.random((4, size, 1)) < 0.7)
+    by_device = np.ascontiguousarray(held.swapaxes(0, 1)).swapaxes(0, 1)
+    phases, costs = model.costs(by_device, topology.cluster())
+    for number in range(4):
+        alone, cost = model.costs(held[number], topology.cluster())
+        assert np.array_equal(phases[number], alone)
+        assert costs[number] == cost
 
 
 def test_the_name_of_the_analytical_model_serves_plans() -> None:
