@@ -6,6 +6,7 @@ This folder is imported as `shard_gym.agents`; `shard_gym/agents` is a symbolic 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from shard_gym.agents.training.registry import LEARNERS, load_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import UnknownNameError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
+from shard_gym.suites import suite_info, suite_names
 
 
 def make_agent(
@@ -52,14 +54,21 @@ def make_agent(
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in AGENTS:
         problems = set(LEARNERS[name].all_problems)
-        others = sorted(each for each, entry in AGENTS.items() if problems & set(entry.problems))
+        others = _names_of({suite_info(suite).problem} & problems if suite in suite_names() else problems)
         raise UnknownNameError(
             f"Agent {name!r} has to be trained: shard-gym train --agent {name} --suite SUITE --out FOLDER. "
             f"Then name that folder. Known without training: {', '.join(others)}."
         )
     if name not in AGENTS:
-        raise unknown_name("agent", name, AGENTS)
+        raise unknown_name(
+            "agent", name, AGENTS if suite not in suite_names() else _names_of({suite_info(suite).problem})
+        )
     return AGENTS[str(name)].make(str(name), cost_model, seed, suite, options)
+
+
+def _names_of(problems: Collection[str]) -> list[str]:
+    """The agents that answer one of these problems without training."""
+    return sorted(name for name, entry in AGENTS.items() if not set(problems).isdisjoint(entry.problems))
 
 
 def _is_path(name: str | Path) -> bool:

@@ -10,6 +10,7 @@ so the first `knee` bytes pass at w / (1 + extra), the others at w. The numbers 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,14 @@ def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike
     return np.asarray((sent + np.minimum(sent, knee_bytes) * np.asarray(extra)) / np.asarray(bytes_per_ms))
 
 
+def to_parts_of_bytes(num_bytes: FloatArray) -> FloatArray:
+    """Bytes rounded to 1,024ths, as a sequence table has no whole number of them.
+
+    Sums of up to 8 TiB are then exact, and do not depend on the order of the devices.
+    """
+    return np.rint(num_bytes * 1024.0) / 1024.0
+
+
 def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms of each device in an all-to-all of pooled outputs.
 
@@ -39,8 +48,8 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Bytes are integers, so these sums are exact and do not depend on the order of the devices. Bytes, knees and
-    # bandwidths are multiplied by D: arrays with an axis of devices would take longer to divide.
+    # Sums of bytes are exact (`to_parts_of_bytes`). Bytes, knees and bandwidths are multiplied by D: arrays with an
+    # axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
     across: FloatArray | None = None
@@ -126,6 +135,23 @@ def all_to_all_ms_with_one(
     exchanged = output_bytes.sum() - output_bytes[devices] + new_bytes > 0
     own_ms, slowest_ms = (np.where(exchanged, ms + cluster.latency_ms, 0.0) for ms in (own_ms, slowest_ms))
     return own_ms, slowest_ms
+
+
+def one_of_each(cluster: Cluster) -> Cluster:
+    """Of the D devices of a topology: the first one, one more of its host, one of another host, and one of the last.
+
+    While all but the first are empty, every other device sends and receives what one of these does.
+    """
+    chosen = np.unique([0, 1, cluster.host_end[0], cluster.host_begin[-1]])
+    chosen = chosen[chosen < len(cluster.device_mask)]
+    begin, end = (np.searchsorted(chosen, each[chosen]) for each in (cluster.host_begin, cluster.host_end))
+    return replace(
+        cluster,
+        device_mask=cluster.device_mask[chosen],
+        host_begin=begin,
+        host_end=end,
+        num_peers=cluster.num_peers[chosen],
+    )
 
 
 def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[float]:

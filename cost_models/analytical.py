@@ -45,6 +45,7 @@ from shard_gym.cost_models.all_to_all import (
     all_to_all_ms_with_one,
     least_all_to_all_ms,
     plain_all_to_all_ms,
+    to_parts_of_bytes,
 )
 from shard_gym.cost_models.base import (
     BACKWARD,
@@ -172,7 +173,7 @@ def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     counts[:, GRADIENT_L2_BYTES] = lookups * gradient
     counts[:, UPDATE_BYTES] = distinct * (2 * row + 2 * state_sectors(tables))
     counts[:, UPDATE_VECTORS] = distinct * vectors
-    counts[:, OUTPUTS] = outputs
+    counts[:, OUTPUTS] = to_parts_of_bytes(outputs)
     counts[:, GROUP_SHARE] = lane_share(tables.embedding_dim)
     return counts
 
@@ -253,7 +254,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         if topology.device.rates is not None:
             loads = np.zeros((len(tables), LOADS))
             loads[:, _DRAM] = work_ms(tables, topology.device.rates)
-            loads[:, OUTPUT_BYTES_SENT] = OUTPUT_BYTES * tables.embedding_dim * tables.outputs_per_batch
+            outputs = OUTPUT_BYTES * tables.embedding_dim * tables.outputs_per_batch
+            loads[:, OUTPUT_BYTES_SENT] = to_parts_of_bytes(outputs)
             loads[:, LAUNCH_MS] = Rates.of(topology.device).launch_ms
             return loads
         return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)

@@ -32,13 +32,14 @@ Not in the model: indices on their way to the shards, which pipelines prefetch; 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models import collectives
-from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms
+from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms, one_of_each
 from shard_gym.cost_models.analytical import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel, Constants
 from shard_gym.cost_models.base import (
     BACKWARD_COMM,
@@ -183,9 +184,10 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if host_partial.any():
             took = took + self._host_reduce_scatter_ms(host_partial, cluster)
         if codec.any():
-            devices = np.asarray(cluster.num_devices)[..., None]
             passed = outputs + self._coded * (partial + host_partial)
-            summed = outputs + self._coded * (partial / devices + host_partial / (cluster.num_peers + 1.0))
+            blocks = partial.sum(axis=-1) / cluster.num_devices
+            blocks = blocks + host_partial.sum(axis=-1) / (cluster.num_peers.max(axis=-1) + 1.0)
+            summed = outputs.sum(axis=-1) + self._coded * blocks
             took = took + collectives.codec_ms(passed, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took
         if gradient.any():
@@ -238,6 +240,11 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         phases[:, FORWARD_COMM], phases[:, BACKWARD_COMM] = took, took + all_reduce
         forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
         return phases, forward + slowest + (slowest + all_reduce) + backward
+
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        """O(M + D), with the bits of the inherited method, whatever the loads are."""
+        alone = partial(AdditiveCostModel.costs_with_one, self)
+        return self._first_alone(loads, one_of_each(topology.cluster()), alone)
 
     def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         """Bounds in ms on all plans of the variants.

@@ -221,7 +221,7 @@ class AdditiveCostModel(CostModel):
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
         formulas = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
-        for name in ("plain_costs", "linear_costs", "costs_with_one"):
+        for name in ("plain_costs", "linear_costs", "costs_with_one", "single_tables"):
             if depth(name) > formulas:
                 setattr(cls, name, vars(AdditiveCostModel)[name])
 
@@ -356,20 +356,25 @@ class AdditiveCostModel(CostModel):
 
     def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """(T, 4) ms, the phases of the first device when it holds one table and the others none, from (T, K) loads."""
-        return self._alone(loads, topology)[0]
+        return self.single_tables(loads, topology)[0]
 
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
         """(T,) ms, the cost of a placement of each table alone, on the first device, from (T, K) loads."""
-        return self._alone(loads, topology)[1]
+        return self.single_tables(loads, topology)[1]
 
-    def _alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        at_once = max(1, MAX_NUMBERS // (topology.num_devices * loads.shape[1]))
-        parts = [self._first_alone(loads[first : first + at_once], topology) for first in range(0, len(loads), at_once)]
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        """`single_table_phases` and `single_table_costs`."""
+        return self._first_alone(loads, topology.cluster(), self.costs_with_one)
+
+    def _first_alone(
+        self, loads: FloatArray, cluster: Cluster, costs_with_one: Callable[..., tuple[FloatArray, FloatArray]]
+    ) -> tuple[FloatArray, FloatArray]:
+        empty = np.zeros((cluster.device_mask.size, loads.shape[1]))
+        own, at_once, parts = self.device_phases(empty), max(1, MAX_NUMBERS // empty.size), []
+        for begin in range(0, len(loads), at_once):
+            some = loads[begin : begin + at_once]
+            parts.append(costs_with_one(cluster, empty, own, np.zeros(len(some), np.int64), some))
         return np.concatenate([phases for phases, _ in parts]), np.concatenate([costs for _, costs in parts])
-
-    def _first_alone(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        empty, first = np.zeros((topology.num_devices, loads.shape[1])), np.zeros(len(loads), np.int64)
-        return self.costs_with_one(topology.cluster(), empty, self.device_phases(empty), first, loads)
 
 
 def _replaced(current: FloatArray, variants: int, changed: NDArray[np.int64], values: FloatArray) -> FloatArray:

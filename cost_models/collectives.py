@@ -38,7 +38,8 @@ def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster, share: f
     """
     devices, host = column(cluster.num_devices), cluster.num_peers + 1.0
     near, far = host_reduce_scatter_bytes(partial_bytes, cluster, share)
-    total = (partial_bytes / host).sum(axis=-1, keepdims=True)
+    # Bytes are divided after their sum, which is exact then.
+    total = partial_bytes.sum(axis=-1, keepdims=True) / host
     elsewhere = share * (total - partial_bytes)  # the W devices of a host have W parts of the same
     busy = _inside_ms(near, cluster) + _across_ms(np.maximum(far, elsewhere / devices), cluster)
     busy += 2.0 * column(cluster.latency_ms)
@@ -82,10 +83,10 @@ def all_reduce_bytes(gradient_bytes: FloatArray, cluster: Cluster) -> tuple[Floa
 def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) ms to encode what each device sends and to decode what it receives, a D-th of all summed outputs.
 
-    `sent_bytes` are encoded pooled outputs and partial sums, `summed_bytes` the same after the sums: of blocks, the
-    share of each device. `ms_per_byte` is 0 on devices without shards.
+    `sent_bytes` are encoded pooled outputs and partial sums, `summed_bytes` (...) the same of all devices after the
+    sums: of blocks, the share of each device. `ms_per_byte` is 0 on devices without shards.
     """
-    received = summed_bytes.sum(axis=-1, keepdims=True) / column(cluster.num_devices)
+    received = column(summed_bytes / cluster.num_devices)
     busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
     return np.where(cluster.device_mask, busy, 0.0)
 

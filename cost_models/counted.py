@@ -78,6 +78,11 @@ class CountedCostModel(AdditiveCostModel):
         self.queries += len(devices)
         return self.model.costs_with_one(cluster, device_loads, own_phases, devices, new_loads)
 
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        """Counts one evaluation for each table."""
+        self.queries += len(loads)
+        return self.model.single_tables(loads, topology)
+
     @property
     def plain_costs(self) -> PlainCosts | None:
         """Counts one evaluation for each call."""

@@ -94,6 +94,12 @@ class GroupedShardingModel(ShardingCostModel):
         return phases, costs + longest
 
     @override
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        phases, costs = self.model.single_tables(loads[:, :-1], _without_replicas(topology))
+        phases[:, BACKWARD_COMM] += loads[:, -1]
+        return phases, costs + loads[:, -1]
+
+    @override
     def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
         low, high = self.model.cost_bounds(loads[:, :-1], _without_replicas(topology))
         total = float(loads[:, -1].sum())

@@ -50,3 +50,5 @@ class InferenceCostModel(AnalyticalShardingModel):
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         super().fill_communication(phases, shared, cluster)
         phases[..., BACKWARD_COMM] = 0.0
+
+    single_tables = AnalyticalShardingModel.single_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,26 @@ MAX_UNITS = 4096
 """The most units of a layer of an agent's network: a layer of so many has 64 MiB of weights, and an LSTM 512 MiB."""
 
 
+_NO_NUMBERS = (str, bytes, bool, np.bool_, np.timedelta64, np.datetime64)  # which NumPy would convert
+
+
 def is_integer(value: Any) -> bool:
-    """Whether `value` is a Python or NumPy integer; a bool is not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """Whether `value` is a Python or NumPy integer; no bool, and no time span, which NumPy counts among integers."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+
+
+def holds_integers(array: NDArray[Any]) -> bool:
+    """Whether the dtype of `array` is one of integers; see `is_integer`."""
+    return array.dtype.kind in "iu"
 
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a real Python or NumPy number that a float holds: no bool, NaN, infinity or larger integer."""
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+    if not is_integer(value) and not isinstance(value, (float, np.floating)):
         return False
     try:
         return math.isfinite(value)
-    except (OverflowError, TypeError):  # 10**400; a time span of NumPy
+    except OverflowError:  # 10**400
         return False
 
 
@@ -49,6 +57,11 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
 
 
+def is_one_of(value: Any, known: Collection[str]) -> bool:
+    """Whether `value` is one of some texts; no array, which NumPy compares with each."""
+    return isinstance(value, str) and value in known
+
+
 def as_array(name: str, values: Any, error: type[ShardGymError]) -> NDArray[Any]:
     """`values` as an array of any shape; raises `error` for lists of different lengths. Messages call them `name`."""
     try:
@@ -61,7 +74,9 @@ def as_floats(name: str, values: Any, error: type[ShardGymError]) -> NDArray[np.
     """`values` as a new float64 array of any shape; raises `error` if they are no real numbers. See `as_array`."""
     given = as_array(name, values, error)
     try:
-        if given.dtype.kind in "USbc":  # texts, bools and complex numbers, which NumPy would convert
+        if given.dtype.kind in "USbcmM":  # texts, bools, complex numbers and times
+            raise TypeError
+        if given.dtype.kind == "O" and any(isinstance(each, _NO_NUMBERS) for each in given.flat):
             raise TypeError
         return given.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as wrong:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer
+from shard_gym.checks import holds_integers, is_integer
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import require_room_for_states
 from shard_gym.tables import Tables
@@ -45,7 +45,7 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
         raise InvalidPlacementError(
             f"A placement of {len(tables)} tables needs shape ({len(tables)},), one device for each; got {given.shape}."
         )
-    if not np.issubdtype(given.dtype, np.integer):
+    if not holds_integers(given):
         raise InvalidPlacementError(f"A placement holds device numbers (integers), not {given.dtype}.")
     outside = np.flatnonzero((given < 0) | (given >= topology.num_devices))
     if outside.size:

@@ -271,7 +271,8 @@ def _assumed(rows: float, lookups: float, distinct: float, once: float) -> tuple
     rate = rates(low)
     read = (-np.expm1(-rate) * multiplicity).sum(axis=1)
     read_once = (rate * np.exp(-rate) * multiplicity).sum(axis=1)
-    error = np.abs(read - distinct) / distinct + np.abs(read_once - once) / distinct
+    unit = distinct or 1.0
+    error = np.abs(read - distinct) / unit + np.abs(read_once - once) / unit
     best = int(error.argmin())
     return float(shifts[best, 0]), float(low[best, 0])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import as_floats
+from shard_gym.checks import as_floats, holds_integers
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
@@ -338,7 +338,7 @@ class Tables:
             InvalidTablesError: an index is out of range.
         """
         chosen = as_table_array("Table indices", indices)
-        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
+        if chosen.ndim != 1 or not holds_integers(chosen):
             raise InvalidTablesError(f"Table indices must be a list of integers, not {short_repr(indices)}.")
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if outside.size:

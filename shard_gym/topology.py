@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer, is_not_negative, is_positive, require_kinds, require_name
+from shard_gym.checks import holds_integers, is_integer, is_not_negative, is_positive, require_kinds, require_name
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
 from shard_gym.text import format_bytes
@@ -314,7 +314,7 @@ class Topology:
                 f"memory_cap_bytes must be one number or one for each of the {self.num_devices} devices, "
                 f"not an array of shape {caps.shape}."
             )
-        if not np.issubdtype(caps.dtype, np.integer) or (caps <= 0).any() or (caps > np.iinfo(np.int64).max).any():
+        if not holds_integers(caps) or (caps <= 0).any() or (caps > np.iinfo(np.int64).max).any():
             raise InvalidTopologyError(
                 f"memory_cap_bytes must be positive int64 integers (bytes), not {short_repr(given)}."
             )

@@ -6,8 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.checks import MAX_NAME, is_name, is_not_negative, is_number, is_positive
-from shard_gym.errors import MissingExtraError, missing_extra
+from shard_gym.checks import (
+    MAX_NAME,
+    as_floats,
+    holds_integers,
+    is_integer,
+    is_name,
+    is_not_negative,
+    is_number,
+    is_positive,
+)
+from shard_gym.errors import InvalidTablesError, MissingExtraError, missing_extra
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, np.int64(3), np.float32(0.5), np.uint64(2**63)], ids=repr)
@@ -30,6 +39,29 @@ def test_what_is_no_number_that_a_float_holds_is_neither_positive_nor_zero(value
     assert not is_number(value)
     assert not is_positive(value)
     assert not is_not_negative(value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1.0, "1", np.timedelta64(1), np.array(1)], ids=repr)
+def test_what_is_no_integer(value: Any) -> None:
+    assert not is_integer(value)
+    assert is_integer(np.uint8(1))
+
+
+@pytest.mark.parametrize("dtype", ["m8[s]", "M8[s]", "?", "f8", "O", "U1"])
+def test_arrays_of_no_integers(dtype: str) -> None:
+    assert not holds_integers(np.ones(2, "i8").astype(dtype))
+    assert holds_integers(np.ones(2, ">u2"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.ones(2, "m8[s]"), np.ones(2, "M8[s]"), np.array(["1", 2], object), np.array([True, 2], object), [10**400]],
+    ids=repr,
+)
+def test_what_is_no_array_of_numbers(values: Any) -> None:
+    with pytest.raises(InvalidTablesError, match="rows must be numbers, not"):
+        as_floats("rows", values, InvalidTablesError)
+    assert as_floats("rows", [10**30], InvalidTablesError).tolist() == [1e30]
 
 
 @pytest.mark.parametrize("value", ["a", "dlrm-50x4/test/3", "größe", "x" * MAX_NAME])

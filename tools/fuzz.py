@@ -1,4 +1,4 @@
-"""Damage every kind of file in many ways, read it, and count how that ends; the figures stand in docs/robustness.md.
+"""Damage files and play episodes in many ways, and count how that ends; the figures stand in docs/robustness.md.
 
     python -m tools.fuzz --cases 2000 --seed 0
 
@@ -7,6 +7,8 @@ rows, some with a checksum that is right again, and reads it as a user would. It
 the same result as before, or, where the changed value is itself valid (an author's name, another device in a
 placement), in a result that says so; never in another program's error, in silent damage, in more than 20 seconds, or
 in more than 1 GB.
+
+A case of another kind makes a task and plays it (tools/fuzz_episodes.py); what is wrong there is silent damage.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from shard_gym.errors import ShardGymError
 from shard_gym.io import arrays as stored
 from shard_gym.io.files import read_json, write_atomically, write_json
 from shard_gym.io.markdown import table
-from tools.fuzz_subjects import CACHE, Subject, subjects
+from shard_gym.sharding import files as sharding_files
+from tools.fuzz_episodes import Made, made
+from tools.fuzz_subjects import CACHE, PLAN, Subject, subjects
 
 MAX_SECONDS, MAX_BYTES = 20, 2**30
 
@@ -146,6 +150,11 @@ def forge(rng: random.Random, path: Path) -> bool:
     elif path.name == measurements_folder.INDEX:
         index = _changed(rng, {key: value for key, value in read_json(path).items() if key != "sha256"})
         write_json(path, {**index, "sha256": measurements_folder._digest(index)})
+    elif path.name == PLAN:
+        record = _changed(rng, read_json(path))
+        with suppress(KeyError, TypeError):
+            record["sha256"] = sharding_files._checksum(record)
+        write_json(path, record)
     elif path.suffix == CACHE:
         key, ms = f"{rng.randrange(300):024x}", rng.choice(TIMES)
         _update_row(path, "ms = ?, sha256 = ?", ms, measurement_cache._digest(key, ms), key)
@@ -212,7 +221,7 @@ def damage(subject: Subject, rng: random.Random) -> tuple[str, bool]:
 class TooSlow(Exception): ...
 
 
-def outcome(subject: Subject, has_checksum: bool) -> tuple[str, str]:
+def outcome(subject: Subject | Made, has_checksum: bool) -> tuple[str, str]:
     def stop(*_: Any) -> None:
         raise TooSlow
 
@@ -247,30 +256,39 @@ def main(cases: int = 2_000, seed: int = 0, only: str = "") -> int:
     Args:
         cases: their number
         seed: of the damage
-        only: names of kinds of files that contain this text
+        only: names of kinds of files or episodes that contain this text
     """
     counts: dict[str, Counter[str]] = {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        found = [each for each in subjects(Path(scratch)) if only in each.name]
+        every: list[Subject | Made] = [*made(), *subjects(Path(scratch))]
+        found = [each for each in every if only in each.name]
+        if not found:
+            sys.exit(f"No kind has {only!r} in its name. Known: {', '.join(each.name for each in every)}.")
         for case in range(cases):
             rng, subject, before = random.Random(f"{seed}-{case}"), found[case % len(found)], _peak_bytes()
-            way, has_checksum = damage(subject, rng)
+            if isinstance(subject, Made):
+                way, has_checksum = "made", True
+                subject.make(rng.randrange(2**32))
+            else:
+                way, has_checksum = damage(subject, rng)
             ended, detail = outcome(subject, has_checksum)
             if _peak_bytes() - before > MAX_BYTES:
                 ended, detail = LARGE, f"{(_peak_bytes() - before) / 2**30:.1f} GB more"
             counts.setdefault(subject.name, Counter())[ended] += 1
             if ended in BAD:
                 print(f"case {case} ({subject.name}, {way}): {ended}\n{detail}", file=sys.stderr)
-                if subject.path.exists():
-                    shutil.copy(subject.path, Path(tempfile.gettempdir()) / f"fuzz-{seed}-{case}{subject.path.suffix}")
+            if isinstance(subject, Made):
+                continue
+            if ended in BAD and subject.path.exists():
+                shutil.copy(subject.path, Path(tempfile.gettempdir()) / f"fuzz-{seed}-{case}{subject.path.suffix}")
             for leftover in subject.path.parent.glob(f"{subject.path.name}[.-]*"):
                 leftover.unlink()
             write_atomically(subject.path, subject.content)
     counts["all"] = sum(counts.values(), Counter())
     columns = (REFUSED, SAME, VALID, *BAD)
     rows = [[name, *(f"{each[column]:,}" for column in columns)] for name, each in counts.items()]
-    print(table(("file", *columns), rows))
+    print(table(("file or episode", *columns), rows))
     print(
         f"\n{cases} cases, seed {seed}: {time.monotonic() - began:.0f} s, peak {_peak_bytes() / 2**30:.2f} GB in all."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,37 @@ from shard_gym.cost_models.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save_cost_model
-from shard_gym.errors import ShardGymError
+from shard_gym.drift.levels import GROWING
+from shard_gym.drift.tasks import DriftTask
+from shard_gym.errors import InvalidPlacementError, ShardGymError
 from shard_gym.evaluation import evaluate
+from shard_gym.hardware import hardware_profile
+from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
+from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.io.arrays import load_arrays
-from shard_gym.io.files import write_json
+from shard_gym.io.files import read_json, write_json
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
 from shard_gym.leaderboard.race import Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.pools import load_pool
+from shard_gym.pools.pool import Pool, save_pool
+from shard_gym.problems import problem_of
+from shard_gym.row_popularity import RowPopularity
+from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.sharding.files import write_plan
 from shard_gym.suites import load_suite
 from shard_gym.suites.own import save_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
+from shard_gym.topology import HostMemory
 from shard_gym.workload import Workload
 
 CACHE = ".sqlite"  # ending of the cache of measurements
+
+PLAN = "plan.json"  # a plan with a checksum
 
 SUITE = "mlperf-x8"
 
@@ -50,7 +66,7 @@ class Subject:
 
 def subjects(folder: Path) -> Iterator[Subject]:
     """One subject of each kind, with files under `folder`."""
-    for make in (weights, cache, measurements, entry, race, documents):
+    for make in (weights, cache, measurements, entry, race, documents, plans, sequences):
         yield from make(folder)
 
 
@@ -153,8 +169,8 @@ def race(folder: Path) -> Iterator[Subject]:
 
 
 def documents(folder: Path) -> Iterator[Subject]:
-    """A suite and an evaluation, which have no checksum."""
-    suite, evaluation = folder / "suite.json", folder / "evaluation.json"
+    """A suite, an evaluation and tables, which have no checksum."""
+    suite, evaluation, pool = folder / "suite.json", folder / "evaluation.json", folder / "tables.json"
     save_suite(suite, TaskSuite("mine", load_suite("dlrm-20x4").tasks[:2], "test"))
 
     def loaded() -> Any:
@@ -164,3 +180,47 @@ def documents(folder: Path) -> Iterator[Subject]:
     yield Subject("suite.json", suite, loaded, has_checksum=False)
     write_json(evaluation, evaluate(make_agent("size-greedy"), SUITE).to_json())
     yield Subject("evaluation.json", evaluation, lambda: read_evaluation(evaluation), has_checksum=False)
+    shipped = load_pool("dlrm-2021")
+    tables = shipped.tables.select(np.arange(5))
+    save_pool(Pool("mine", tables, shipped.card), pool)
+    yield Subject("tables.json", pool, lambda: load_pool(pool).sha256, has_checksum=False)
+
+
+def plans(folder: Path) -> Iterator[Subject]:
+    """A sharding plan with rows in host memory, as `write_plan` and as TorchRec write it, and a placement."""
+    tables = Tables.from_zipf([9000, 500, 64, 8], [64, 16, 8, 4], [9.0, 1.0, 3.0, 0.5], 1.0, Workload(512))
+    topology = hardware_profile("a100-dgx").topology(2)
+    host = HostMemory(int(tables.memory_bytes.sum() // 4), read_gb_per_s=16.0, update_gb_per_s=20.0)
+    tiered = replace(topology, host=host)
+    halves, blocks = column_wise(tables, 0, [0, 1]), row_wise(tables, 1, topology)
+    plan = ShardingPlan((halves, blocks, data_parallel(tables, 2, topology), table_wise(tables, 3, 1)))
+    own, torchrec, placed = folder / PLAN, folder / "torchrec.json", folder / "placement.json"
+    write_plan(own, plan, tables, tiered)
+    write_json(torchrec, torchrec_json(plan, tables, topology, "sparse.bags"))
+    write_json(placed, {"placement": dict(zip(tables.names, [0, 1, 1, 0], strict=True)), "cost_model": "analytical"})
+    for path in (own, torchrec, placed):
+
+        def read(path: Path = path) -> Any:
+            rows = hbm_rows_of_file(path, tables, tiered)
+            return plan_of_file(path, tables, tiered), None if rows is None else rows.tolist()
+
+        yield Subject(f"plan: {path.name}", path, read, has_checksum=path is own)
+
+
+def sequences(folder: Path) -> Iterator[Subject]:
+    """Actions of replanning, as an entry holds them."""
+    tables = Tables.from_zipf([9000, 500, 64], [64, 16, 8], [9.0, 1.0, 3.0], 1.0, Workload(512))
+    task = Task("small", tables, hardware_profile("a100-dgx").topology(2))
+    drifts = DriftTask("drifts", task, RowPopularity.zipf([1.0] * 3), GROWING, 0, 30.0)
+    path, problem = folder / "sequences.json", problem_of(drifts)
+    model = problem.model("analytical")
+    write_json(path, {"drifts": problem.to_json(np.arange(336) % 50 // 48)})
+
+    def read() -> Any:
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise InvalidPlacementError("The file holds no object.")
+        answer = problem.from_json(value.get("drifts"), drifts)
+        return answer.tolist(), problem.cost_ms(answer, drifts, model), problem.facts(answer, drifts, model)
+
+    yield Subject("sequences.json", path, read, has_checksum=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shard_gym.checks import is_integer, is_not_negative
+from shard_gym.checks import is_integer, is_number
 from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.topology import MAX_DEVICES
 
 
 @dataclass(frozen=True)
@@ -44,31 +46,40 @@ class DriftLevel:
     away_hours: tuple[float, float] = (4.0, 24.0)  #: least and most hours until they are back
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value: Any = getattr(self, field.name)
-            for number in value if field.name in _RANGES and isinstance(value, tuple) else (value,):
-                if not is_not_negative(number):
+        for name, (least, most) in _LIMITS.items():
+            value: Any = getattr(self, name)
+            numbers = value if name in _RANGES and isinstance(value, tuple) else (value,)
+            for number in numbers:
+                if not is_number(number) or not least <= number <= most:
                     raise InvalidOptionError(
-                        f"{field.name} of a DriftLevel must be a number of at least 0, not {short_repr(number)}."
+                        f"{name} of a DriftLevel must be a number from {least:g} to {most:g}, not {short_repr(number)}."
                     )
-        for name in _RANGES:
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or len(value) != 2 or value[0] > value[1]:
+            if name in _RANGES and (numbers is not value or len(value) != 2 or value[0] > value[1]):
                 raise InvalidOptionError(
                     f"{name} of a DriftLevel must be a tuple of the least and the most, not {short_repr(value)}."
                 )
         if not all(map(is_integer, self.leaving)):
             raise InvalidOptionError(f"leaving of a DriftLevel must be two integers, not {short_repr(self.leaving)}.")
-        if self.age_days[0] == 0:
-            raise InvalidOptionError("age_days of a DriftLevel must be above 0: no table is empty when drift begins.")
-        for name in _SHARES:
-            if getattr(self, name) > 1:
-                raise InvalidOptionError(
-                    f"{name} of a DriftLevel must be a share, at most 1, not {short_repr(getattr(self, name))}."
-                )
+
+    def most_growth(self, days: float) -> float:
+        """The rows of a table after so many days, in multiples of those at the start, at most."""
+        return float((1.0 + days / self.age_days[0]) ** self.growth)
 
 
-_RANGES, _SHARES = ("age_days", "leaving", "away_hours"), ("pruned", "arrivals")
+_RANGES = ("age_days", "leaving", "away_hours")
+
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("daily", "weekend", "shift", "incident", "walk", "skew"), (0, 10)),  # e^10 is a factor of 22,026
+    **dict.fromkeys(("shifts", "incidents"), (0, 96)),  # one in each quarter of an hour
+    **dict.fromkeys(("pruned", "arrivals"), (0, 1)),
+    "walk_hours": (0, 1e5),
+    "growth": (0, 2),
+    "age_days": (0.1, 1e5),  # no table is empty when drift begins
+    "departures": (0, 24),  # one in each hour
+    "leaving": (0, MAX_DEVICES),
+    "away_hours": (0, 1e5),
+}
+"""The least and the most of each parameter."""
 
 MEDIUM = DriftLevel(daily=0.3, weekend=0.3, shifts=0.15, shift=0.5, incidents=0.5, incident=0.5, walk=0.10)
 STRONG = DriftLevel(daily=0.5, weekend=0.5, shifts=0.15, shift=0.7, incidents=1.0, incident=0.7, walk=0.15)

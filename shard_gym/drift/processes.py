@@ -17,7 +17,7 @@ INTERVALS_PER_DAY = 96
 DAYS_PER_WEEK, SATURDAY = 7, 5
 
 LOWEST, HIGHEST = 0.02, 50.0
-"""Multiples of its pooling factor that the lookups of a table stay between."""
+"""Multiples of its pooling factor that the lookups of a table stay between, and of its exponent those of popularity."""
 
 PEAK_HOUR = 14
 """The hour of the day when most devices leave."""
@@ -60,7 +60,7 @@ def draw_drift(level: DriftLevel, num_tables: int, days: int, rng: np.random.Gen
     presence = _presence(level, day, num_tables, rng)
     rows, exponents = _rows(level, days, num_tables, rng), _exponents(level, days, num_tables, rng)
     # A further process is drawn here, after all others, so that the suites that exist stay as they are.
-    return Drift(first_weekday, np.clip(np.exp(logs), LOWEST, HIGHEST) * presence, rows, exponents)
+    return Drift(first_weekday, _multiples(logs) * presence, rows, exponents)
 
 
 def draw_available(level: DriftLevel, num_devices: int, hours: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -138,4 +138,9 @@ def _exponents(level: DriftLevel, days: int, num_tables: int, rng: np.random.Gen
     """A random walk from 1, a step each night."""
     steps = rng.normal(0.0, level.skew, (days, num_tables))
     steps[0] = 0.0
-    return np.asarray(np.exp(np.cumsum(steps, axis=0)))
+    return _multiples(np.cumsum(steps, axis=0))
+
+
+def _multiples(logs: Floats) -> Floats:
+    """e to the `logs`, from `LOWEST` to `HIGHEST`; those far outside would be no float."""
+    return np.asarray(np.clip(np.exp(np.clip(logs, -99.0, 99.0)), LOWEST, HIGHEST))

@@ -12,13 +12,20 @@ from numpy.typing import NDArray
 from shard_gym.checks import checked_positive, checked_seed, require_kinds, require_name
 from shard_gym.drift.levels import DriftLevel
 from shard_gym.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
-from shard_gym.errors import InvalidTaskError
+from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.row_popularity import RowPopularity
+from shard_gym.table_features import MAX_BYTES
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
 HISTORY_DAYS, DAYS = 3, 14
 """Days that are known when an episode begins, and days of the episode."""
+
+HEADROOM_DAYS = 10
+"""The days of growth for which a plan with headroom has room."""
+
+MAX_PAUSE_S = 1e9
+"""The longest pause."""
 
 ITERATIONS_PER_DAY = 100_000
 """Iterations of training in a day; a day is so much work, however long it takes. Assumed."""
@@ -35,7 +42,8 @@ class DriftTask:
     """One replanning problem.
 
     Raises:
-        InvalidTaskError: the popularity is of other tables, the name is none, or a value is of another class.
+        InvalidTaskError: the popularity is of other tables, the name is none, a value is of another class, or the
+            tables may grow beyond what tables may need.
         InvalidOptionError: the seed or the pause is out of range.
     """
 
@@ -67,7 +75,16 @@ class DriftTask:
                 "departures of its level to 0, or use fewer devices."
             )
         object.__setattr__(self, "seed", int(checked_seed(self.seed)))
-        checked_positive("pause_s", self.pause_s)
+        if checked_positive("pause_s", self.pause_s) > MAX_PAUSE_S:
+            raise InvalidOptionError(
+                f"pause_s of task {self.name!r} must be at most {MAX_PAUSE_S:g} s, not {short_repr(self.pause_s)}."
+            )
+        grown = float(self.task.tables.memory_bytes.sum()) * self.level.most_growth(HISTORY_DAYS + DAYS + HEADROOM_DAYS)
+        if grown > MAX_BYTES:
+            raise InvalidTaskError(
+                f"The tables of task {self.name!r} may grow to {grown:.3g} bytes; the limit is {MAX_BYTES:.3g}. Lower "
+                "the growth of its level, raise its age_days, or give smaller tables."
+            )
 
     problem: ClassVar[str] = "replanning"
 

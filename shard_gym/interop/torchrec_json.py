@@ -251,7 +251,7 @@ def _sharding(entry: Mapping[str, Any], tables: Tables, table: int, topology: To
             )
         return data_parallel(tables, table, topology)
     placed = [rank for shard in entry["shards"] if (rank := _rank(shard["placement"])) is not None]
-    if set(placed) != set(ranks):
+    if placed != ranks:  # TorchRec takes the ranks for those of the shards, one by one
         raise InvalidPlanError(
             f"Table {name!r} has ranks {short_repr(ranks)}, but its shards are on ranks {short_repr(placed)}."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import as_array
+from shard_gym.checks import as_array, holds_integers
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import HbmSplit, best_split, split_bytes
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
@@ -53,7 +53,7 @@ def check_hbm_rows(
         MemoryExceededError: the rows of a device, and the states of each row, need more bytes than its HBM has.
     """
     rows, shards = as_array("hbm_rows", hbm_rows, InvalidPlanError), plan.shard_arrays()
-    if rows.shape != (len(shards),) or not np.issubdtype(rows.dtype, np.integer):
+    if rows.shape != (len(shards),) or not holds_integers(rows):
         raise InvalidPlanError(
             f"hbm_rows must be an integer for each of {len(shards)} shards, not {short_repr(hbm_rows)}."
         )

@@ -55,7 +55,7 @@ class Variants:
         for variant, (kind, parts) in enumerate(zip(self.sharding_types, self.parts.tolist(), strict=True)):
             memory = self.memory[:, variant]
             if kind in (TABLE_WISE, COLUMN_WISE):
-                fits[:, variant] &= np.minimum(caps // memory[:, None], parts).sum(axis=1) >= parts
+                fits[:, variant] &= _parts_fit(memory, np.full(len(memory), parts), caps)
             elif kind == TABLE_ROW_WISE:
                 hosts = caps.reshape(-1, parts) if len(caps) % parts == 0 else caps[None]
                 fits[:, variant] &= memory <= hosts.min(axis=1).max()
@@ -75,7 +75,7 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     """
     if isinstance(sharding_types, str):
         sharding_types = SHARDING_TYPES if sharding_types == "all" else sharding_types.split(",")
-    if not isinstance(sharding_types, Collection):
+    if not isinstance(sharding_types, Collection) or getattr(sharding_types, "ndim", 1) != 1:
         raise wrong_kind("sharding_types", sharding_types, "a list of sharding types, such as ('table_wise',)")
     for name in sharding_types:
         if name not in SHARDING_TYPES:
@@ -104,7 +104,14 @@ def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
     halvings = int(tables.embedding_dim.max() // 4).bit_length() - 1
     fits = variants_of(tables, topology, max_halvings=halvings).fit_empty_devices(topology).any(axis=1)
     narrow = shard_tables(tables, COLUMN_WISE, topology, np.full(len(tables), 4)).memory_bytes
-    return np.asarray(fits | ((topology.memory_cap_bytes // narrow[:, None]).sum(axis=1) >= tables.embedding_dim // 4))
+    return np.asarray(fits | _parts_fit(narrow, tables.embedding_dim // 4, topology.memory_cap_bytes))
+
+
+def _parts_fit(memory: NDArray[np.int64], parts: NDArray[np.int64], caps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(T,) bool, whether devices with these caps have room for all `parts` of each table, of `memory` bytes each."""
+    sizes, devices = np.unique(caps, return_counts=True)
+    places = np.minimum(sizes // memory[:, None], parts[:, None]) * devices
+    return np.asarray(places.sum(axis=1) >= parts)
 
 
 def variants_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, counted, make_sharding_cost_model
 from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
@@ -119,6 +121,30 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
         assert np.array_equal(phases[number], alone.phases_ms)
 
 
+@settings(max_examples=60)
+@given(seed=SEEDS)
+def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: int) -> None:
+    """However an array of them lies in memory, also with the fractions of bytes that sequences and codecs have."""
+    rng = np.random.default_rng(seed)
+    model = AnalyticalShardingModel(str(rng.choice(sorted(COMMUNICATION_BYTES))))
+    size, per_host = int(rng.integers(2, 19)), int(rng.choice([1, 3, 8]))
+    topology = hardware_profile("a100-dgx").topology(size, devices_per_host=per_host)
+    tables = replace(random_tables(rng, 6), pooled=rng.random(6) < 0.5)
+    variants = variants_of(tables, topology)
+    loads = np.where(variants.legal[..., None], model.variant_loads(variants, topology), 0.0)
+    kinds = np.array(variants.sharding_types)
+    every = np.isin(kinds, ("row_wise", "table_row_wise", "data_parallel"))
+    on_all = loads[:, every][:, rng.integers(every.sum())].sum(axis=0)  # what is on all devices, and one part on each
+    parts = loads[:, ~every].reshape(-1, loads.shape[-1])
+    held = on_all + parts[rng.integers(len(parts), size=(4, size))] * (rng.random((4, size, 1)) < 0.7)
+    by_device = np.ascontiguousarray(held.swapaxes(0, 1)).swapaxes(0, 1)
+    phases, costs = model.costs(by_device, topology.cluster())
+    for number in range(4):
+        alone, cost = model.costs(held[number], topology.cluster())
+        assert np.array_equal(phases[number], alone)
+        assert costs[number] == cost
+
+
 def test_the_name_of_the_analytical_model_serves_plans() -> None:
     assert make_sharding_cost_model("analytical").fingerprint == ANALYTICAL.fingerprint
     constants = FITTED._replace(cycles_per_row=1.0)
@@ -147,3 +173,41 @@ def test_wrong_variants_are_named(random_tables: Any, options: Any, error: type[
     tables, topology = random_tables(np.random.default_rng(0), 1), hardware_profile("a100-dgx").topology(2)
     with pytest.raises(error, match=says):
         variants_of(tables, topology, **options)
+
+
+@settings(max_examples=60)
+@given(seed=SEEDS)
+def test_parts_alone_cost_the_same_whichever_devices_are_looked_at(
+    random_tables: Any, random_topology: Any, seed: int
+) -> None:
+    """Fewer than all devices give the costs of all in every bit."""
+    rng = np.random.default_rng(seed)
+    served = bool(rng.integers(2))
+    dtype = str(rng.choice(sorted(COMMUNICATION_BYTES)))
+    model = InferenceCostModel(dtype) if served else AnalyticalShardingModel(dtype)
+    tables, topology = random_tables(rng, int(rng.integers(1, 8))), random_topology(rng, 12)
+    variants = variants_of(tables.with_training(training=not served), topology)
+    loads = model.variant_loads(variants, topology).reshape(-1, model.num_loads_with(topology.host is not None))
+    held = np.zeros((len(loads), topology.num_devices, loads.shape[1]))
+    held[:, 0] = loads
+    phases, costs = model.costs(held, topology.cluster())
+    for each in (model, counted(model)):
+        assert np.array_equal(each.single_table_phases(loads, topology), phases[:, 0])
+        assert np.array_equal(each.single_table_costs(loads, topology), costs)
+
+
+def test_parts_alone_are_costed_on_a_few_of_many_devices(random_tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time and memory do not grow with tables times devices."""
+    seen: list[int] = []
+    fill = AnalyticalShardingModel.fill_communication
+
+    def counting(self: AnalyticalShardingModel, phases: Any, shared: Any, cluster: Any) -> None:
+        seen.append(phases.shape[-2])
+        fill(self, phases, shared, cluster)
+
+    monkeypatch.setattr(AnalyticalShardingModel, "fill_communication", counting)
+    tables, topology = random_tables(np.random.default_rng(0), 5), hardware_profile("a100-dgx").topology(4096)
+    loads = MODEL.variant_loads(variants_of(tables, topology), topology)
+    MODEL.single_table_costs(loads.reshape(-1, loads.shape[-1]), topology)
+    assert seen
+    assert max(seen) <= 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.drift import levels
 from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, DriftLevel
-from shard_gym.drift.processes import INTERVALS_PER_DAY
+from shard_gym.drift.processes import HIGHEST, INTERVALS_PER_DAY, draw_available, draw_drift
 from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, NOISE, DriftTask
 from shard_gym.errors import InvalidOptionError, InvalidTaskError
 from shard_gym.row_popularity import RowPopularity
@@ -22,15 +24,22 @@ MakeDriftTask = Callable[..., DriftTask]
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"daily": -0.1}, "daily of a DriftLevel must be a number of at least 0, not -0.1"),
-        ({"shift": "x"}, "shift of a DriftLevel must be a number of at least 0, not 'x'"),
-        ({"age_days": (0.0, float("nan"))}, "age_days of a DriftLevel must be a number"),
-        ({"age_days": (0.0, 1.0)}, "age_days of a DriftLevel must be above 0"),
+        ({"daily": -0.1}, "daily of a DriftLevel must be a number from 0 to 10, not -0.1"),
+        ({"shift": "x"}, "shift of a DriftLevel must be a number from 0 to 10, not 'x'"),
+        ({"age_days": (1.0, float("nan"))}, "age_days of a DriftLevel must be a number"),
+        ({"age_days": (0.0, 1.0)}, r"age_days of a DriftLevel must be a number from 0.1 to 100000, not 0\.0"),
+        ({"age_days": [1.0, 2.0]}, "age_days of a DriftLevel must be a number"),
+        ({"away_hours": 5.0}, "away_hours of a DriftLevel must be a tuple of the least and the most, not 5"),
         ({"age_days": (60.0, 10.0)}, r"age_days of a DriftLevel must be a tuple of the least and the most, not \(60"),
         ({"away_hours": (1.0, 2.0, 3.0)}, "away_hours of a DriftLevel must be a tuple of the least and the most"),
         ({"leaving": (1.0, 2.5)}, r"leaving of a DriftLevel must be two integers, not \(1.0, 2.5\)"),
-        ({"arrivals": 2}, "arrivals of a DriftLevel must be a share"),
-        ({"pruned": 1.1}, "pruned of a DriftLevel must be a share, at most 1, not 1.1"),
+        ({"arrivals": 2}, "arrivals of a DriftLevel must be a number from 0 to 1, not 2"),
+        ({"pruned": 1.1}, "pruned of a DriftLevel must be a number from 0 to 1, not 1.1"),
+        ({"growth": 1e300}, r"growth of a DriftLevel must be a number from 0 to 2, not 1e\+300"),
+        ({"away_hours": (1.0, 1e300)}, r"away_hours of a DriftLevel must be a number from 0 to 100000, not 1e\+300"),
+        ({"leaving": (1, 10**9)}, "leaving of a DriftLevel must be a number from 0 to 4096, not 1000000000"),
+        ({"walk": True}, "walk of a DriftLevel must be a number from 0 to 10, not True"),
+        ({"skew": float("inf")}, "skew of a DriftLevel must be a number from 0 to 10, not inf"),
     ],
 )
 def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -45,6 +54,7 @@ def test_impossible_levels_are_refused(wrong: dict[str, Any], message: str) -> N
         ({"popularity": RowPopularity.zipf([1.0] * 5)}, InvalidTaskError, "6 tables, but row popularities of 5"),
         ({"seed": -1}, InvalidOptionError, "A seed is an integer of at least 0, not -1"),
         ({"pause_s": 0.0}, InvalidOptionError, "pause_s must be a positive number, not 0"),
+        ({"pause_s": 1e300}, InvalidOptionError, r"pause_s of task 'drift 0' must be at most 1e\+09 s, not 1e\+300"),
         *(
             ({field: "medium"}, InvalidTaskError, f"{field} of task 'drift 0' must be a {kind}, not 'medium'")
             for field, kind in (("task", "Task"), ("popularity", "RowPopularity"), ("level", "DriftLevel"))
@@ -57,6 +67,35 @@ def test_impossible_tasks_are_refused(
     task = drift_task()
     with pytest.raises(error, match=message):
         replace(task, **changes)
+
+
+LIMITS = levels._LIMITS
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_strongest_drift_of_each_kind_is_finite(name: str) -> None:
+    least, most = LIMITS[name]
+    most = int(most) if name == "leaving" else most
+    level = DriftLevel(**{name: (least, most) if name in levels._RANGES else most})  # type: ignore[arg-type]
+    steep = replace(level, growth=2.0, shift=10.0, incident=10.0, departures=24.0, daily=10.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for each in (level, steep):
+            drift = draw_drift(each, 5, HISTORY_DAYS + DAYS, np.random.default_rng(0))
+            there = draw_available(each, 8, 24 * DAYS, np.random.default_rng(0))
+            assert all(np.isfinite(numbers).all() for numbers in (drift.lookups, drift.rows, drift.exponent))
+            assert drift.exponent.max() <= HIGHEST
+            assert drift.rows.max() <= each.most_growth(HISTORY_DAYS + DAYS)
+            assert there.sum(axis=1).min() >= 4
+
+
+def test_tables_that_would_outgrow_all_numbers_are_refused(drift_task: MakeDriftTask) -> None:
+    task = drift_task()
+    most = replace(task.task.tables, embedding_dim=np.full(6, 2**16), num_embeddings=np.full(6, 2**40))
+    topology = replace(task.topology, memory_cap_bytes=np.full(task.num_devices, 2**62))
+    level = DriftLevel(growth=2.0, age_days=(0.1, 1.0))
+    with pytest.raises(InvalidTaskError, match=r"'drift 0' may grow to .* bytes; the limit is 4.61e\+18\. Lower the"):
+        replace(task, task=replace(task.task, tables=most, topology=topology, known_placement=None), level=level)
 
 
 def test_devices_leave_only_where_all_are_on_one_host(drift_task: Callable[..., DriftTask]) -> None:

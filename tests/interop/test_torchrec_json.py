@@ -63,6 +63,17 @@ def test_ranks_that_differ_from_those_of_the_shards_are_refused(ranks: list[int]
     both_ways(value, tables, topology, r"Table 'user' has ranks \[.*\], but its shards are on ranks \[1\]")
 
 
+@pytest.mark.parametrize("ranks", [[1, 0], [0, 0, 1], [0, 1, 1], [0, 1, 0, 1]])
+def test_ranks_are_those_of_the_shards_in_their_order(ranks: list[int], four_tables: Tables) -> None:
+    _, tables, topology = written(four_tables)
+    halves = column_wise(tables, 0, [0, 1])
+    plan = ShardingPlan((halves, *(table_wise(tables, table, 0) for table in range(1, 4))))
+    value = torchrec_json(plan, tables, topology, "m")
+    assert from_torchrec_json(value, tables, topology) == plan
+    value["plan"]["m"][tables.names[0]]["ranks"] = ranks
+    both_ways(value, tables, topology, r"has ranks \[.*\], but its shards are on ranks \[0, 1\]")
+
+
 def test_ranks_beyond_the_devices_are_refused(four_tables: Tables) -> None:
     value, tables, topology = written(four_tables)
     entry = value["plan"]["m"]["user"]

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options
+from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options, require_seed
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
-from shard_gym.errors import InvalidActionError
+from shard_gym.errors import InvalidActionError, short_repr
 
 Env = TypeVar("Env", bound="EpisodeEnv[Any]")
 
@@ -56,6 +56,7 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
             InvalidTaskError: the task does not fit the environment, such as one larger than the padding.
         """
         chosen = checked_options(options, "task")
+        require_seed(seed)
         super().reset(seed=seed)
         task = self._episodes.choose(self.np_random, chosen.get("task"))
         self._episodes.begin(_ENV, [task])
@@ -73,7 +74,7 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
         if self._episodes.is_over(0):
             raise ResetNeeded("This episode is over: call reset() before the next step().")
         if not self._is_action(action):
-            raise InvalidActionError(f"{self._episodes.known_actions()}, not {action!r}.")
+            raise InvalidActionError(f"{self._episodes.known_actions()}, not {short_repr(action)}.")
         rewards, over = self._episodes.step(np.array([action], np.int64))
         if over[0]:
             self._episodes.require_finite_costs(_ENV)
@@ -123,6 +124,8 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
         """Whether `action` is in the action space; `Discrete.contains` takes two microseconds more for integers."""
         if type(action) in (int, np.int64):
             return bool(0 <= action < self._num_actions)
+        if isinstance(action, bool) or np.ma.is_masked(action):  # `Discrete` takes True as 1
+            return False
         return self.action_space.contains(action)
 
     def _observation(self) -> ObservationDict:

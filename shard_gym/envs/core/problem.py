@@ -25,6 +25,8 @@ IntArray = NDArray[np.int64]
 TableOrder = Callable[[Tables], IntArray]
 """Gives the order in which tables are placed, (T,) int64, from the tables alone."""
 
+MAX_MS = 1e9  # of an iteration, however the tables are placed: the bound of the costs in observations
+
 WIDE = 128  # columns that a warp reads at once (32 threads, four columns each); the unit of the widths
 
 
@@ -217,7 +219,7 @@ def prepare(
 
     Raises:
         InvalidTaskError: the task has more tables, devices or hosts than the padding, or host memory without
-            `host_memory`.
+            `host_memory`; or an iteration may take longer than `MAX_MS`.
         TableTooLargeError: a table fits no empty device, and no legal split of it fits the empty devices.
     """
     require_room(task, max_tables, max_devices)
@@ -240,6 +242,11 @@ def prepare(
         loads = model.variant_loads(variants, topology)
         low, high = model.variant_bounds(variants, loads, topology)
         penalty = PENALTY_MARGIN * high
+    if MAX_MS < penalty < np.inf:  # a model of NaN or infinite costs is told when an episode ends
+        raise InvalidTaskError(
+            f"An iteration of task {task.name!r} may take {penalty:.3g} ms, and environments show costs of up to "
+            f"{MAX_MS:g} ms. Give the tables fewer lookups, columns or samples in a batch, or a faster device."
+        )
     stuck = np.flatnonzero(~variants.fit_empty_devices(topology).any(axis=1))
     if stuck.size:
         raise TableTooLargeError(
@@ -272,7 +279,8 @@ def prepare(
             memory=rows(variants.memory),
             features=rows(features),
             costs=rows(costs * variants.legal[..., None]),
-            shares=rows(amounts / np.where(total > 0, total, 1.0) * variants.legal[..., None]),
+            # A part of the only table may exceed it by a rounding error.
+            shares=rows(np.minimum(amounts / np.where(total > 0, total, 1.0), 1.0) * variants.legal[..., None]),
             widths=rows(np.minimum(dims / WIDE, 1.0).astype(np.float32)),
             legal=rows(variants.legal),
             hbm_curves=rows(hbm_curves(variants, topology))[..., : NUM_CURVE if host_memory else 0],

@@ -89,7 +89,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
     | `assignment` * | (T,) | int16 | device of each table, -1 if it is not placed |
 
-    The bounds of the spaces; all but those of costs are the least and the largest value that can occur:
+    The bounds of the spaces; all but those of costs are the least and the largest value that can occur. A task whose
+    iterations may take longer than 1e9 ms is refused.
 
     | Range | Keys |
     |---|---|

@@ -21,14 +21,13 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
-from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.problem import MAX_MS, IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.errors import unknown_name, wrong_kind
 from shard_gym.table_features import FEATURE_BOUNDS, FEATURE_NAMES
 from shard_gym.tables import AMOUNT_NAMES, Tables
 
 ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
-MAX_MS = 1e9  # bound of the costs in the space
 GIB = 2**30
 MAX_GIB = 2.0**33  # bound of bytes that fit an int64
 

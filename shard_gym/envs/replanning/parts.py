@@ -12,10 +12,9 @@ from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.drift.load_grid import LoadGrid, TableGrid
 from shard_gym.drift.processes import INTERVALS_PER_DAY
-from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
+from shard_gym.drift.tasks import HEADROOM_DAYS, HISTORY_DAYS, DriftTask
 from shard_gym.envs.core.problem import IntArray
-from shard_gym.envs.replanning.windows import HEADROOM_DAYS
-from shard_gym.errors import InvalidTaskError
+from shard_gym.errors import InvalidTablesError, InvalidTaskError
 from shard_gym.forms import SplitTask
 from shard_gym.placement import Placement
 from shard_gym.sharding.plan import ROW_WISE
@@ -145,7 +144,13 @@ def _table_grid(task: DriftTask, day: int) -> TableGrid:
         first = max(day - HISTORY_DAYS, 0) * INTERVALS_PER_DAY
         seen = seen[first : (day + 1) * INTERVALS_PER_DAY]
     lowest, highest = seen.min(axis=0), seen.max(axis=0)
-    return TableGrid.of(task.task.tables, task.popularity, lowest, highest, drift.rows[day], drift.exponent[day])
+    try:
+        return TableGrid.of(task.task.tables, task.popularity, lowest, highest, drift.rows[day], drift.exponent[day])
+    except InvalidTablesError as error:
+        raise InvalidTaskError(
+            f"The tables of task {task.name!r} drift beyond what tables may be: {error} Choose a weaker level, or "
+            "smaller tables."
+        ) from error
 
 
 def _row_bytes(tables: Tables) -> IntArray:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.checks import holds_integers
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
@@ -125,7 +126,7 @@ def checked_actions(given: Any, num_actions: int, wanted: str) -> NDArray[np.int
         chosen = np.asarray(given)
     except (ValueError, OverflowError) as error:
         raise InvalidPlacementError(f"{wanted}, not {short_repr(given)}.") from error
-    if not np.issubdtype(chosen.dtype, np.integer):
+    if not holds_integers(chosen):
         raise InvalidPlacementError(f"{wanted}, not {short_repr(given)} of {chosen.dtype}.")
     outside = (chosen < 0) | (chosen >= num_actions)
     if outside.any():

@@ -48,8 +48,6 @@ class PlanKind(NamedTuple):
         return WINDOWS[self.window].name + (", with headroom" if self.headroom else "")
 
 
-HEADROOM_DAYS = 10
-
 KINDS = tuple(PlanKind(window, headroom) for headroom in (False, True) for window in range(len(WINDOWS)))
 """Those of the actions 1, 2, ...; the second half is possible only where tables grow."""
 

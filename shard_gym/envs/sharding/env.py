@@ -74,7 +74,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | `table_mask` * | (T,) | int8 | 1 for a table of the task, 0 for padding |
     | `assignment` * | (T * U,) | int16 | actions of the shards of each table, as in `placement` (see Information) |
 
-    The bounds of the spaces; all but those of costs are the least and the largest value that can occur:
+    The bounds of the spaces; all but those of costs are the least and the largest value that can occur. A task whose
+    iterations may take longer than 1e9 ms is refused.
 
     | Range | Keys |
     |---|---|

@@ -15,12 +15,11 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState, ShardingState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
-from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.problem import MAX_MS, IntArray, Problem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
 from shard_gym.envs.placement.observation import (
     ASSIGNMENT,
-    MAX_MS,
     CompactObservation,
     FeaturesObservation,
     FullObservation,

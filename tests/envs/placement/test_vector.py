@@ -89,9 +89,17 @@ def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
         (np.zeros(3, np.int64), r"an integer array of shape \(4,\); got int64 of shape \(3,\)"),
         (np.zeros(4), r"got float64 of shape \(4,\)"),
         (np.zeros(4, np.bool_), r"got bool"),
+        (np.zeros(4, "m8[s]"), r"got timedelta64\[s\]"),
+        (np.zeros(4, "M8[s]"), r"got datetime64\[s\]"),
+        (np.zeros(4, object), r"got object of shape \(4,\)"),
         *(
-            (actions, "none of them masked and no Booleans; got")
-            for actions in (np.ma.array([0, 1, 0, 0], mask=[0, 1, 0, 0]), [0, np.True_, 0, 0])
+            (actions, "none of them masked and no Booleans or times; got")
+            for actions in (
+                np.ma.array([0, 1, 0, 0], mask=[0, 1, 0, 0]),
+                [0, np.True_, 0, 0],
+                [0, np.array(True), 0, 0],
+                [0, np.timedelta64(1), 0, 0],
+            )
         ),
         ([[0], [0, 1], [0], [0]], r"Actions are 4 device numbers, one for each environment, not \[\[0\], \[0, 1\]"),
         (None, r"got object of shape \(\)"),

@@ -102,6 +102,7 @@ def test_tasks_can_come_from_a_custom_source(kinds_of_tasks: Tasks) -> None:
         ({"max_parts": 5}, "max_parts must be an integer of at least 6"),
         ({"max_devices": 1}, "max_devices must be an integer of at least 2"),
         ({"suite": 3}, "suite must be the name of a suite of replanning"),
+        ({"suite": "mlperf-x8"}, "a suite of placement: its environment is EmbeddingPlacement-v0"),  # it has no train
         ({"suite": "spot-600", "split": "val"}, "has the splits"),
     ],
 )

@@ -11,11 +11,11 @@ import pytest
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_sharding_cost_model
 from shard_gym.drift.levels import GROWING, SPOT, STRONG, DriftLevel
 from shard_gym.drift.load_grid import drifted_tables
-from shard_gym.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.drift.tasks import DAYS, HEADROOM_DAYS, HISTORY_DAYS, DriftTask
 from shard_gym.envs.replanning.parts import Parts
 from shard_gym.envs.replanning.planner import Planner
 from shard_gym.envs.replanning.split import split_of
-from shard_gym.envs.replanning.windows import HEADROOM_DAYS, window_means
+from shard_gym.envs.replanning.windows import window_means
 from shard_gym.errors import InvalidTaskError
 from shard_gym.forms import FINER, FORMS, NO_LIMIT, Form, SplitTask, formed, forms_of, whole
 from shard_gym.placement import memory_used
@@ -27,6 +27,15 @@ MakeDriftTask = Callable[..., DriftTask]
 MODEL = make_sharding_cost_model("analytical")
 SEED = 4
 """One of the five tables of this task is heavy."""
+
+
+def test_tables_that_drift_beyond_their_limits_are_told_with_the_task(drift_task: MakeDriftTask) -> None:
+    task = drift_task(level=STRONG)
+    tables = replace(task.task.tables, pooling_factor=np.full(len(task.task.tables), 1e6))
+    task = replace(task, task=replace(task.task, tables=tables))
+    parts = Parts(task, whole(task.task), MODEL, task.num_devices)
+    with pytest.raises(InvalidTaskError, match=r"task 'drift 0' drift beyond what tables may be: pooling_factor of"):
+        parts.loads(0, np.ones(task.num_tables))
 
 
 def form_of(task: DriftTask, kind: str, widest: int = NO_LIMIT) -> SplitTask:
