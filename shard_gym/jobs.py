@@ -15,6 +15,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -69,7 +70,7 @@ def run_jobs(
         return _locally(function, jobs, some, retries) if jobs_at_once > 1 else _here(function, jobs)
     if jobs_at_once > 1:
         raise InvalidOptionError(
-            f"A cluster runs as many jobs at once as it has CPUs: leave out the number of jobs, which is {jobs_at_once}."
+            f"A cluster runs as many jobs at once as it has CPUs: leave out the {jobs_at_once} that were asked for."
         )
     if cluster != AUTO and not cluster.startswith(CLIENT):
         raise InvalidOptionError(
@@ -222,7 +223,7 @@ def _lost(index: int, count: int, deaths: int, last: str) -> str:
 
 def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: int) -> Iterator[tuple[int, Any]]:
     try:
-        import ray
+        ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise missing_extra("ray", "cluster", "Running jobs on a cluster") from error
     connects = not ray.is_initialized()

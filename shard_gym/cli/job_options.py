@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shard_gym.checks import checked_count
 from shard_gym.cli.options import OptionalStr
 from shard_gym.errors import InvalidOptionError
 from shard_gym.jobs import Function, run_jobs
@@ -30,7 +31,7 @@ class JobOptions:
 
     def run(self, function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `run_jobs`."""
-        return run_jobs(function, jobs, jobs_at_once=self.jobs, cluster=self.cluster)
+        return run_jobs(function, jobs, jobs_at_once=checked_count("--jobs", self.jobs), cluster=self.cluster)
 
     def refuse(self, why: str) -> None:
         """Raise InvalidOptionError with the reason, a sentence, if the jobs run in other processes."""
