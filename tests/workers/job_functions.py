@@ -24,6 +24,7 @@ def threads(value: int) -> int:
 def killed(job: tuple[str, int, int]) -> int:
     """Job 1 kills its process the first `times` times; `folder` counts them."""
     folder, value, times = job
+    time.sleep(0.2)
     began = len(list(Path(folder).iterdir()))
     if value == 1 and began < times:
         (Path(folder) / str(began)).touch()
@@ -45,3 +46,12 @@ def slow(folder: str) -> None:
     """Tells its process, and then takes a minute."""
     (Path(folder) / str(os.getpid())).touch()
     time.sleep(60)
+
+
+def first_is_quick(job: tuple[str, int]) -> None:
+    """Job 0 waits until another has begun, which takes a minute."""
+    folder, value = job
+    if value:
+        slow(folder)
+    while not list(Path(folder).iterdir()):
+        time.sleep(0.05)
