@@ -26,6 +26,7 @@ from shard_gym.errors import InvalidOptionError, JobError, ShardGymError, missin
 from shard_gym.system import usable_cpus
 
 AUTO, CLIENT = "auto", "ray://"
+SAME = "Install the same ShardGym, and what it needs, on all nodes of the cluster."
 
 Function = Callable[[Any], Any]
 """What a job calls: a function at the top of a module, because other processes find it there by its name."""
@@ -239,10 +240,14 @@ def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: 
             index = waiting.pop(done)
             try:
                 outcome = ray.get(done)
+            except ray.exceptions.RayTaskError as error:  # it has not begun
+                raise JobError(_failed(index, len(jobs), f"{str(error).splitlines()[-1]}. {SAME}")) from error
             except ray.exceptions.RayError as error:
                 last = f"the last time by {type(error).__name__} of Ray"
                 raise JobError(_lost(index, len(jobs), retries + 1, f"{last}: {error}")) from error
             yield index, _result(index, len(jobs), outcome)
+    except ImportError as error:  # of the head, which a client asks
+        raise JobError(f"The head of the cluster lacks something: {error}. {SAME}") from error
     finally:
         for each in waiting:
             ray.cancel(each, force=True)
@@ -271,9 +276,7 @@ def _outcome_on_node(job: bytes, wanted: Versions) -> bytes:
     if found == wanted:
         return _outcome(job)
     other = [f"{name} {found[name]}, not {wanted[name]}" for name in wanted if found[name] != wanted[name]]
-    return pickle.dumps(
-        (False, f"The node {platform.node()} has {'; '.join(other)}. Install the same on all nodes of the cluster.")
-    )
+    return pickle.dumps((False, f"The node {platform.node()} has {'; '.join(other)}. {SAME}"))
 
 
 def versions() -> Versions:

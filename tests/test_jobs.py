@@ -119,5 +119,7 @@ def test_without_ray_the_error_names_the_extra(functions: Any, monkeypatch: pyte
 def test_a_node_with_other_versions_is_refused(functions: Any) -> None:
     wanted = {**jobs.versions(), "torch": "1.0"}
     outcome = jobs._outcome_on_node(jobs.pickle.dumps((functions.squared, 2)), wanted)
-    with pytest.raises(JobError, match=r"Job 0 of 1, .* The node .* has torch .*, not 1\.0\. Install the same on all"):
+    with pytest.raises(
+        JobError, match=r"Job 0 of 1, .* The node .* has torch .*, not 1\.0\. Install the same ShardGym"
+    ):
         jobs._result(0, 1, outcome)
