@@ -90,7 +90,7 @@ def _here(function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int) -> Iterator[tuple[int, Any]]:
-    left, deaths, workers = deque(range(len(jobs))), Counter[int](), dict[Connection, _Worker]()
+    left, deaths, workers = deque(range(len(jobs))), Counter[int](), dict[Any, _Worker]()  # by their pipe
 
     def begin(worker: _Worker) -> None:
         worker.job = left.popleft()
@@ -103,7 +103,6 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
                 workers[worker.connection] = worker
                 begin(worker)
             for ready in wait(list(workers)):
-                assert isinstance(ready, Connection)
                 worker = workers[ready]
                 job, outcome = worker.job, worker.receive()
                 if outcome is None:
