@@ -1,7 +1,8 @@
 """PPO with action masks from RLlib, with the module for action masks that comes with it.
 
 `ActionMaskingTorchRLModule` reads an observation with the keys "observations" and "action_mask"; a wrapper of ten lines
-makes it. RLlib pins one release of Gymnasium, so install it in an environment of its own.
+makes it. RLlib pins one release of Gymnasium, so install it in an environment of its own. With `--runners 2 --cluster
+auto` two processes on the nodes of a Ray cluster step the environments, and this one learns.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,9 @@ class Args:
     suite: str = "dlrm-20x4"  # name of the suite
     timesteps: int = 100_000  # steps of training, of all environments together
     seed: int = 0  # of everything random
-    num_envs: int = 16  # environments, stepped one after the other in this process
+    num_envs: int = 16  # environments, in this process or spread over those of `runners`
+    runners: int = 0  # processes on the nodes of a cluster that step environments; 0 for this process
+    cluster: str = ""  # its address, or "auto" for the one that this machine belongs to; empty for none
     batch: int = 4000  # steps of one iteration
 
 
@@ -51,12 +54,18 @@ def make_env(config: dict) -> gymnasium.Env:
 
 def train(config: dict, args: Args) -> Callable[[dict[str, np.ndarray], np.ndarray], int]:
     """The policy; `config` holds the arguments of `gymnasium.make`."""
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    if args.cluster:
+        ray.init(args.cluster, log_to_driver=False)
+    else:
+        cpus = max(args.runners, 1)
+        ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     register_env("embedding-placement", make_env)
     algorithm = (
         PPOConfig()
         .environment("embedding-placement", env_config=config)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=args.num_envs)
+        .env_runners(
+            num_env_runners=args.runners, num_envs_per_env_runner=max(args.num_envs // max(args.runners, 1), 1)
+        )
         .rl_module(
             rl_module_spec=RLModuleSpec(
                 module_class=ActionMaskingTorchRLModule,

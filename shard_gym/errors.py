@@ -87,6 +87,10 @@ class RunsFailedError(ShardGymError):
     """Some runs of an experiment failed; the records of the others are written."""
 
 
+class JobError(ShardGymError):
+    """A job failed, or lost its process too often; the message has its number."""
+
+
 class MeasurementError(ShardGymError):
     """A placement could not be measured; the next measurement starts new workers."""
 

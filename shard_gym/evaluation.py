@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -25,7 +25,7 @@ from shard_gym.errors import (
 )
 from shard_gym.io.html import card
 from shard_gym.placement import Placement
-from shard_gym.problems import PROBLEMS, Attempt, problem_of
+from shard_gym.problems import PROBLEMS, Attempt, Problem, problem_of
 from shard_gym.problems.base import FAILURES
 from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite, Task, cost_model_for
@@ -185,7 +185,7 @@ def evaluate(
     if not isinstance(tasks, Suite):
         hint = "Put custom tasks into one: TaskSuite('mine', [task]), or DriftSuite of drifting tasks."
         raise wrong_kind("suite", tasks, "the name of a suite, a TaskSuite or a DriftSuite", hint)
-    problem = problem_of(next((task for task in tasks if task.problem != "placement"), tasks[0]))
+    problem = _problem_of_all(tasks)
     for each in dict.fromkeys([problem, *map(problem_of, tasks)]):
         each.require_agent(agent)
     model = problem.model(cost_model_for(tasks, cost_model))
@@ -201,19 +201,29 @@ def evaluate(
             results.append(_result(agent, task, attempt, model, failures))
             if progress:
                 progress(len(results), len(tasks))
+    return summarized(results, tasks, model, _name_of(agent))
+
+
+def summarized(results: Sequence[TaskResult], tasks: Suite[Any], model: CostModel, agent: str) -> Evaluation:
+    """The evaluation of an agent from its outcomes on all `tasks`, in their order, scored by `model`."""
     costs = np.array([result.cost_ms for result in results])
     return Evaluation(
         suite=tasks.name,
         sha256=tasks.sha256,
         split=tasks.split,
-        agent=_name_of(agent),
+        agent=agent,
         cost_model=model.fingerprint_for({task.num_devices for task in tasks}),
         mean_cost_ms=float(costs.mean()),
         interval_ms=bootstrap_interval(costs),
         failures=sum(not result.valid for result in results),
         tasks=tuple(results),
-        problem=problem.name,
+        problem=_problem_of_all(tasks).name,
     )
+
+
+def _problem_of_all(tasks: Suite[Any]) -> Problem[Any]:
+    """That of the first task that is not of placement: plans may be of whole tables, too."""
+    return problem_of(next((task for task in tasks if task.problem != "placement"), tasks[0]))
 
 
 @dataclass(frozen=True)

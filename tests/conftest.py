@@ -10,6 +10,7 @@ import copy
 import itertools
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -302,7 +303,21 @@ def _given(function: Callable[..., Any]) -> Any:
     return pytest.fixture(scope="session")(lambda: function)
 
 
+def _gone(process: int) -> bool:
+    """Whether a process has ended, within ten seconds; one that nobody has waited for counts."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
 arrays_in = _given(_arrays)
+gone = _given(_gone)
 drift_task = _given(_drift_task)
 markdown_rows = _given(_markdown_rows)
 packing_task = _given(_packing_task)

@@ -10,14 +10,14 @@ shard_gym/suites/data/best_known/<suite>.json, so run tools/best_known.py first.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tyro
 
 from shard_gym.agents.exact import ExactAgent
+from shard_gym.cli.job_options import JobOptions
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.bounds import lower_bound_ms
@@ -28,6 +28,7 @@ from shard_gym.problems import Answer, problem_of
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
 from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
+from shard_gym.system import usable_cpus
 from shard_gym.tasks import Task
 
 IMPROVED = "improved by CP-SAT"
@@ -81,11 +82,11 @@ def bound_of_plans(task: Task, model: AnalyticalShardingModel, known_ms: float) 
     return float(min(least, known_ms))
 
 
-def search(suite_name: str, number: int, work: float, gap: float) -> Bounded:
+def search(job: tuple[str, int, Answer, float, float]) -> tuple[Any, ...]:
+    """The fields of `bounded` of a task, by its suite and number, and its other arguments."""
+    suite_name, number, start, work, gap = job
     suite = load_suite(suite_name)
-    task = suite[number]
-    model = problem_of(task).model(suite.cost_model)
-    return bounded(task, best_known(suite, model)[task.name].answer, model, work, gap)
+    return tuple(bounded(suite[number], start, problem_of(suite[number]).model(suite.cost_model), work, gap))
 
 
 def summary(name: str, found: list[Bounded], gap: float) -> str:
@@ -102,7 +103,14 @@ def summary(name: str, found: list[Bounded], gap: float) -> str:
     )
 
 
-def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0, jobs: int = 2) -> None:
+def main(
+    suite: str = "",
+    work: float = 30.0,
+    gap: float = 1e-4,
+    tasks: int = 0,
+    jobs: int | None = None,
+    cluster: str | None = None,
+) -> None:
     """Bound all suites, or one.
 
     Args:
@@ -110,30 +118,33 @@ def main(suite: str = "", work: float = 30.0, gap: float = 1e-4, tasks: int = 0,
         work: CP-SAT's deterministic seconds for each task; 0 for linear programs alone
         gap: a placement within this share of its bound is not worked on
         tasks: only the first so many tasks of a suite; 0 for all
-        jobs: processes
+        jobs: processes at a time; one for each CPU if not given
+        cluster: work on a Ray cluster: auto or ray://HOST:PORT; its nodes have the same checkout
     """
-    with ProcessPoolExecutor(jobs) as pool:
-        for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
-            chosen = load_suite(name)
-            model = problem_of(chosen[0]).model(chosen.cost_model)
-            how = "linear programs"
-            if work > 0 and not chosen[0].splittable:
-                how += f" and up to {work:g} s of CP-SAT for each task"
-            first = list(chosen)[: tasks or None]
-            if len(first) < len(chosen):
-                how += f" of the first {len(first)}"
-            waiting = [pool.submit(search, name, number, work, gap) for number in range(len(first))]
-            found = {task.name: each.result() for task, each in zip(first, waiting, strict=True)}
-            stored = lower_bounds(chosen, model)
-            bounds = stored | {task: max(each.bound_ms, stored.get(task, 0.0)) for task, each in found.items()}
-            efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how]
-            write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
-            better = {task: each.answer for task, each in found.items() if each.cost_ms < each.start_ms}
-            if better:
-                known = {task: each.answer for task, each in best_known(chosen, model).items()}
-                clauses = dict.fromkeys([*best_known_effort(name).split("; "), IMPROVED])
-                write_best_known([chosen], known | better, model, "; ".join(clauses))
-            print(summary(name, list(found.values()), gap), flush=True)
+    where = JobOptions(jobs or (1 if cluster else usable_cpus()), cluster)
+    for name in [suite] if suite else [*suite_names("simulated"), *suite_names("sharding")]:
+        chosen = load_suite(name)
+        model = problem_of(chosen[0]).model(chosen.cost_model)
+        how = "linear programs"
+        if work > 0 and not chosen[0].splittable:
+            how += f" and up to {work:g} s of CP-SAT for each task"
+        first = list(chosen)[: tasks or None]
+        if len(first) < len(chosen):
+            how += f" of the first {len(first)}"
+        known = best_known(chosen, model)
+        todo = [(name, number, known[task.name].answer, work, gap) for number, task in enumerate(first)]
+        results = dict(where.run(search, todo))
+        found = {task.name: Bounded(*results[number]) for number, task in enumerate(first)}
+        stored = lower_bounds(chosen, model)
+        bounds = stored | {task: max(each.bound_ms, stored.get(task, 0.0)) for task, each in found.items()}
+        efforts = [*(lower_bounds_effort(name).split("; ") if stored else ()), how]
+        write_lower_bounds([chosen], bounds, model, "; ".join(dict.fromkeys(efforts)))
+        better = {task: each.answer for task, each in found.items() if each.cost_ms < each.start_ms}
+        if better:
+            answers = {task: each.answer for task, each in known.items()}
+            clauses = dict.fromkeys([*best_known_effort(name).split("; "), IMPROVED])
+            write_best_known([chosen], answers | better, model, "; ".join(clauses))
+        print(summary(name, list(found.values()), gap), flush=True)
 
 
 if __name__ == "__main__":

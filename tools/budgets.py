@@ -10,14 +10,11 @@ thread each.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from training_runs import RUNS, Option, Run, train_all
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.training.curve import CURVE, load_curve
+from shard_gym.cli.job_options import JobOptions
 from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import read_json, write_atomically, write_json
@@ -162,15 +160,12 @@ def run(
         learners: names of learners; all if left out
         jobs: processes at a time
     """
-    os.environ["OMP_NUM_THREADS"] = "1"
-    found = read_json(RESULTS) if RESULTS.exists() else {}
+    found, where = read_json(RESULTS) if RESULTS.exists() else {}, JobOptions(jobs)
     todo = [each for each in wanted(suites, budgets, learners) if key(each) not in found]
     for first in range(0, len(todo), len(SEEDS)):
         some = todo[first : first + len(SEEDS)]
-        train_all(some, RUNS, jobs)
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            waiting = {pool.submit(measured, each): each for each in some}
-            results = {key(waiting[done]): done.result() for done in as_completed(waiting)}
+        train_all(some, RUNS, where)
+        results = {key(some[index]): result for index, result in where.run(measured, some)}
         found = {**(read_json(RESULTS) if RESULTS.exists() else {}), **results}
         write_json(RESULTS, found)
         print(some[0].agent, some[0].suite, dict(some[0].options), summary([results[key(each)] for each in some]))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DESIGN = ROOT / "docs" / "design.md"
 
 LAYERS = (
-    ("errors", "text", "checks", "system", "io"),
+    ("errors", "text", "checks", "system", "io", "jobs"),
     (
         *(
             "lookup_statistics",

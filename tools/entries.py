@@ -11,13 +11,11 @@ Stable-Baselines3, which train for minutes on small tasks and for hours on large
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tyro
 from training_runs import RUNS, Option, Run, train_all
@@ -25,9 +23,11 @@ from training_runs import RUNS, Option, Run, train_all
 from shard_gym.agents.dreamshard.options import PRESETS
 from shard_gym.agents.presets import preset_options
 from shard_gym.cli.console import new_progress
+from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.leaderboard import Render, Verify
+from shard_gym.cli.train_jobs import Files, files_of, write_files
 from shard_gym.errors import unknown_name
-from shard_gym.leaderboard.evaluations import evaluate_agent
+from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
@@ -35,7 +35,7 @@ from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.info import REPLANNING, SHARDING, SIMULATED
-from shard_gym.system import cpu_model
+from shard_gym.system import cpu_model, usable_cpus
 
 ROOT = Path(__file__).parent.parent
 LEADERBOARDS = ROOT / "leaderboards"
@@ -174,11 +174,28 @@ def wanted(suites: Sequence[str], entries: Sequence[str], force: bool) -> Iterat
             yield folder, entrant
 
 
-def make(folder: EntryFolder, entrant: Entrant, runs: Path, commit: str) -> None:
+Evaluating = tuple[str, str, dict[str, Option], tuple[Files, ...]]
+"""A job: the name of an agent, a suite, options, and of a trained agent the files of its trainings."""
+
+
+def job_of(folder: EntryFolder, entrant: Entrant, runs: Path) -> Evaluating:
+    files = tuple(files_of(run.folder(runs)) for run in entrant.runs(folder.suite))
+    return entrant.slug, folder.suite, dict(entrant.placing), files
+
+
+def evaluated(job: Evaluating) -> tuple[EvaluatedAgent, str]:
+    """The evaluations of an agent, and the CPU that made them."""
+    name, suite, placing, trainings = job
+    with TemporaryDirectory() as folder:
+        runs = [Path(folder, str(number)) for number in range(len(trainings))]
+        for run, files in zip(runs, trainings, strict=True):
+            write_files(run, files)
+        return evaluate_agent([str(run) for run in runs] or [name], suite, placing), cpu_model()
+
+
+def make(folder: EntryFolder, entrant: Entrant, agent: EvaluatedAgent, machine: str, commit: str) -> None:
     """Make one entry; it replaces the existing one, which git keeps."""
-    agents = [str(run.folder(runs)) for run in entrant.runs(folder.suite)] or [entrant.slug]
-    agent = evaluate_agent(agents, folder.suite, dict(entrant.placing))
-    info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=cpu_model(), commit=commit)
+    info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=machine, commit=commit)
     shutil.rmtree(folder.path, ignore_errors=True)
     if findings := submit(folder, agent, info):
         raise SystemExit(f"{folder.id} is not valid: {findings[0]}")
@@ -188,7 +205,8 @@ def main(
     suites: tuple[str, ...] = (),
     entries: tuple[str, ...] = (),
     force: bool = False,
-    jobs: int = os.cpu_count() or 1,
+    jobs: int | None = None,
+    cluster: str | None = None,
     runs: Path = RUNS,
 ) -> int:
     """Train the agents that need it, make the entries, then the tables.
@@ -197,7 +215,8 @@ def main(
         suites: names of suites; all if left out
         entries: folder names of entries; all if left out
         force: replace valid entries, too
-        jobs: processes at a time
+        jobs: processes at a time; one for each CPU if not given
+        cluster: train and evaluate on a Ray cluster: auto or ray://HOST:PORT; its nodes have the same checkout
         runs: folder of trained agents
     """
     for kind, names, known in (
@@ -207,17 +226,16 @@ def main(
         for name in names:
             if name not in known:
                 raise unknown_name(kind, name, known)
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes started below
+    where = JobOptions(jobs or (1 if cluster else usable_cpus()), cluster)
     todo, commit = list(wanted(suites, entries, force)), current_commit()
     trainings = dict.fromkeys(run for folder, entrant in todo for run in entrant.runs(folder.suite))
     with new_progress() as progress:
         bar = progress.add_task("training", total=len(trainings))
-        train_all(trainings, runs, jobs, lambda: progress.advance(bar))
+        train_all(trainings, runs, where, lambda: progress.advance(bar))
         bar = progress.add_task("placing", total=len(todo))
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(make, *each, runs, commit) for each in todo]):
-                done.result()
-                progress.advance(bar)
+        for index, found in where.run(evaluated, [job_of(*each, runs) for each in todo]):
+            make(*todo[index], *found, commit)
+            progress.advance(bar)
     verify = Verify(all=True, replay=REPLAYED_TASKS, keep_times=True, update_best_known=True, root=LEADERBOARDS)
     return verify.run() or Render(root=LEADERBOARDS).run()
 

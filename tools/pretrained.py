@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.io.arrays import load_arrays, save_arrays
 from shard_gym.io.files import write_atomically
 from shard_gym.io.markdown import table
+from shard_gym.jobs import run_jobs
 from shard_gym.pools import load_pool
 from shard_gym.suites import load_suite, suite_names
 from shard_gym.suites.drawing import evenly_capped, halves
@@ -173,8 +173,7 @@ def main(render: bool = False, jobs: int = 2) -> None:
         jobs: processes
     """
     if not render:
-        with ProcessPoolExecutor(jobs) as pool:
-            list(pool.map(train, PRETRAINED))
+        list(run_jobs(train, list(PRETRAINED), jobs_at_once=jobs))
     write_atomically(PAGE, page().encode())
     print(f"Written: {PAGE}")
 

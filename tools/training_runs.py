@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import shard_gym
+from shard_gym.cli.job_options import HERE, JobOptions
+from shard_gym.cli.train_jobs import Files, Training, train_in_jobs, trained
 from shard_gym.cost_models import make_cost_model
+from shard_gym.errors import ShardGymError
 from shard_gym.io.files import sha256_of
-from shard_gym.suites import suite_info
+from shard_gym.suites import load_suite, suite_info
+from shard_gym.tasks import cost_model_for
 
 Option = bool | int | float | str
 Options = tuple[tuple[str, Option], ...]  # pairs in the order of their names
@@ -42,6 +42,12 @@ class Run:
         digest = sha256_of(json.dumps(described, sort_keys=True).encode())[:16]
         return runs / f"{self.agent}-{self.suite}-seed{self.seed}-{digest}"
 
+    def training(self) -> Training:
+        """The same as a job."""
+        tasks = load_suite(self.suite, "train")
+        model = make_cost_model(cost_model_for(tasks, "analytical"))
+        return Training(self.agent, tasks, model, self.seed, "cpu", dict(self.options), validate=0)
+
     def command(self, runs: Path = RUNS) -> list[str]:
         """The arguments of `shard-gym` that train the agent, or go on where the training was stopped."""
         options = [word for name, value in self.options for word in ("--option", f"{name}={value}")]
@@ -50,26 +56,28 @@ class Run:
 
 
 def train_all(
-    trainings: Iterable[Run], runs: Path = RUNS, jobs: int = 1, on_done: Callable[[], None] = lambda: None
+    trainings: Iterable[Run], runs: Path = RUNS, where: JobOptions = HERE, on_done: Callable[[], None] = lambda: None
 ) -> None:
-    """Train what is not trained yet, in at most `jobs` processes of one thread at a time."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Train what is not trained yet, each training as a job; one that fails does not end the others."""
+    some = list(dict.fromkeys(trainings))
+    failures = []
 
-    def train(run: Run) -> str:
-        command = run.command(runs)
-        ran = subprocess.run(
-            [sys.executable, "-m", "shard_gym", *command], env=environment, capture_output=True, text=True, check=False
-        )
-        return "" if ran.returncode == 0 else f"shard-gym {' '.join(command)}\n{ran.stderr[-2_000:]}"
+    def show(index: int, said: str) -> None:
+        if said.startswith(FAILED):
+            failures.append(f"shard-gym {' '.join(some[index].command(runs))}\n{said}")
+        on_done()
 
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(train, run) for run in dict.fromkeys(trainings)]
-        try:
-            for each in as_completed(waiting):
-                each.result()
-                on_done()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    if failures := [each.result() for each in waiting if each.result()]:
-        raise SystemExit("\n\n".join([f"Failed trainings: {len(failures)} of {len(waiting)}.", *failures]))
+    train_in_jobs([run.training() for run in some], [run.folder(runs) for run in some], where, show, attempted)
+    if failures:
+        raise SystemExit("\n\n".join([f"Failed trainings: {len(failures)} of {len(some)}.", *failures]))
+
+
+FAILED = "It failed: "
+
+
+def attempted(training: Training) -> tuple[str, Files]:
+    """`trained`; of one that fails only the reason comes back."""
+    try:
+        return trained(training)
+    except ShardGymError as error:
+        return f"{FAILED}{error}", {}

@@ -14,6 +14,8 @@ from rich.text import Text
 from shard_gym.agents import AGENTS, Agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence, warn
+from shard_gym.cli.evaluate_jobs import NamedAgent, evaluate_in_jobs
+from shard_gym.cli.job_options import HERE, JobOptions
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.cost_models import CostModel
@@ -33,6 +35,9 @@ MEASUREMENTS = ".measurements.sqlite"
 
 MAX_FAILURES_SHOWN = 5
 
+MACHINE_DEPENDENT = "max_seconds"
+"""The attribute of agents that stop by the clock."""
+
 
 def evaluate(
     agent: Annotated[list[str], tyro.conf.UseAppendAction],
@@ -42,6 +47,7 @@ def evaluate(
     tasks: int = 0,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
+    where: JobOptions = HERE,
     out: OptionalPath = None,
 ) -> None:
     """Let agents answer every task of a suite and compare what their answers cost.
@@ -60,6 +66,8 @@ def evaluate(
             says where, so that the same command continues an evaluation that was stopped; without both they are not.
             With measured costs, agents that ask a cost model plan under analytical.
         seed: of the stochastic agents.
+        where: where the answers are made. They are the same everywhere, but planning times are those of processes
+            that work side by side.
         out: write the results to this JSON file: an object for one agent, a list for several.
     """
     if option and len(set(agent)) > 1:
@@ -67,6 +75,8 @@ def evaluate(
     options = parse_options(option)
     whole = load_suite(suite, split)
     chosen, problem = first_tasks(whole, tasks), problem_of(whole[0])
+    if cost.measures:
+        where.refuse("Costs are measured one after another, on a machine that does nothing else.")
     if not agent:
         known = sorted(name for name, entry in AGENTS.items() if problem.name in entry.problems)
         raise InvalidOptionError(f"Name an agent with --agent NAME. Known: {', '.join(known)}.")
@@ -83,13 +93,19 @@ def evaluate(
     model = problem.model(model)
     placed = as_measured(chosen, model)
     reference = problem.reference
-    agents = {reference: placing_agent(reference, cost, model, seed, whole.name)}
     labels = {name: " ".join([name, *option]) for name in agent}  # with options it may be another than the reference
-    agents |= {labels[name]: placing_agent(name, cost, model, seed, whole.name, **options) for name in agent}
-    for each in agents.values():
+    given = {reference: (reference, dict[str, Any]()), **{labels[name]: (name, options) for name in agent}}
+    agents = {label: placing_agent(name, cost, model, seed, whole.name, **own) for label, (name, own) in given.items()}
+    for label, each in agents.items():
         problem.require_agent(each)
+        if getattr(each, MACHINE_DEPENDENT, None) is not None:
+            where.refuse(f"The answers of {label} depend on the clock, by its {MACHINE_DEPENDENT}.")
     try:
-        evaluations = evaluate_all(agents, placed, model)
+        if where.elsewhere:
+            named = {label: NamedAgent(name, model, seed, whole.name, own) for label, (name, own) in given.items()}
+            evaluations = evaluate_in_jobs(named, placed, model, where)
+        else:
+            evaluations = evaluate_all(agents, placed, model)
     except (KeyboardInterrupt, MeasurementError) as error:
         if not cost.measures:
             raise

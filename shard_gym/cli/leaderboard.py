@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,8 @@ import tyro
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, new_progress, say, warn
-from shard_gym.cli.options import OptionalPath
+from shard_gym.cli.job_options import JobOptions
+from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
@@ -28,8 +27,8 @@ from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
-from shard_gym.system import cpu_model
+from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry, verify_folders
+from shard_gym.system import cpu_model, usable_cpus
 from shard_gym.text import counted, format_seconds
 
 ROOT = Path("leaderboards")
@@ -150,6 +149,8 @@ class Verify:
         update_best_known: write placements that are better than the best known ones to the suites' data.
         before: folder of the leaderboards before a pull request: nothing in it may be changed or removed but the
             generated tables.
+        jobs: how many processes of this machine verify at the same time; with --all one for each CPU if not given.
+        cluster: verify on a Ray cluster: auto (that of this machine, or a new one on it) or ray://HOST:PORT.
         root: folder of the leaderboards.
     """
 
@@ -159,6 +160,8 @@ class Verify:
     keep_times: bool = False
     update_best_known: bool = False
     before: OptionalPath = None
+    jobs: OptionalInt = None
+    cluster: OptionalStr = None
     root: Path = ROOT
 
     def run(self) -> int:
@@ -168,6 +171,8 @@ class Verify:
             raise InvalidOptionError("Name entries as TRACK/SUITE/ENTRY, or verify them all with --all.")
         if self.keep_times and not self.replay:
             raise InvalidOptionError("--keep-times needs --replay TASKS.")
+        if self.replay:
+            JobOptions(self.jobs or 1, self.cluster).refuse("--replay takes the times of agents, one after another.")
         verified, findings = self._verified()
         if self.before is not None:
             findings = [*check_changes(self.root, self.before), *findings]
@@ -184,10 +189,15 @@ class Verify:
         return 0
 
     def _verified(self) -> tuple[list[VerifiedEntry], list[Finding]]:
+        few = usable_cpus() if self.all and self.cluster is None else 1
+        where = JobOptions(few if self.jobs is None else self.jobs, self.cluster)
         if self.all:
             with new_progress() as progress:
+                bar = progress.add_task("entries", total=None)
                 verified, findings = verify_all(
-                    self.root, partial(progress.track, description="entries"), processes=os.cpu_count() or 1
+                    self.root,
+                    run=where.run,
+                    on_done=lambda done, count: progress.update(bar, completed=done, total=count),
                 )
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
@@ -196,7 +206,7 @@ class Verify:
         races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
         ids = [each for each in self.entries if race_folder(self.root, each) is None]
         folders = [entry_folder(self.root, each) for each in ids]
-        outcomes = [verify_entry(folder) for folder in folders]
+        outcomes = verify_folders(folders, run=where.run)
         findings = [finding for _, wrong in outcomes for finding in wrong]
         return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
 

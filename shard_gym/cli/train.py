@@ -14,15 +14,26 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
-from shard_gym.agents.training import Curve, Learner, Report, TrainingRun, Validation, make_learner
+from shard_gym.agents.training import (
+    Curve,
+    Learner,
+    Report,
+    TrainingRun,
+    Validation,
+    load_agent,
+    load_curve,
+    make_learner,
+)
+from shard_gym.agents.training.curve import CURVE
 from shard_gym.agents.training.run import AGENT, CONFIG, LOG, OnReport
-from shard_gym.agents.training.validation import NUM_TASKS
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
+from shard_gym.cli.job_options import HERE, JobOptions
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath, command_line
+from shard_gym.cli.train_jobs import Training, said_of, train_in_jobs, validation_of, work_of
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import InvalidOptionError
@@ -34,9 +45,10 @@ from shard_gym.problems import Problem, problem_of
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tasks import Suite
-from shard_gym.text import counted, format_seconds
+from shard_gym.text import counted
 
 MEASUREMENTS = "measurements.sqlite"  # file of a run's folder that keeps what was measured
+NOTHING_TO_DRAW = "--plot draws the validations, and there are none; add --validate 5."
 MAX_LINES = 50  # lines about iterations where standard error is no terminal
 
 
@@ -70,6 +82,7 @@ def train(
     data: OptionalPath = None,
     seed: int = 0,
     seeds: OptionalInt = None,
+    where: JobOptions = HERE,
     resume: bool = False,
     validate: OptionalInt = None,
     plot: OptionalPath = None,
@@ -97,6 +110,8 @@ def train(
         seed: of everything random.
         seeds: train with that many seeds from --seed on, one after another, in the folders seed-0, seed-1, ... of
             --out, and give the mean and the spread of what they cost on the test tasks.
+        where: where several seeds train, at the same time then; the agents are the same. Of a cluster the files of a
+            seed come back when it is done.
         resume: resume the run in the folder, if there is one; with --seeds those that are there.
         validate: number of training tasks, the same ones of all sizes, that the agent answers after each iteration,
             or after 50 of a long run. Progress says how far they cost under or over the best simple agent; they are no
@@ -109,7 +124,12 @@ def train(
     if plot is not None:
         require_picture(plot)
     folders = _folders(out, seed, seeds, resume)
+    if seeds is None:
+        where.refuse("A training with one seed is one job. Train with several, by --seeds.")
+    if data is not None:
+        where.refuse("The measurements of --data are in a folder that other nodes may lack.")
     if cost.measures:
+        where.refuse("Costs are measured one after another, on a machine that does nothing else.")
         require_writable(out / MEASUREMENTS)
         out.mkdir(parents=True, exist_ok=True)
     loaded = load_suite(suite, split)
@@ -117,11 +137,14 @@ def train(
     tasks = as_measured(loaded, model)
     goal, trained, curves = None, dict[str, Agent](), dict[str, Curve]()
     try:
-        for each, folder in folders.items():
+        if where.elsewhere:
+            start = Training(agent, tasks, model, seed, cost.trains_on, options, validate)
+            trained, curves = _side_by_side(start, folders, where, drawn=plot is not None)
+        for each, folder in ({} if where.elsewhere else folders).items():
             learner = make_learner(agent, tasks, cost_model=model, seed=each, device=cost.trains_on, **options)
-            validation = _validation(learner, validate)
+            validation = validation_of(learner, validate)
             if plot is not None and validation is None:
-                raise InvalidOptionError("--plot draws the validations, and there are none; add --validate 5.")
+                raise InvalidOptionError(NOTHING_TO_DRAW)
             run = TrainingRun(learner, folder, options, resume=resume, validation=validation)
             if (
                 plot is not None
@@ -149,8 +172,10 @@ def train(
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
         given |= {"data": data, "seed": seed, "seeds": seeds, "validate": validate, "plot": plot}
+        given |= vars(where) if where.elsewhere else {}
         command = command_line("train", **given, no_evaluate=no_evaluate, resume=True)
-        message = f"Interrupted. All finished iterations are saved; resume with:\n{command}"
+        kept = "seeds" if where.cluster else "iterations"
+        message = f"Interrupted. All finished {kept} are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
     places = [*folders.values()]
     evaluating = command_line("evaluate", agent=[*places, problem_of(tasks[0]).rivals[-1]], suite=suite)
@@ -180,23 +205,38 @@ def _trained(run: TrainingRun, goal: Evaluation | None, called: str) -> Agent:
     learner, spreads = run.learner, list[float]()
     with watch(learner, goal, spreads, run.validation, called) as on_report:
         trained = run.run(on_report)
-    done = f"{counted(learner.iterations, 'iteration')}, {_evaluations(learner)}, {format_seconds(run.seconds)}"
-    output().print(sentence(f"Trained {called}: {done}."))
-    say(f"Written to {run.folder / AGENT}.", "dim")
+    _tell(called, work_of(run), run.folder)
     if spreads:
         print_spread("The iterations of a measurement", float(np.median(spreads)), "--iterations")
     return trained
 
 
-def _validation(learner: Learner, count: int | None) -> Validation | None:
-    """The validation on `count` tasks; if that is not given, on `NUM_TASKS` where it is cheap."""
-    if count is None:
-        count = NUM_TASKS if Validation.is_cheap(learner) else 0
-    if checked_count("--validate", count, least=0) == 0:
-        return None
-    problem = problem_of(learner.suite[0])
-    rivals = [make_agent(name, suite=learner.suite.name) for name in problem.goals or problem.rivals]
-    return Validation(learner, rivals, count)
+def _side_by_side(
+    first: Training, folders: Mapping[int, Path], where: JobOptions, *, drawn: bool
+) -> tuple[dict[str, Agent], dict[str, Curve]]:
+    """Train with all seeds, in jobs: the agents, and where there were validations, their curves."""
+    names = {seed: f"{first.agent}/{folder.name}" for seed, folder in folders.items()}
+    paths = list(folders.values())
+    if drawn:
+        learner = make_learner(first.agent, first.tasks, cost_model=first.cost_model, **first.options)
+        if validation_of(learner, first.validate) is None:
+            raise InvalidOptionError(NOTHING_TO_DRAW)
+    with new_progress() as progress:
+        bar = progress.add_task(first.agent, total=len(folders))
+
+        def show(index: int, work: str) -> None:
+            _tell([*names.values()][index], work, paths[index])
+            progress.advance(bar)
+
+        train_in_jobs([first._replace(seed=each) for each in folders], paths, where, show)
+    agents = {names[seed]: load_agent(folder, cost_model=first.cost_model) for seed, folder in folders.items()}
+    validated = {seed: folder / CURVE for seed, folder in folders.items() if (folder / CURVE).exists()}
+    return agents, {names[seed]: load_curve(path) for seed, path in validated.items()}
+
+
+def _tell(called: str, work: str, folder: Path) -> None:
+    output().print(sentence(f"Trained {called}: {work}."))
+    say(f"Written to {folder / AGENT}.", "dim")
 
 
 def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
@@ -235,20 +275,20 @@ def watch(
             def measured(estimate: CostEstimate | None) -> None:
                 if spreads is not None and estimate is not None and "spread" in estimate.details:
                     spreads.append(estimate.details["spread"])
-                progress.update(bar, completed=model.queries, description=f"{learner.name}\n{_evaluations(learner)}")
+                progress.update(bar, completed=model.queries, description=f"{learner.name}\n{said_of(learner)}")
 
             model.on_estimate = measured
 
         def begin(stage: str) -> None:
             iteration = f"iteration {learner.iteration + 1}/{learner.iterations}"
-            progress.update(bar, description=f"{iteration}\n{stage}\n{_evaluations(learner)}")
+            progress.update(bar, description=f"{iteration}\n{stage}\n{said_of(learner)}")
 
         learner.on_stage = begin
 
         def show(learner: Learner, report: Report) -> None:
             iteration = f"iteration {learner.iteration}/{learner.iterations}"
             cost = f"mean cost {problem.format_cost(report.mean_cost_ms)} {problem.unit}"
-            said = [cost, *([validation.last] if validation and validation.last else []), _evaluations(learner)]
+            said = [cost, *([validation.last] if validation and validation.last else []), said_of(learner)]
             done = model.queries if isinstance(model, CountedEstimates) else learner.iteration
             progress.update(bar, completed=done, description="\n".join([iteration, *said]))
             due = learner.iteration % interval == 0 or learner.iteration == learner.iterations
@@ -256,13 +296,6 @@ def watch(
                 console.print(sentence(f"{iteration}: {', '.join(said)}"), soft_wrap=True)
 
         yield show
-
-
-def _evaluations(learner: Learner) -> str:
-    if not isinstance(learner.cost_model, CountedEstimates):
-        replans = problem_of(learner.suite[0]).name == "replanning"
-        return counted(learner.true_cost_queries, "decision" if replans else "cost-model evaluation")
-    return f"{counted(learner.true_cost_queries, 'measurement')}, {counted(learner.failures, 'failure')}"
 
 
 def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) -> None:

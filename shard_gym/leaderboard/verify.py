@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.options import placing_options
@@ -15,6 +14,7 @@ from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
+from shard_gym.jobs import run_jobs
 from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, entered_league
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.rows import MANY_TASKS, TOLERANCE, AnswerGrid, CheckedRows, canonical, repeated
@@ -68,14 +68,22 @@ class VerifiedEntry:
         return [[each for each in answers if each] for answers in zip(*by_seed, strict=True)]
 
 
-def verify_entry(folder: EntryFolder, recompute: bool = True) -> tuple[VerifiedEntry | None, list[Finding]]:
+Outcome = tuple[VerifiedEntry | None, list[Finding]]
+"""An entry without findings, or None and the findings."""
+
+
+def verify_entry(folder: EntryFolder, recompute: bool = True) -> Outcome:
     """The entry if it is valid, and otherwise everything that is wrong with it.
 
     Args:
         folder: of the entry.
         recompute: whether to compute again what rows of answers claim (see `Track`), which takes some seconds.
     """
-    files, findings = read_files(folder)
+    return _verify(folder, *read_files(folder), recompute)
+
+
+def _verify(folder: EntryFolder, files: Mapping[str, bytes], findings: list[Finding], recompute: bool) -> Outcome:
+    """`verify_entry` of files that are read, with what was wrong with the folder."""
     parsed = {}
     for name, content in files.items():
         parsed[name], wrong = parse(content, folder.file(name))
@@ -198,49 +206,65 @@ def _check_bounds(costs: FloatArray, scorer: Scorer, file: str) -> list[Finding]
 
 def verify_all(
     root: Path,
-    track: Callable[[list[EntryFolder]], Iterable[EntryFolder]] = list,
     recompute: bool = True,
-    processes: int = 0,
+    run: Run = run_jobs,
+    on_done: Callable[[int, int], None] = lambda done, count: None,
 ) -> tuple[list[VerifiedEntry], list[Finding]]:
     """Every valid entry under `root`, sorted by folder, and everything that is wrong with the others.
 
     Args:
         root: the folder of the leaderboards.
-        track: iterates over the entries; a progress bar, for example.
         recompute: see `verify_entry`. Without, entries whose rows claim costs are not compared with each other.
-        processes: for the suites whose entries take long; 0 to verify all in this process.
+        run: see `verify_folders`.
+        on_done: called with the number of entries that are done, and of all.
 
     Raises:
         InvalidOptionError: there is no such folder.
     """
     folders, findings = find_entries(root)
-    slow: dict[tuple[str, str], list[EntryFolder]] = {}
-    for folder in folders if recompute and processes else ():
-        if folder.rules.claims:
-            slow.setdefault(folder.board, []).append(folder)
-    outcomes: dict[str, tuple[VerifiedEntry | None, list[Finding]]] = {}
-    if len(slow) > 1:  # those of one suite share what is computed of its tasks
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            waiting = {board: pool.submit(_verify_suite, members) for board, members in slow.items()}
-            for folder in track(sorted(folders, key=lambda each: each.board in waiting)):
-                if folder.board in waiting:
-                    outcomes |= waiting[folder.board].result()
-                else:
-                    outcomes[folder.id] = verify_entry(folder)
-    else:
-        outcomes = {folder.id: verify_entry(folder, recompute) for folder in track(folders)}
+    outcomes = verify_folders(folders, recompute, run, on_done)
     entries = []
-    for folder in folders:
-        verified, wrong = outcomes[folder.id]
+    for verified, wrong in outcomes:
         findings += wrong
         entries += [verified] if verified else []
     return entries, [*findings, *check_entries_differ(entries, recompute)]
 
 
-def _verify_suite(folders: Sequence[EntryFolder]) -> dict[str, tuple[VerifiedEntry | None, list[Finding]]]:
-    outcomes = {folder.id: verify_entry(folder) for folder in folders}
-    for verified, _ in outcomes.values():
-        if verified is not None:
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[int, Any]]]
+"""`run_jobs`, or it with arguments that say where the jobs run."""
+
+
+def verify_folders(
+    folders: Sequence[EntryFolder],
+    recompute: bool = True,
+    run: Run = run_jobs,
+    on_done: Callable[[int, int], None] = lambda done, count: None,
+) -> list[Outcome]:
+    """`verify_entry` of each folder, in their order.
+
+    Args:
+        folders: of entries.
+        recompute: see `verify_entry`.
+        run: runs the jobs, one for each suite: its entries share what is computed of its tasks.
+        on_done: called with the number of entries that are done, and of all.
+    """
+    suites: dict[tuple[str, str], list[EntryFolder]] = {}
+    for folder in sorted(folders, key=lambda each: not each.rules.claims):  # those that take longest come first
+        suites.setdefault(folder.board, []).append(folder)
+    boards = list(suites.values())
+    jobs = [([(folder, *read_files(folder)) for folder in members], recompute) for members in boards]
+    outcomes: dict[EntryFolder, Outcome] = {}
+    for index, found in run(_verify_suite, jobs):
+        outcomes |= zip(boards[index], found, strict=True)
+        on_done(len(outcomes), len(folders))
+    return [outcomes[folder] for folder in folders]
+
+
+def _verify_suite(job: tuple[list[tuple[EntryFolder, dict[str, bytes], list[Finding]]], bool]) -> list[Outcome]:
+    read, recompute = job
+    outcomes = [_verify(*each, recompute) for each in read]
+    for verified, _ in outcomes:
+        if recompute and verified is not None and verified.folder.rules.claims:
             _ = verified.cells  # takes long, too
     return outcomes
 

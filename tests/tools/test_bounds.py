@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,24 +63,6 @@ def test_no_plan_with_groups_costs_less_than_the_bound(bounds_tool: Any, sync_ev
     assert bounds_tool.bound_of_plans(task, model, 0.9 * bound) == pytest.approx(0.9 * bound)
 
 
-class Inline:
-    """An executor that computes at once, so that the test's folders count."""
-
-    def __init__(self, jobs: int) -> None:
-        pass
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(function(*arguments))
-        return done
-
-
 def test_the_page_of_the_suites_names_the_limits_of_its_statuses() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "suites.md").read_text().split())
     assert f"entry is within {100 * SOLVED:g}%" in text
@@ -91,7 +72,6 @@ def test_the_page_of_the_suites_names_the_limits_of_its_statuses() -> None:
 def test_bounds_only_rise_and_better_placements_are_kept(
     bounds_tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds_tool, "ProcessPoolExecutor", Inline)
     monkeypatch.setattr(records, "BOUNDS", tmp_path / "bounds")
     monkeypatch.setattr(best_known, "BEST_KNOWN", tmp_path / "best")
     suite = load_suite("mlperf-x8")

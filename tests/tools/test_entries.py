@@ -68,7 +68,7 @@ def test_a_training_is_made_once_and_a_failed_one_is_named(tool: Callable[[str],
     run = module.Run("rnn", "dlrm-20x4", 1, (("episodes", 2), ("hidden", 4), ("iterations", 2)))
     bad = module.Run("rnn", "dlrm-20x4", 1, (("episodes", 1),))
     with pytest.raises(SystemExit, match=r"(?s)1 of 2.*episodes=1 .*episodes must be an integer of at least 2"):
-        module.train_all([run, bad, run], tmp_path, jobs=2)
+        module.train_all([run, bad, run], tmp_path)
     agent = run.folder(tmp_path) / "agent.safetensors"
     assert load_agent(agent).place(load_suite("dlrm-20x4")[0]).shape == (20,)
     before, done = agent.stat().st_mtime_ns, []

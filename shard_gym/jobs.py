@@ -1,0 +1,291 @@
+"""Jobs: one function called with many values, in this process, in others of this machine, or on a Ray cluster.
+
+The answers are the same in all three: a job gets nothing but its value, and processes have one OpenMP thread each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import platform
+import signal
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from shard_gym.checks import checked_count
+from shard_gym.errors import InvalidOptionError, JobError, ShardGymError, missing_extra, short_repr
+from shard_gym.system import usable_cpus
+
+AUTO, CLIENT = "auto", "ray://"
+SAME = "Install the same ShardGym, and what it needs, on all nodes of the cluster."
+
+Function = Callable[[Any], Any]
+"""What a job calls: a function at the top of a module, because other processes find it there by its name."""
+
+Versions = dict[str, str]
+
+
+def run_jobs(
+    function: Function,
+    jobs: Sequence[Any],
+    *,
+    jobs_at_once: int = 1,
+    cluster: str | None = None,
+    retries: int = 2,
+) -> Iterator[tuple[int, Any]]:
+    """Call `function` with every value of `jobs`, and give the results as they come.
+
+    A process that dies, or a node of a cluster that is lost, costs its job one of its retries, and another begins the
+    job anew. However the iteration ends, by an error, by Ctrl-C or because nobody asks for more results, no process
+    and no task of it goes on. The nodes of a cluster need the same versions of Python, ShardGym, NumPy and torch.
+
+    Args:
+        function: at the top of a module. It reads no file that other nodes lack, and writes none.
+        jobs: values that pickle, such as JSON values and bytes; so are the results.
+        jobs_at_once: processes of this machine; with 1 the jobs run in this process, one after another.
+        cluster: "auto" for the Ray cluster that this machine belongs to, or a new one of its CPUs if there is none;
+            or "ray://HOST:PORT". It runs as many jobs at once as it has CPUs.
+        retries: how often a job may lose its process, and is done again.
+
+    Yields:
+        The number of a job, from 0, and what the function returned for it.
+
+    Raises:
+        InvalidOptionError: an argument is impossible, or the cluster cannot be reached.
+        MissingExtraError: a cluster is asked for, and Ray is not installed.
+        JobError: a job raised an error, or lost its process once more than `retries`. The others are given up.
+    """
+    checked_count("jobs_at_once", jobs_at_once)
+    checked_count("retries", retries, 0)
+    if cluster is None:
+        some = min(jobs_at_once, len(jobs))
+        return _locally(function, jobs, some, retries) if jobs_at_once > 1 else _here(function, jobs)
+    if jobs_at_once > 1:
+        raise InvalidOptionError(
+            f"A cluster runs as many jobs at once as it has CPUs: leave out the {jobs_at_once} that were asked for."
+        )
+    if cluster != AUTO and not cluster.startswith(CLIENT):
+        raise InvalidOptionError(
+            f"The cluster must be {AUTO!r}, or the address {CLIENT}HOST:PORT of one; it is {short_repr(cluster)}."
+        )
+    return _on_cluster(function, jobs, cluster, retries)
+
+
+def _here(function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    for index, job in enumerate(jobs):
+        try:
+            result = function(job)
+        except Exception as error:
+            raise JobError(_failed(index, len(jobs), _described(error))) from error
+        yield index, result
+
+
+def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int) -> Iterator[tuple[int, Any]]:
+    left, deaths, workers = deque(range(len(jobs))), Counter[int](), dict[Any, _Worker]()  # by their pipe
+
+    def begin(worker: _Worker) -> None:
+        worker.job = left.popleft()
+        worker.send(pickle.dumps((function, jobs[worker.job])))
+
+    try:
+        while left or workers:
+            while left and len(workers) < at_once:
+                worker = _Worker()
+                workers[worker.connection] = worker
+                begin(worker)
+            for ready in wait(list(workers)):
+                worker = workers[ready]
+                job, outcome = worker.job, worker.receive()
+                if outcome is None:
+                    code = workers.pop(ready).end()
+                    deaths[job] += 1
+                    if deaths[job] > retries:
+                        raise JobError(_lost(job, len(jobs), deaths[job], f"the last one with exit code {code}"))
+                    left.appendleft(job)
+                    continue
+                if left:
+                    begin(worker)
+                else:
+                    workers.pop(ready).end()
+                yield job, _result(job, len(jobs), outcome)
+    finally:
+        for worker in workers.values():
+            worker.end()
+
+
+class _Worker:
+    """A process of this machine that does one job after another."""
+
+    def __init__(self) -> None:
+        self.job = -1
+        context = get_context("spawn")
+        self.connection, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(other,), daemon=True)
+        with _for_children():
+            self._process.start()
+        other.close()
+
+    def send(self, job: bytes) -> None:
+        with suppress(OSError):  # a process that is dead is noticed when its outcome is due
+            self.connection.send_bytes(job)
+
+    def receive(self) -> bytes | None:
+        """The outcome of its job; None if the process died."""
+        try:
+            return self.connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+    def end(self) -> int | None:
+        """End the process, whatever it does; returns its exit code, that of a signal negative."""
+        self.connection.close()
+        self._process.join(0.1)
+        self._process.kill()
+        self._process.join()
+        return self._process.exitcode
+
+
+@contextmanager
+def _for_children() -> Iterator[None]:
+    """Processes started in here have one thread of OpenMP, and Ctrl-C does not reach them: their parent ends them."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    masks = hasattr(signal, "pthread_sigmask")  # Windows has none
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+    try:
+        yield
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = threads
+
+
+def _work(connection: Connection) -> None:
+    """What a process of this machine does: jobs, until its parent ends it, or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send_bytes(_outcome(connection.recv_bytes()))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _outcome(job: bytes) -> bytes:
+    """Does a pickled job; a pickled pair, whether it succeeded, and its result or what went wrong."""
+    try:
+        function, value = pickle.loads(job)
+        return pickle.dumps((True, function(value)))
+    except (Exception, SystemExit) as error:
+        return pickle.dumps((False, _described(error)))
+
+
+def _described(error: BaseException) -> str:
+    """An error of ShardGym or of a user says what is wrong; any other is a bug, and keeps its traceback."""
+    text = str(error) if isinstance(error, (ShardGymError, SystemExit)) else ""
+    return text or "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def _result(index: int, count: int, outcome: bytes) -> Any:
+    succeeded, result = pickle.loads(outcome)
+    if not succeeded:
+        raise JobError(_failed(index, count, result))
+    return result
+
+
+def _failed(index: int, count: int, why: str) -> str:
+    return f"Job {index} of {count}, counted from 0, failed: {why}"
+
+
+def _lost(index: int, count: int, deaths: int, last: str) -> str:
+    return (
+        f"Job {index} of {count}, counted from 0, lost its process {deaths} times, {last}. The machine may have too "
+        "little memory for it: run fewer jobs at once."
+    )
+
+
+def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: int) -> Iterator[tuple[int, Any]]:
+    try:
+        ray: Any = import_module("ray")
+    except ModuleNotFoundError as error:
+        raise missing_extra("ray", "cluster", "Running jobs on a cluster") from error
+    connects = not ray.is_initialized()
+    waiting: dict[Any, int] = {}
+    try:
+        if connects:
+            _connect(ray, cluster)
+        call, here = ray.remote(num_cpus=1, max_retries=retries)(_outcome_on_node), versions()
+        for index, job in enumerate(jobs):
+            waiting[call.remote(ray.cloudpickle.dumps((function, job)), here)] = index
+        while waiting:
+            (done,), _ = ray.wait(list(waiting))
+            index = waiting.pop(done)
+            try:
+                outcome = ray.get(done)
+            except ray.exceptions.RayTaskError as error:  # it has not begun
+                raise JobError(_failed(index, len(jobs), f"{str(error).splitlines()[-1]}. {SAME}")) from error
+            except ray.exceptions.RayError as error:
+                last = f"the last time by {type(error).__name__} of Ray"
+                raise JobError(_lost(index, len(jobs), retries + 1, f"{last}: {error}")) from error
+            yield index, _result(index, len(jobs), outcome)
+    except ImportError as error:  # of the head, which a client asks
+        raise JobError(f"The head of the cluster lacks something: {error}. {SAME}") from error
+    finally:
+        for each in waiting:
+            ray.cancel(each, force=True)
+        if connects:
+            ray.shutdown()
+
+
+def _connect(ray: Any, cluster: str) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if cluster != AUTO:
+            ray.init(cluster, **quiet)
+            return
+        try:
+            ray.init(AUTO, **quiet)
+        except ConnectionError:  # this machine belongs to none
+            ray.init("local", num_cpus=usable_cpus(), include_dashboard=False, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise InvalidOptionError(f"The Ray cluster {cluster!r} cannot be used: {error}") from error
+
+
+def _outcome_on_node(job: bytes, wanted: Versions) -> bytes:
+    """`_outcome`, if this node has the `wanted` versions."""
+    found = versions()
+    if found == wanted:
+        return _outcome(job)
+    other = [f"{name} {found[name]}, not {wanted[name]}" for name in wanted if found[name] != wanted[name]]
+    return pickle.dumps((False, f"The node {platform.node()} has {'; '.join(other)}. {SAME}"))
+
+
+def versions() -> Versions:
+    """The versions, by name, that must be the same where results are to be equal; "none" of what is not installed."""
+    import shard_gym
+
+    found = {"Python": platform.python_version(), "shard_gym": shard_gym.__version__}
+    for name in ("numpy", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found

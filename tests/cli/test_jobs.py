@@ -1,0 +1,181 @@
+"""`--jobs` and `--cluster`: the same results as in one process, and what is refused; and nodes that are lost.
+
+The cluster has two nodes on this machine, and starts once for all tests here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.io.arrays import load_arrays
+from shard_gym.jobs import run_jobs
+
+TESTS = Path(__file__).parents[1]
+LEADERBOARDS = TESTS.parent / "leaderboards"
+SUITE = "dlrm-20x4"
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Any]:
+    """A cluster of two nodes with a CPU each, to which this process is connected."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    noticed = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS / "workers"), *sys.path]))
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": noticed})
+        cluster.add_node(**node)
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        ray.init(cluster.address, log_to_driver=False)
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture(params=["processes", "cluster"])
+def elsewhere(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The options that make a command work in other processes."""
+    if request.param == "processes":
+        return ("--jobs", "2")
+    request.getfixturevalue("two_nodes")
+    return ("--cluster", "auto")
+
+
+@pytest.fixture
+def functions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(TESTS / "workers")
+    import job_functions
+
+    return job_functions
+
+
+def without_times(path: Path) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(path.read_text())
+    for record in records:
+        for task in record["tasks"]:
+            assert task.pop("seconds") >= 0
+    return records
+
+
+def test_evaluate_gives_the_same(run, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("count = 0\ndef place(task):\n    global count; count += 1\n    return [count % 4] * 20\n")
+    agents = [part for name in ("random", "cost-greedy", f"{own}:place") for part in ("--agent", name)]
+    args = ("evaluate", *agents, "--suite", SUITE, "--tasks", 3, "--out")
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    run.ok(*args, first)
+    run.ok(*args, second, *elsewhere)
+    assert without_times(first) == without_times(second)
+
+
+def test_train_gives_the_same_files_and_table(run, agent_rows, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
+    small = [part for each in ("iterations=2", "episodes=4", "hidden=8") for part in ("--option", each)]
+    args = ("train", "--agent", "rnn", "--suite", SUITE, *small, "--seeds", 2, "--validate", 2, "--out")
+    compared = "--jobs" in elsewhere  # of equal weights once is enough
+    rest = () if compared else ("--no-evaluate",)
+    here = run.ok(*args, tmp_path / "here", *rest)
+    there = run.ok(*args, tmp_path / "there", *elsewhere, *rest)
+    if compared:
+        tables = [{agent: row[:5] for agent, row in agent_rows(each.out).items()} for each in (here, there)]
+        assert tables[0] == tables[1]
+    assert "Trained rnn/seed-1: 2 iterations, 8 cost-model evaluations, " in there.out
+    files = {path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    for name in sorted(files):
+        one, other = tmp_path / "here" / name, tmp_path / "there" / name
+        if name.suffix == ".safetensors":
+            kind = name.name.partition(".")[0]
+            ours, theirs = load_arrays(one, kind)[0], load_arrays(other, kind)[0]
+            assert ours.keys() == theirs.keys()
+            assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+        elif name.suffix == ".json":
+            assert one.read_bytes() == other.read_bytes()
+        else:
+            assert other.exists() or name.name == ".lock"
+    further = run.ok(*args, tmp_path / "there", *elsewhere, "--resume", "--no-evaluate")
+    assert "Trained rnn/seed-0: 2 iterations, 8 cost-model evaluations, " in further.out
+
+
+def test_verify_gives_the_same_findings(run, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("pydantic")
+    entries = ("simulated/dlrm-20x4/dim-greedy", "simulated/mlperf-x8/dim-greedy", "simulated/mlperf-x8/size-greedy")
+    for entry in entries:
+        shutil.copytree(LEADERBOARDS / entry, tmp_path / entry)
+    damaged = tmp_path / entries[1] / "placements.json"
+    damaged.write_text(damaged.read_text().replace("0", "8"))
+    args = ("leaderboard", "verify", *entries, "--root", tmp_path)
+    here = run(*args)
+    assert (here.code, here.out.count(entries[1]) > 0) == (1, True)
+    assert run(*args, *elsewhere) == here
+
+
+def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, two_nodes: Any, tmp_path: Path) -> None:
+    node = two_nodes.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    jobs = [(str(tmp_path), value, 1) for value in range(8)]
+    results = run_jobs(functions.killed, jobs, cluster="auto")
+    found = dict([next(results)])
+    two_nodes.remove_node(node, allow_graceful=False)
+    found |= results
+    assert found == {index: index**2 for index in range(8)}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_ctrl_c_ends_the_tasks_of_a_cluster(two_nodes: Any, tmp_path: Path, gone: Callable[[int], bool]) -> None:
+    script = (
+        "from shard_gym.jobs import run_jobs; import job_functions\n"
+        f"list(run_jobs(job_functions.slow, [{str(tmp_path)!r}] * 2, cluster='auto'))"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=30) != 0
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(processes) == 2
+    assert all(map(gone, processes))
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ("evaluate", "--agent", "local-search", "--option", "max_seconds=1", "--suite", SUITE),
+            "The answers of local-search max_seconds=1 depend on the clock, by its max_seconds. Leave out --jobs",
+        ),
+        (
+            ("evaluate", "--agent", "random", "--suite", SUITE, "--cost-model", "measured"),
+            "Costs are measured one after",
+        ),
+        (("train", "--agent", "rnn", "--suite", SUITE, "--out", "x"), "A training with one seed is one job."),
+        (
+            ("train", "--agent", "dreamshard", "--suite", SUITE, "--out", "x", "--seeds", 2, "--data", "y"),
+            "The measurements of --data are in a folder that other nodes may lack.",
+        ),
+        (
+            ("train", "--agent", "rnn", "--suite", SUITE, "--out", "x", "--seeds", 2, "--cost-model", "measured"),
+            "Costs are measured one after another",
+        ),
+        (("leaderboard", "verify", "--all", "--replay", 1), "--replay takes the times of agents, one after another."),
+    ],
+)
+def test_what_depends_on_the_clock_or_is_one_job_is_refused(run, args: tuple[object, ...], says: str) -> None:
+    run.refused(says, *args, "--jobs", 2)
+    run.refused(says, *args, "--cluster", "auto")

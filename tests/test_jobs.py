@@ -1,0 +1,125 @@
+"""Jobs in this process and in others of this machine; tests/cli/test_jobs.py has those on a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from shard_gym import jobs
+from shard_gym.errors import InvalidOptionError, JobError, MissingExtraError
+from shard_gym.jobs import run_jobs
+
+WORKERS = Path(__file__).parent / "workers"
+
+
+@pytest.fixture
+def functions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(WORKERS)  # other processes get the path of this one
+    import job_functions
+
+    return job_functions
+
+
+def test_results_are_the_same_in_one_process_and_in_two(functions: Any) -> None:
+    here, there = (dict(run_jobs(functions.squared, [1, 2, 3, 4], jobs_at_once=count)) for count in (1, 2))
+    assert here == {index: {"value": (index + 1) ** 2, "process": os.getpid()} for index in range(4)}
+    assert {index: each["value"] for index, each in there.items()} == {0: 1, 1: 4, 2: 9, 3: 16}
+    processes = {each["process"] for each in there.values()}
+    assert os.getpid() not in processes
+    assert len(processes) <= 2
+    assert list(run_jobs(functions.squared, [], jobs_at_once=2)) == []
+
+
+def test_processes_have_one_thread_and_this_one_keeps_its_environment(
+    functions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert list(run_jobs(functions.threads, [0], jobs_at_once=2)) == [(0, 1)]
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+
+
+def test_a_job_whose_process_is_killed_is_done_again_but_not_for_ever(functions: Any, tmp_path: Path) -> None:
+    (first := tmp_path / "first").mkdir()
+    found = dict(run_jobs(functions.killed, [(str(first), value, 2) for value in range(3)], jobs_at_once=2))
+    assert found == {0: 0, 1: 1, 2: 4}
+    assert len(list(first.iterdir())) == 2
+    (second := tmp_path / "second").mkdir()
+    with pytest.raises(JobError, match=r"Job 1 of 2, counted from 0, lost its process 1 times, .* exit code -9"):
+        list(run_jobs(functions.killed, [(str(second), value, 9) for value in range(2)], jobs_at_once=2, retries=0))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_names_its_job_and_one_that_is_a_bug_keeps_its_traceback(functions: Any, count: int) -> None:
+    with pytest.raises(JobError, match=r"^Job 1 of 3, counted from 0, failed: 2 is too many\.$"):
+        list(run_jobs(functions.failing, [1, 2, 3], jobs_at_once=count))
+    with pytest.raises(JobError, match=r"(?s)Job 1 of 2.*Traceback.*in broken.*ZeroDivisionError"):
+        list(run_jobs(functions.broken, [1, 0], jobs_at_once=count))
+
+
+def test_no_process_goes_on_when_nobody_asks_for_more(functions: Any, tmp_path: Path, gone: Any) -> None:
+    results = run_jobs(functions.first_is_quick, [(str(tmp_path), value) for value in range(3)], jobs_at_once=2)
+    assert next(results) == (0, None)
+    results.close()
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    assert all(map(gone, processes))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(sent: int, tmp_path: Path, gone: Callable[[int], bool]) -> None:
+    script = (
+        "import sys; from shard_gym.jobs import run_jobs; import job_functions\n"
+        f"if __name__ == '__main__': list(run_jobs(job_functions.slow, [{str(tmp_path)!r}] * 2, jobs_at_once=2))"
+    )
+    path = os.pathsep.join([str(WORKERS), *sys.path])
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    driver.send_signal(sent)
+    _, errors = driver.communicate(timeout=30)
+    assert driver.returncode != 0
+    assert errors.count("Traceback") == (sent == signal.SIGINT), "Ctrl-C reaches no other process"
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(processes) == 2
+    assert all(map(gone, processes))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"jobs_at_once": 0}, "jobs_at_once must be an integer of at least 1, not 0"),
+        ({"retries": -1}, "retries must be an integer of at least 0, not -1"),
+        ({"cluster": "auto", "jobs_at_once": 2}, "A cluster runs as many jobs at once as it has CPUs"),
+        ({"cluster": "10.0.0.1"}, "must be 'auto', or the address ray://HOST:PORT of one; it is '10.0.0.1'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_job(functions: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        run_jobs(functions.squared, [1], **options)
+
+
+def test_without_ray_the_error_names_the_extra(functions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"the package 'ray', which is not installed.*\[cluster\]"):
+        list(run_jobs(functions.squared, [1], cluster="auto"))
+
+
+def test_a_node_with_other_versions_is_refused(functions: Any) -> None:
+    wanted = {**jobs.versions(), "torch": "1.0"}
+    outcome = jobs._outcome_on_node(jobs.pickle.dumps((functions.squared, 2)), wanted)
+    with pytest.raises(
+        JobError, match=r"Job 0 of 1, .* The node .* has torch .*, not 1\.0\. Install the same ShardGym"
+    ):
+        jobs._result(0, 1, outcome)

@@ -1,0 +1,57 @@
+"""What the tests of jobs call in other processes, which find it by its name: this folder is on their path."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from shard_gym.errors import InvalidOptionError
+
+
+def squared(value: int) -> dict[str, Any]:
+    return {"value": value**2, "process": os.getpid()}
+
+
+def threads(value: int) -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def killed(job: tuple[str, int, int]) -> int:
+    """Job 1 kills its process the first `times` times; `folder` counts them."""
+    folder, value, times = job
+    time.sleep(0.2)
+    began = len(list(Path(folder).iterdir()))
+    if value == 1 and began < times:
+        (Path(folder) / str(began)).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value**2
+
+
+def failing(value: int) -> int:
+    if value == 2:
+        raise InvalidOptionError("2 is too many.")
+    return value
+
+
+def broken(value: int) -> float:
+    return 1 / value
+
+
+def slow(folder: str) -> None:
+    """Tells its process, and then takes a minute."""
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(60)
+
+
+def first_is_quick(job: tuple[str, int]) -> None:
+    """Job 0 waits until another has begun, which takes a minute."""
+    folder, value = job
+    if value:
+        slow(folder)
+    while not list(Path(folder).iterdir()):
+        time.sleep(0.05)
