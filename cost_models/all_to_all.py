@@ -48,8 +48,8 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         output_bytes: (..., D) float64, bytes of the pooled outputs of each device's tables; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    # Sums of bytes are exact (`to_parts_of_bytes`). Bytes, knees and bandwidths are multiplied by D: arrays with an axis
-    # of devices would take longer to divide.
+    # Sums of bytes are exact (`to_parts_of_bytes`). Bytes, knees and bandwidths are multiplied by D: arrays with an
+    # axis of devices would take longer to divide.
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
     across: FloatArray | None = None

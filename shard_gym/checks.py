@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,11 @@ def is_not_negative(value: Any) -> bool:
 def is_name(value: Any) -> bool:
     """Whether `value` can name a thing: printable text on one line, not blank, of at most `MAX_NAME` characters."""
     return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
+
+
+def is_one_of(value: Any, known: Collection[str]) -> bool:
+    """Whether `value` is one of some texts; no array, which NumPy compares with each."""
+    return isinstance(value, str) and value in known
 
 
 def as_array(name: str, values: Any, error: type[ShardGymError]) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.checks import checked_count, checked_positive, checked_seed
+from shard_gym.checks import checked_count, checked_positive, checked_seed, is_one_of
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray
@@ -143,7 +143,7 @@ class MeasuredCostModel(PlanCosts):
             ("weight_dtype", "fp32" if weight_dtype is None else weight_dtype, WEIGHT_BYTES),
             ("optimizer", "sgd" if optimizer is None else optimizer, OPTIMIZER_STATES),
         ):
-            if value not in known:
+            if not is_one_of(value, known):
                 raise unknown_name(kind, value, known)
         require_executable(device, weight_dtype or "fp32", optimizer or "sgd")
         self.device = device

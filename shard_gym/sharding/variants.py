@@ -75,7 +75,7 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     """
     if isinstance(sharding_types, str):
         sharding_types = SHARDING_TYPES if sharding_types == "all" else sharding_types.split(",")
-    if not isinstance(sharding_types, Collection):
+    if not isinstance(sharding_types, Collection) or getattr(sharding_types, "ndim", 1) != 1:
         raise wrong_kind("sharding_types", sharding_types, "a list of sharding types, such as ('table_wise',)")
     for name in sharding_types:
         if name not in SHARDING_TYPES:

@@ -20,7 +20,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.config import ILLEGAL
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.errors import InvalidActionError
+from shard_gym.errors import InvalidActionError, InvalidOptionError
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
 
@@ -77,6 +77,8 @@ def test_stepping_out_of_turn_or_out_of_the_space_raises_named_errors(make: Make
         env.step(0)
     with pytest.raises(ResetNeeded):
         env.unwrapped.step(0)
+    with pytest.raises(InvalidOptionError, match="A seed is an integer of at least 0, or None, not True"):
+        env.reset(seed=True)
     env.reset(seed=0)
     masked = np.ma.array(1, mask=True)
     wrong = (-1, env.action_space.n, 1.0, "0", None, True, np.True_, np.timedelta64(1), [1], np.array([1]), masked)

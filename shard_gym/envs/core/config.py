@@ -11,10 +11,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from shard_gym.checks import is_integer
+import numpy as np
+
+from shard_gym.checks import is_integer, is_one_of
 from shard_gym.drift.suite import DriftSource
 from shard_gym.envs.core.episode_batch import EpisodeBatch
-from shard_gym.errors import InvalidOptionError, install_extra, similar, wrong_kind
+from shard_gym.errors import InvalidOptionError, install_extra, short_repr, similar, wrong_kind
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.tasks import Suite, TaskSource
 
@@ -41,14 +43,16 @@ class EnvConfig(ABC):
     info_text: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.illegal not in ILLEGAL:
+        if not is_one_of(self.illegal, ILLEGAL):
             raise wrong_kind("illegal", self.illegal, " or ".join(map(repr, ILLEGAL)))
-        if self.render_mode is not None and self.render_mode not in RENDER_MODES:
+        if not isinstance(self.info_text, bool):
+            raise wrong_kind("info_text", self.info_text, "True or False")
+        if self.render_mode is not None and not is_one_of(self.render_mode, RENDER_MODES):
             raise InvalidOptionError(
-                f"render_mode must be None or one of {RENDER_MODES}, not {self.render_mode!r}. "
+                f"render_mode must be None or one of {RENDER_MODES}, not {short_repr(self.render_mode)}. "
                 + (
                     "There is no window: print what render() returns with 'ansi'. "
-                    if self.render_mode == "human"
+                    if is_one_of(self.render_mode, ["human"])
                     else ""
                 )
                 + f"'rgb_array' is a picture, and needs matplotlib. {install_extra('viz')}"
@@ -136,10 +140,24 @@ def _environment_of(problem: str) -> str:
     return f"It is a suite of {problem}: its environment is Embedding{problem.capitalize()}-v0."
 
 
-def padding(name: str, given: int | None, needed: int) -> int:
-    """The padding that was given, or what is needed; less than that is an InvalidOptionError."""
+MAX_PADDING = 2**20
+"""The largest padding that can be given."""
+
+
+def padding(name: str, given: int | None, needed: int, most: int = MAX_PADDING) -> int:
+    """The padding that was given, or what is needed; less than that, or above `most`, is an InvalidOptionError."""
     if given is None:
         return int(needed)
     if not is_integer(given) or given < needed:
-        raise InvalidOptionError(f"{name} must be an integer of at least {needed}, the suite's own; got {given!r}.")
+        raise InvalidOptionError(
+            f"{name} must be an integer of at least {needed}, the suite's own; got {short_repr(given)}."
+        )
+    if given > most:
+        raise InvalidOptionError(f"{name} must be at most {most:,}, not {short_repr(given)}.")
     return int(given)
+
+
+def require_seed(seed: Any) -> None:
+    """Raise InvalidOptionError for a bool or a time span, which Gymnasium takes for integers."""
+    if isinstance(seed, (bool, np.timedelta64)):
+        raise InvalidOptionError(f"A seed is an integer of at least 0, or None, not {short_repr(seed)}.")

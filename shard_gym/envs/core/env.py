@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options
+from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options, require_seed
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
 from shard_gym.errors import InvalidActionError, short_repr
 
@@ -56,6 +56,7 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
             InvalidTaskError: the task does not fit the environment, such as one larger than the padding.
         """
         chosen = checked_options(options, "task")
+        require_seed(seed)
         super().reset(seed=seed)
         task = self._episodes.choose(self.np_random, chosen.get("task"))
         self._episodes.begin(_ENV, [task])

@@ -38,6 +38,7 @@ from shard_gym.errors import InvalidCostError
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSource, TaskSuite, cost_model_for
 from shard_gym.text import format_bytes
+from shard_gym.topology import MAX_DEVICES
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2  # the number of a failure in infos, by `Status`; 0 for none
@@ -131,7 +132,7 @@ class Episodes(EpisodeBatch[Task]):
     def __init__(self, num_envs: int, config: EpisodesConfig) -> None:
         self.source, self.cost_model, self.observe = config.source, config.model, config.observe
         self.max_tables = padding("max_tables", config.max_tables, self.source.max_tables)
-        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices)
+        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices, MAX_DEVICES)
         self.observation_space = self.observe.space(self.max_tables, self.max_devices)
         self._reward = make_reward(config.reward)
         self._own_reward = self._reward not in REWARDS.values()

@@ -15,10 +15,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count, holds_integers
-from shard_gym.envs.core.config import EnvConfig, checked_options, require_fields_of
+from shard_gym.envs.core.config import MAX_PADDING, EnvConfig, checked_options, require_fields_of, require_seed
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr
+from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr, wrong_kind
 
 BoolArray = NDArray[np.bool_]
 Infos = dict[str, Any]
@@ -54,7 +54,9 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             raise InvalidOptionError(
                 f"max_episode_steps must be None, not {max_episode_steps!r}: an episode ends by itself."
             )
-        self.num_envs = checked_count("num_envs", num_envs)
+        if not isinstance(copy, bool):
+            raise wrong_kind("copy", copy, "True or False")
+        self.num_envs = checked_count("num_envs", num_envs, most=MAX_PADDING)
         self.render_mode, self._info_text = config.render_mode, config.info_text
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**EpisodeEnv.metadata, "autoreset_mode": self.autoreset_mode}
@@ -176,6 +178,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
 
     def _seed(self, envs: NDArray[np.int64], seed: int | Sequence[int | None] | None) -> None:
         """Seed the environments `envs`; those without a seed keep their random generator."""
+        require_seed(seed)
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + env for env in range(self.num_envs)]
         elif _is_list(seed) and len(seed) == self.num_envs:
@@ -185,6 +188,8 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
                 f"seed must be None, an integer, or a list of one for each of the {self.num_envs} environments; "
                 f"got {short_repr(seed)}."
             )
+        for each in seeds:
+            require_seed(each)
         # Gymnasium takes no integers of NumPy.
         seeds = [int(each) if isinstance(each, np.integer) else each for each in seeds]
         for env in envs.tolist():
@@ -252,7 +257,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+    return (isinstance(value, Sequence) and not isinstance(value, str)) or getattr(value, "ndim", 0) == 1
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.checks import is_one_of
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
@@ -33,6 +34,7 @@ from shard_gym.envs.replanning.windows import (
     WINDOWS,
 )
 from shard_gym.errors import InvalidCostError, InvalidTaskError, wrong_kind
+from shard_gym.topology import MAX_DEVICES
 
 BoolArray = NDArray[np.bool_]
 
@@ -63,7 +65,7 @@ class ReplanningConfig(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward not in REWARDS:
+        if not is_one_of(self.reward, REWARDS):
             raise wrong_kind("reward", self.reward, " or ".join(map(repr, REWARDS)))
         if self.headroom is not None and not isinstance(self.headroom, bool):
             raise wrong_kind("headroom", self.headroom, "True, False, or None for True where tables of the suite grow")
@@ -88,7 +90,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
         self.source = drift_source(config.suite, config.split)
         self.cost_model = make_sharding_cost_model(config.cost_model)
         self.max_parts = padding("max_parts", config.max_parts, self.source.max_parts)
-        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices)
+        self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices, MAX_DEVICES)
         grows = self.source.grows if config.headroom is None else config.headroom
         listed = self.source if isinstance(self.source, DriftSuite) else ()
         self._numbers = {task.name: (number, task) for number, task in enumerate(listed)}

@@ -46,7 +46,7 @@ class ShardingConfig(PlacementConfig):
     @override
     @cached_property
     def rules(self) -> SplitRules:
-        devices = padding("max_devices", self.max_devices, self.source.max_devices)
+        devices = padding("max_devices", self.max_devices, self.source.max_devices, MAX_DEVICES)
         if self.max_hosts is None:
             hosts = _hosts_of(self.source)
         else:

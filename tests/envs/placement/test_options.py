@@ -146,6 +146,9 @@ def test_the_first_reset_is_of_all_environments() -> None:
         ({1: 1, 2: 2, 3: 3}, InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got"),
         (-1, gymnasium_error.Error, "Seed must be"),
         ([1, "2", 3], gymnasium_error.Error, "Seed must be"),
+        (True, InvalidOptionError, "A seed is an integer of at least 0, or None, not True"),
+        ([1, False, 3], InvalidOptionError, "A seed is an integer of at least 0, or None, not False"),
+        (np.array("x"), InvalidOptionError, r"seed must be None, an integer, or a list .* 3 environments; got"),
     ],
 )
 def test_wrong_seeds_are_rejected_and_those_of_numpy_are_not(
@@ -177,6 +180,11 @@ def test_wrong_seeds_are_rejected_and_those_of_numpy_are_not(
         ({"max_devices": 8.0}, "max_devices must be an integer of at least 4.*8.0"),
         ({"render_mode": "human"}, "not 'human'. There is no window: print what render\\(\\) returns with 'ansi'"),
         ({"illegal": "mask"}, "illegal must be 'terminate' or 'redirect', not 'mask'"),
+        ({"illegal": np.array(["redirect"])}, "illegal must be 'terminate' or 'redirect', not array"),
+        ({"render_mode": np.array([1, 2])}, "render_mode must be None or one of .*, not array"),
+        ({"info_text": 1}, "info_text must be True or False, not 1"),
+        ({"max_tables": 10**30}, "max_tables must be at most 1,048,576, not 1000000"),
+        ({"max_devices": 10_000}, "max_devices must be at most 4,096, not 10000"),
     ],
 )
 def test_wrong_arguments_are_rejected_with_one_message(arguments: dict[str, Any], message: str) -> None:
@@ -191,8 +199,10 @@ def test_wrong_arguments_are_rejected_with_one_message(arguments: dict[str, Any]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_envs": 0}, "num_envs must be an integer of at least 1"),
-        ({"num_envs": True}, "num_envs must be an integer of at least 1"),
+        ({"num_envs": 0}, "num_envs must be an integer from 1 to 1048576, not 0"),
+        ({"num_envs": True}, "num_envs must be an integer from 1 to 1048576, not True"),
+        ({"num_envs": 10**30}, "num_envs must be an integer from 1 to 1048576, not 1000000"),
+        ({"copy": "no"}, "copy must be True or False, not 'no'"),
         ({"autoreset_mode": "never"}, r"one of \['NEXT_STEP', 'SAME_STEP', 'DISABLED'\]"),
         ({"max_episode_steps": 10}, "max_episode_steps must be None, not 10: an episode ends by itself"),
     ],
