@@ -35,6 +35,8 @@ from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.pools import load_pool
+from shard_gym.pools.pool import Pool, save_pool
 from shard_gym.problems import problem_of
 from shard_gym.row_popularity import RowPopularity
 from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
@@ -167,8 +169,8 @@ def race(folder: Path) -> Iterator[Subject]:
 
 
 def documents(folder: Path) -> Iterator[Subject]:
-    """A suite and an evaluation, which have no checksum."""
-    suite, evaluation = folder / "suite.json", folder / "evaluation.json"
+    """A suite, an evaluation and tables, which have no checksum."""
+    suite, evaluation, pool = folder / "suite.json", folder / "evaluation.json", folder / "tables.json"
     save_suite(suite, TaskSuite("mine", load_suite("dlrm-20x4").tasks[:2], "test"))
 
     def loaded() -> Any:
@@ -178,6 +180,10 @@ def documents(folder: Path) -> Iterator[Subject]:
     yield Subject("suite.json", suite, loaded, has_checksum=False)
     write_json(evaluation, evaluate(make_agent("size-greedy"), SUITE).to_json())
     yield Subject("evaluation.json", evaluation, lambda: read_evaluation(evaluation), has_checksum=False)
+    shipped = load_pool("dlrm-2021")
+    tables = shipped.tables.select(np.arange(5))
+    save_pool(Pool("mine", tables, shipped.card), pool)
+    yield Subject("tables.json", pool, lambda: load_pool(pool).sha256, has_checksum=False)
 
 
 def plans(folder: Path) -> Iterator[Subject]:
