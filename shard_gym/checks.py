@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,11 @@ def is_not_negative(value: Any) -> bool:
 def is_name(value: Any) -> bool:
     """Whether `value` can name a thing: printable text on one line, not blank, of at most `MAX_NAME` characters."""
     return isinstance(value, str) and len(value) <= MAX_NAME and bool(value.strip()) and value.isprintable()
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether `value` has items: no text, and no array of no dimension, which Python takes for one that has."""
+    return isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
 
 
 def is_one_of(value: Any, known: Collection[str]) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_count, checked_positive, require_name
-from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr, wrong_kind
+from shard_gym.checks import as_array, checked_count, checked_positive, require_name
+from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTopologyError, short_repr, wrong_kind
 from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.topology import MAX_DEVICES, DeviceSpec, HostMemory, LinkSpec, Topology
@@ -86,7 +86,11 @@ class HardwareProfile:
             links=self.links,
             num_devices=num_devices,
             devices_per_host=self.devices_per_host if devices_per_host is None else devices_per_host,
-            memory_cap_bytes=np.asarray(self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes),
+            memory_cap_bytes=as_array(
+                "memory_cap_bytes",
+                self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes,
+                InvalidTopologyError,
+            ),
         )
         return self._with_host(topology, checked_count("host_memory_bytes", host_memory_bytes, 0, MAX_HOST_BYTES))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import as_array, require_name
+from shard_gym.checks import as_array, is_iterable, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.table_features import MAX_DIM, MAX_ROWS
 
@@ -47,7 +47,7 @@ def pooled_of(given: Any, count: int) -> NDArray[np.bool_]:
 
 def names_of(given: Any, count: int) -> tuple[str, ...]:
     """`given` as T names; without any, "table_0", "table_1", ..."""
-    names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    names = tuple(given) if is_iterable(given) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise InvalidTablesError(f"names must be a list of {count} texts, one for each table, not {short_repr(given)}.")
     for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.checks import is_integer, require_kinds, require_name
+from shard_gym.checks import is_integer, is_iterable, require_kinds, require_name
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
@@ -217,9 +217,9 @@ class Suite(Generic[TaskT]):
                 f"{MAX_DESCRIPTION:,} characters, not {short_repr(about)}."
             )
         given: Any = self.tasks
-        tasks = tuple(given) if isinstance(given, Iterable) else ()
+        tasks = tuple(given) if is_iterable(given) else ()
         invalid = [task for task in tasks if not isinstance(task, self.task_class)]
-        if invalid or not isinstance(given, Iterable):
+        if invalid or not is_iterable(given):
             raise InvalidTaskError(
                 f"tasks of suite {self.name!r} must be a list of {self.task_class.__name__}s, such as [task]; "
                 f"got {short_repr(invalid[0] if invalid else given)}."

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import is_integer
+from shard_gym.checks import is_integer, is_one_of
 from shard_gym.errors import InvalidTablesError, short_repr
 
 WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -71,7 +71,7 @@ class Workload:
             )
         object.__setattr__(self, "batch_size", int(self.batch_size))
         for name, known in (("weight_dtype", WEIGHT_BYTES), ("optimizer", OPTIMIZER_STATES)):
-            if getattr(self, name) not in list(known):
+            if not is_one_of(getattr(self, name), known):
                 given = getattr(self, name)
                 raise InvalidTablesError(
                     f"The {name.replace('_', ' ')} must be one of {', '.join(sorted(known))}, not {short_repr(given)}."

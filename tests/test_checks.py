@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,24 @@ from shard_gym.checks import (
     as_floats,
     holds_integers,
     is_integer,
+    is_iterable,
     is_name,
     is_not_negative,
     is_number,
     is_positive,
 )
-from shard_gym.errors import InvalidTablesError, MissingExtraError, missing_extra
+from shard_gym.errors import (
+    InvalidOptionError,
+    InvalidTablesError,
+    InvalidTaskError,
+    InvalidTopologyError,
+    MissingExtraError,
+    missing_extra,
+)
+from shard_gym.hardware import hardware_profile
+from shard_gym.pools import load_pool
+from shard_gym.sharding import column_wise, plan_of_placement
+from shard_gym.tasks import TaskSuite
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, np.int64(3), np.float32(0.5), np.uint64(2**63)], ids=repr)
@@ -62,6 +75,26 @@ def test_what_is_no_array_of_numbers(values: Any) -> None:
     with pytest.raises(InvalidTablesError, match="rows must be numbers, not"):
         as_floats("rows", values, InvalidTablesError)
     assert as_floats("rows", [10**30], InvalidTablesError).tolist() == [1e30]
+
+
+def test_texts_and_arrays_of_no_dimension_have_no_items() -> None:
+    assert not any(map(is_iterable, ("ab", np.array("ab"), np.array(1), 5, None)))
+    assert all(map(is_iterable, ([], (1,), np.arange(2), iter([1]), {1: 2})))
+    tables = load_pool("dlrm-2021").tables.select([0, 1])
+    nothing: Any = np.array("x")
+    for error, call in (
+        (InvalidTablesError, lambda: replace(tables, names=nothing)),
+        (InvalidTaskError, lambda: TaskSuite("mine", nothing)),
+        (InvalidOptionError, lambda: plan_of_placement(nothing, tables)),
+        (InvalidOptionError, lambda: column_wise(tables, 0, nothing)),
+    ):
+        with pytest.raises(error, match=r"must be .*list|must be a device"):
+            call()
+
+
+def test_caps_in_rows_of_different_lengths_are_refused_by_a_profile() -> None:
+    with pytest.raises(InvalidTopologyError, match="memory_cap_bytes must be numbers in rows of one length"):
+        hardware_profile("cpu").topology(2, memory_cap_bytes=[[1, 2], [3]])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["a", "dlrm-50x4/test/3", "größe", "x" * MAX_NAME])

@@ -17,7 +17,7 @@ from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_js
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
-from shard_gym.sharding.files import GROUPS, HBM_ROWS, SCHEMA, groups_from_json, hbm_rows_from_json, in_order, read_plan
+from shard_gym.sharding.files import GROUPS, HBM_ROWS, groups_from_json, hbm_rows_from_json, in_order, read_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows
 from shard_gym.sharding.plan import ONE_GROUP, Groups
 from shard_gym.tables import Tables
@@ -83,7 +83,7 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
     host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)
     roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP), host=host)
     groups, roomy = _of_group(value, roomy, path) if GROUPS in value else (ONE_GROUP, roomy)
-    if value.get("schema") == SCHEMA:
+    if "schema" in value or "sha256" in value:  # of a file with a checksum, which damage to either would hide
         plan = read_plan(path, tables, roomy)
         return plan, hbm_rows_from_json(value["plan"], plan, tables, roomy)
     try:

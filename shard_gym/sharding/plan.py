@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import checked_count, is_integer
+from shard_gym.checks import checked_count, is_integer, is_iterable
 from shard_gym.errors import InvalidPlanError, short_repr, wrong_kind
 from shard_gym.placement import Placement
 from shard_gym.tables import Tables
@@ -166,7 +166,7 @@ def column_wise(
     """
     rows, dim = _shape(tables, table)
     for name, values in (("devices", devices), ("widths", devices if widths is None else widths)):
-        if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, str):
+        if not isinstance(values, (Sequence, np.ndarray)) or not is_iterable(values):
             raise wrong_kind(name, values, "a list of integers")
     if widths is None:
         widths = [dim // len(devices)] * len(devices) if len(devices) else []
@@ -221,7 +221,7 @@ def plan_of_placement(placement: Iterable[int], tables: Tables) -> ShardingPlan:
     Raises:
         InvalidOptionError: it is no list of device numbers.
     """
-    if not isinstance(placement, Iterable):
+    if not is_iterable(placement):
         raise wrong_kind("placement", placement, "a device for each table")
     return ShardingPlan(tuple(table_wise(tables, table, device) for table, device in enumerate(placement)))
 

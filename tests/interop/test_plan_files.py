@@ -142,3 +142,14 @@ def test_a_changed_file_with_a_checksum_and_one_of_tables_are_refused(random_tab
     save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
     with pytest.raises(InvalidPlanError, match="has tables, but no plan"):
         plan_of_file(path, tables, TOPOLOGY)
+
+
+@pytest.mark.parametrize("damage", [("shard-gym plan 1", "shard-oym plan 1"), ('"schema"', '"schfma"')])
+def test_a_damaged_schema_does_not_hide_other_damage(
+    damage: tuple[str, str], four_tables: Tables, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, plan_of_placement([0, 1, 2, 3], four_tables), four_tables)
+    path.write_text(path.read_text().replace(*damage).replace("[[3, 0", "[[2, 0"))
+    with pytest.raises(DamagedFileError, match="must have the schema 'shard-gym plan 1'"):
+        plan_of_file(path, four_tables, TOPOLOGY)
