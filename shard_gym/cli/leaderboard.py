@@ -18,16 +18,17 @@ from shard_gym.cli.options import OptionalPath
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
-from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
+from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
-from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
+from shard_gym.leaderboard.replay import read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
+from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
+from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 
@@ -110,7 +111,7 @@ class Submit:
         board = [each for each in found if each is not None and each.folder.board == folder.board]
         verified = next(each for each in board if each.folder.id == folder.id)
         say(_standing(verified))
-        if folder.rules.scored:
+        if folder.rules.scored or verified.entry.near:
             say(_rank(verified, board))
         say(f"\nNext: {render_command(self.root)}", "dim")
         return 0
@@ -303,9 +304,14 @@ def _rank(verified: VerifiedEntry, board: Sequence[VerifiedEntry]) -> str:
     mean = f"Its mean is {problem.format_cost(float(verified.costs_ms.mean()))} {problem.unit}"
     if verified.failures:
         mean += f", with penalties for {counted(verified.failures, 'failure')}"
-    groups = {"the suite": board}
+    if verified.entry.near:
+        return (
+            f"{mean}. It is listed below the ranked entries, as a {near_copy_of(verified)}: see leaderboards/README.md."
+        )
+    ranked = [each for each in board if not each.entry.near]
+    groups = {"the suite": ranked}
     if verified.league:
-        groups[f"its league, {verified.league}"] = [each for each in board if each.league == verified.league]
+        groups[f"its league, {verified.league}"] = [each for each in ranked if each.league == verified.league]
     ranks = [
         f"rank {1 + sum(each.costs_ms.mean() < verified.costs_ms.mean() for each in group)} of {len(group)} in {name}"
         for name, group in groups.items()

@@ -55,6 +55,7 @@ class Problem(ABC, Generic[TaskT]):
     goals: tuple[str, ...] = rivals  #: those that answer the training tasks first, to show what is to be beaten
     bounds_are_reached = False  #: whether an answer costs as much as the proven bound; then bounds are best known costs
     headings: tuple[str, ...] = ()  #: of the numbers besides the cost that tables show of an answer (`facts`)
+    near = 0.72  #: `likeness` from which on an answer is nearly another's; measured, see leaderboards/README.md
     best_name = "best"  #: what tables call the best answers known
     notice = ""  #: why nothing is seen while tasks are answered, a sentence
     takes: str  #: what an agent of this problem is, for messages
@@ -113,6 +114,17 @@ class Problem(ABC, Generic[TaskT]):
         """Equal for answers that do the same, such as placements that differ in the numbers of equal devices only.
 
         None for an answer that honest agents share, which says nothing about who copied.
+        """
+
+    @abstractmethod
+    def traits(self, answer: Answer, task: TaskT) -> Any:
+        """What `likeness` compares of a checked answer."""
+
+    @abstractmethod
+    def likeness(self, own: Sequence[Any], others: Sequence[Any], task: TaskT, model: CostModel) -> FloatArray:
+        """(P, Q) how alike answers with P and Q traits are: 1 if they do the same, about 0 if they agree by chance.
+
+        NaN for each of `own` that honest agents share, which says nothing about who copied.
         """
 
     @abstractmethod

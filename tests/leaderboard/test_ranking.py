@@ -113,7 +113,7 @@ def test_the_budget_of_a_competitor_covers_all_suites(root: Path, add_entry) -> 
         add_entry(root, "cost-greedy", suite, as_agent="mine", **training)
     add_entry(root, "size-greedy", "mlperf-x8")
     leaderboards = load_leaderboards(root)
-    (greedy,) = (each for each in competitors(leaderboards)[1] if each.slug == "cost-greedy")
+    (greedy,) = (each for each in competitors(leaderboards)[1] if each.slug == "lane-greedy")
     queries = {
         each.suite: ranked.verified.entry.planning.queries
         for each in leaderboards
