@@ -29,6 +29,8 @@ from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import verify_all, verify_entry
+from shard_gym.suites import suite_info, suite_names
+from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model
 from shard_gym.text import counted, format_seconds
 
@@ -57,7 +59,8 @@ class Submit:
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
         training_data: what the agent learnt from: SUITE/SPLIT, pool/POOL/train, pool/POOL or "other: TEXT"; repeat it
-            for further data. Folders of training runs record it.
+            for further data. Folders of training runs record it; --evaluation needs it, or --no-training.
+        no_training: the agent of --evaluation learnt from no data, and no number of it was tuned on any.
         training_queries: cost-model evaluations in training; folders of training runs record them.
         search_budget: placements the agent may try for one task, under any cost model; 0 if it does not search.
         planning_queries: evaluations of the scoring cost model for one task, mean, of an agent that does not count
@@ -78,6 +81,7 @@ class Submit:
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
+    no_training: bool = False
     training_queries: int = 0
     search_budget: int = 0
     planning_queries: float = 0.0
@@ -95,9 +99,15 @@ class Submit:
             raise InvalidOptionError(
                 "--deterministic is of files of --evaluation; of --agent it is known. Leave it out."
             )
+        self._require_training()
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        require_free(folder, self.replace)  # this and the next check come before the work
+        require_free(folder, self.replace)  # this and the next checks come before the work
+        if folder.track == MEASURED and suite_info(folder.suite).track != MEASURED:
+            raise InvalidOptionError(
+                f"{folder.suite!r} is not made to be measured, and no race is planned on it. Submit to a suite that "
+                f"is, {' or '.join(suite_names(MEASURED))}, or in its track, {suite_info(folder.suite).track}."
+            )
         commit = self.commit or current_commit()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
@@ -115,6 +125,18 @@ class Submit:
             say(_rank(verified, board))
         say(f"\nNext: {render_command(self.root)}", "dim")
         return 0
+
+    def _require_training(self) -> None:
+        """Refuse files of evaluations that say nothing of the training of their agent, or contradict themselves."""
+        if self.no_training and self.training_data:
+            raise InvalidOptionError("--no-training and --training-data contradict each other. Leave one of them out.")
+        if self.no_training and self.agent:
+            raise InvalidOptionError("--no-training is of files of --evaluation; of --agent it is known. Leave it out.")
+        if self.evaluation and not (self.training_data or self.no_training):
+            raise InvalidOptionError(
+                "Say what the agent of --evaluation learnt from: --training-data SUITE/SPLIT (also of data that "
+                "numbers were tuned on), or --no-training if it learnt from nothing."
+            )
 
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:
         """The agent with its evaluations; the options declare the facts that are not recorded."""

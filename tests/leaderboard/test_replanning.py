@@ -120,7 +120,7 @@ def submit_actions(suite: DriftSuite, actions: Any = None, slug: str = "mine") -
     """Submit an evaluation of given actions, or of a plan each day."""
     player: Any = EveryHours(24, 1) if actions is None else Recorded(np.array(actions))
     write_json(Path("0.json"), replace(evaluate(player, suite), agent="mine").to_json())
-    return submit(slug, "--evaluation", "0.json", "--deterministic")
+    return submit(slug, "--evaluation", "0.json", "--deterministic", "--no-training")
 
 
 def folder(root: Path, slug: str) -> EntryFolder:
@@ -334,7 +334,7 @@ def test_evaluations_that_do_not_fit_are_refused(
     record = replace(evaluate(EveryHours(24, 1), suite), agent="mine").to_json()
     edit(record)
     write_json(Path("0.json"), record)
-    assert submit("mine", "--evaluation", "0.json", "--deterministic") != 0
+    assert submit("mine", "--evaluation", "0.json", "--deterministic", "--no-training") != 0
     printed = capsys.readouterr()
     assert reason in " ".join((printed.out + printed.err).split())
     assert not (root / REPLANNING / SUITE).exists()
@@ -396,4 +396,4 @@ def test_the_program_of_the_readme_makes_an_entry(
     (program,) = re.findall("```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(shard_gym, "evaluate", lambda agent, name: evaluate(agent, suite))
     exec(program, {})
-    assert submit("mine", "--evaluation", "0.json", "--deterministic") == 0
+    assert submit("mine", "--evaluation", "0.json", "--deterministic", "--no-training") == 0
