@@ -175,7 +175,7 @@ def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) ->
         (("submit", ENTRY, *FACTS, "--agent", "random", "--no-training"), "--no-training is of files of --evaluation"),
         (
             ("submit", "measured/dlrm-20x4/mine", *FACTS, "--agent", "random"),
-            "'dlrm-20x4' is not made to be measured, and no race is planned on it. Submit to a suite that is, cpu-20x2 or",
+            "'dlrm-20x4' is not made to be measured, and no race is planned on it. Submit to a suite that is, cpu-20x2",
         ),
         (("submit", ENTRY, *FACTS, "--agent", "no-agent"), "There is no agent named 'no-agent'"),
         (("submit", "simulated/none/x", *FACTS, "--agent", "random"), "There is no suite named 'none'"),
