@@ -1,6 +1,6 @@
-"""How alike the entries of the leaderboards are, and forged ones to what they are made from: prints two tables.
+"""How near the entries of the leaderboards are to each other, and forged ones to what they are made from.
 
-leaderboards/README.md has them.
+Prints the table of leaderboards/README.md in six minutes: the share of answers that are nearly those of others.
 
     python tools/likeness.py [SUITE ...]
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.io.markdown import table
-from shard_gym.leaderboard.copies import likeness
+from shard_gym.leaderboard.copies import MOST, likeness
 from shard_gym.leaderboard.rows import MANY_TASKS
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import find_entries
@@ -69,41 +69,42 @@ FORGERIES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def nearest(own: Traits, sources: Sequence[Traits], scorer: Scorer) -> float:
-    """The likeness of answers to the nearest of all sources, median over seeds and tasks."""
+def near(own: Traits, sources: Sequence[Traits], scorer: Scorer) -> float:
+    """The share of answers that are nearly those of a source, of the answers that say anything."""
     found = np.fmax.reduce(likeness(own, sources, scorer))
-    return float("nan") if np.isnan(found).all() else float(np.nanmedian(found))
+    limits = np.array([scorer.problem.near_from(task) for task in scorer.suite])
+    return float((found >= limits).sum() / max(1, (~np.isnan(found)).sum()))
 
 
 def row(board: tuple[str, str], entries: Sequence[VerifiedEntry]) -> tuple[list[str], dict[str, float]]:
-    """A row of the table, and the likeness of each entry by its id."""
+    """A row of the table, and the share of each entry by its id."""
     scorer = load_scorer(board[1])
     best = best_known(scorer.suite, scorer.model) if entries[0].folder.rules.leagues else {}
     known = [best[task.name].answer if task.name in best else None for task in scorer.suite]
     answered = zip(known, scorer.suite, strict=True)
     more = [[[None if each is None else scorer.problem.traits(each, task) for each, task in answered]]] if best else []
     found = {
-        each.folder.id: nearest(each.traits, [*(other.traits for other in entries if other is not each), *more], scorer)
+        each.folder.id: near(each.traits, [*(other.traits for other in entries if other is not each), *more], scorer)
         for each in entries
     }
     cells = []
     for replayed in (False, True):
         group = {each.folder.slug: found[each.folder.id] for each in entries if can_replay(each) == replayed}
-        slug = max(group, key=lambda each: np.nan_to_num(group[each], nan=-1.0), default="")
-        cells.append(f"{group[slug]:.2f} {slug}" if slug else "")
+        slug = max(group, key=lambda each: group[each], default="")
+        cells.append(f"{group[slug]:.0%} {slug}" if slug else "")
     for forge in FORGERIES.values():
         rng, forged = np.random.default_rng(0), list[Any]()
         for answer, task in zip(known, scorer.suite, strict=True):
             if isinstance(answer, np.ndarray):
                 forged.append(scorer.problem.traits(forge(answer, task, alone_ms(task, scorer.model), rng), task))
         others = [*(each.traits for each in entries), *more]
-        cells.append(f"{nearest([forged], others, scorer):.2f}" if len(forged) == len(scorer.suite) else "")
+        cells.append(f"{near([forged], others, scorer):.0%}" if len(forged) == len(scorer.suite) else "")
     tables = [len(scorer.problem.tables_of(task)) for task in scorer.suite]
     return [f"{'/'.join(board)}", f"{np.median(tables):.0f}", *cells], found
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", nargs="*", help="only these suites")
     chosen = parser.parse_args().suite
@@ -113,17 +114,19 @@ def main() -> None:
             entry = verify_entry(folder)[0]
             assert entry is not None
             boards.setdefault(folder.board, []).append(entry)
-    rows, few, near = [], 0, 0
+    rows, few, copies = [], 0, 0
     for board, entries in boards.items():
         cells, found = row(board, entries)
         if len(load_scorer(board[1]).suite) >= MANY_TASKS:
             rows.append(cells)
             continue
         few += len(found)
-        near += sum(each >= load_scorer(board[1]).problem.near for each in found.values())
-    header = ("suite", "T", "nearest trained or custom entry", "nearest replayable entry", *FORGERIES)
+        copies += sum(each >= MOST for each in found.values())
+    header = ("suite", "T", "trained entry", "replayable entry", *FORGERIES)
     print(table(header, rows))
-    print(f"\nOn suites with fewer than {MANY_TASKS} tasks, {near} of {few} entries are near copies.")
+    print(
+        f"\nOn suites with fewer than {MANY_TASKS} tasks, {copies} of {few} entries are near others or the best known."
+    )
 
 
 if __name__ == "__main__":

@@ -116,12 +116,13 @@ def _nearest(
         sources[BEST_KNOWN] = [_best_known_traits(scorer)]
     sources = {name: traits for name, traits in sources.items() if named is None or name in named}
     alike = likeness(entry.traits, list(sources.values()), scorer)
-    share, near = _near_sources(alike, list(sources), scorer.problem.near)
+    limits = np.array([scorer.problem.near_from(task) for task in scorer.suite])
+    share, near = _near_sources(alike, list(sources), limits)
     if near or not entry.folder.rules.looks_ahead:
         return share, near
     # What an agent of replanning adds to the plans of another hides that it has them all.
     for name, traits in sources.items():
-        share, found = _near_sources(likeness(traits, [entry.traits], scorer), [name], scorer.problem.near)
+        share, found = _near_sources(likeness(traits, [entry.traits], scorer), [name], limits)
         if found:
             return share, found
     return share, []
@@ -149,7 +150,7 @@ def likeness(own: Sequence[Sequence[Any]], sources: Sequence[Sequence[Sequence[A
     return found
 
 
-def _near_sources(alike: FloatArray, names: Sequence[str], limit: float) -> tuple[float, list[str]]:
+def _near_sources(alike: FloatArray, names: Sequence[str], limits: FloatArray) -> tuple[float, list[str]]:
     """The share of answers that are nearly those of a source, and, if it is large, the sources it takes, nearest first.
 
     The share is 0 where so many answers say nothing about who copied that fewer than `MANY_TASKS` are left.
@@ -157,7 +158,7 @@ def _near_sources(alike: FloatArray, names: Sequence[str], limit: float) -> tupl
     says = ~np.isnan(alike).all(axis=0)
     if not names or says.sum() < min(MANY_TASKS, says.size):
         return 0.0, []
-    left = np.nan_to_num(alike[:, says], nan=-1.0) >= limit
+    left = (np.nan_to_num(alike, nan=-1.0) >= limits)[:, says]
     share = float(left.any(axis=0).mean())
     chosen: list[str] = []
     while share >= MOST and left.any():

@@ -25,6 +25,9 @@ Answer = Any  # a checked answer to a task; each problem says what it is
 
 TaskT = TypeVar("TaskT", bound=SuiteTask)
 
+NEAR, NEAR_OF_MANY, MANY_TABLES = 0.72, 0.55, 60
+"""Likeness from which on two answers are nearly equal; that with so many tables, where honest agents agree less."""
+
 FAILURES = (NoPlacementFoundError, InvalidPlacementError, MeasurementError)
 """Errors with which a task fails; any other error ends an evaluation."""
 
@@ -55,7 +58,6 @@ class Problem(ABC, Generic[TaskT]):
     goals: tuple[str, ...] = rivals  #: those that answer the training tasks first, to show what is to be beaten
     bounds_are_reached = False  #: whether an answer costs as much as the proven bound; then bounds are best known costs
     headings: tuple[str, ...] = ()  #: of the numbers besides the cost that tables show of an answer (`facts`)
-    near = 0.72  #: `likeness` from which on an answer is nearly another's; measured, see leaderboards/README.md
     best_name = "best"  #: what tables call the best answers known
     notice = ""  #: why nothing is seen while tasks are answered, a sentence
     takes: str  #: what an agent of this problem is, for messages
@@ -126,6 +128,10 @@ class Problem(ABC, Generic[TaskT]):
 
         NaN for each of `own` that honest agents share, which says nothing about who copied.
         """
+
+    def near_from(self, task: TaskT) -> float:
+        """`likeness` from which on an answer is nearly another's; leaderboards/README.md has what was measured."""
+        return NEAR if len(self.tables_of(task)) < MANY_TABLES else NEAR_OF_MANY
 
     @abstractmethod
     def tables_of(self, task: TaskT) -> Tables:

@@ -18,6 +18,9 @@ SAME_HOURS = 3
 SAME_TIME = 0.03
 """Two episodes whose times differ by more than this share do not do the same."""
 
+NEAR_EPISODES = 0.6
+"""Likeness from which on two episodes are nearly equal: a plan of which one has two, and the other three."""
+
 SPREAD = 1e-9
 """Variance over pairs below which an answer keeps all of them together, or none."""
 

@@ -23,7 +23,7 @@ from shard_gym.envs.replanning.play import checked_actions, history_of, play, pl
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError, short_repr
 from shard_gym.problems.base import FAILURES, Attempt, Problem
-from shard_gym.problems.likeness import PlansMade, plans_alike
+from shard_gym.problems.likeness import NEAR_EPISODES, PlansMade, plans_alike
 from shard_gym.problems.placement import cost_in_turn
 from shard_gym.tables import Tables
 from shard_gym.tasks import Suite
@@ -46,7 +46,6 @@ class ReplanningProblem(Problem[DriftTask]):
     goals = ()  # to play all training episodes takes minutes
     bounds_are_reached = True  # by the best sequence with hindsight, which the bounds are computed from
     headings = ("pauses, s", "migrations, s", "plans", "repairs")
-    near = 0.6
     best_name = "oracle"
     notice = "All episodes are played side by side, about 2 s for each task, so all their results come at once."
     takes = "an object with act(observations), or a function of observations that returns an action for each episode"
@@ -174,6 +173,10 @@ class ReplanningProblem(Problem[DriftTask]):
     @override
     def likeness(self, own: Sequence[Any], others: Sequence[Any], task: DriftTask, model: CostModel) -> FloatArray:
         return np.array([[plans_alike(one, other) for other in others] for one in own])
+
+    @override
+    def near_from(self, task: DriftTask) -> float:
+        return NEAR_EPISODES
 
     @override
     def facts(self, answer: Sequences, task: DriftTask, model: CostModel) -> dict[str, float]:
