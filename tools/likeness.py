@@ -124,9 +124,7 @@ def main() -> None:
         copies += sum(each >= MOST for each in found.values())
     header = ("suite", "T", "trained entry", "replayable entry", *FORGERIES)
     print(table(header, rows))
-    print(
-        f"\nOn suites with fewer than {MANY_TASKS} tasks, {copies} of {few} entries are near others or the best known."
-    )
+    print(f"\nOn suites with fewer than {MANY_TASKS} tasks, {copies} of {few} entries are near others.")
 
 
 if __name__ == "__main__":
