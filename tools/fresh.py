@@ -21,7 +21,8 @@ from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh
 from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
+from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.suites.fresh import fresh_name
 

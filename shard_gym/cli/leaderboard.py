@@ -18,16 +18,19 @@ from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.fresh import read_fresh
-from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
+from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
-from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
+from shard_gym.leaderboard.replay import read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry, verify_folders
+from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
+from shard_gym.leaderboard.verify import verify_all, verify_entry, verify_folders
+from shard_gym.suites import suite_info, suite_names
+from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model, usable_cpus
 from shard_gym.text import counted, format_seconds
 
@@ -56,7 +59,8 @@ class Submit:
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.
         link: https address of the code or the paper.
         training_data: what the agent learnt from: SUITE/SPLIT, pool/POOL/train, pool/POOL or "other: TEXT"; repeat it
-            for further data. Folders of training runs record it.
+            for further data. Folders of training runs record it; --evaluation needs it, or --no-training.
+        no_training: the agent of --evaluation learnt from no data, and no number of it was tuned on any.
         training_queries: cost-model evaluations in training; folders of training runs record them.
         search_budget: placements the agent may try for one task, under any cost model; 0 if it does not search.
         planning_queries: evaluations of the scoring cost model for one task, mean, of an agent that does not count
@@ -77,6 +81,7 @@ class Submit:
     licence: str = ""
     link: str = ""
     training_data: Many = field(default_factory=list)
+    no_training: bool = False
     training_queries: int = 0
     search_budget: int = 0
     planning_queries: float = 0.0
@@ -94,9 +99,15 @@ class Submit:
             raise InvalidOptionError(
                 "--deterministic is of files of --evaluation; of --agent it is known. Leave it out."
             )
+        self._require_training()
         if not self.author:
             raise InvalidOptionError("An entry has an author. Name one with --author NAME.")
-        require_free(folder, self.replace)  # this and the next check come before the work
+        require_free(folder, self.replace)  # this and the next checks come before the work
+        if folder.track == MEASURED and suite_info(folder.suite).track != MEASURED:
+            raise InvalidOptionError(
+                f"{folder.suite!r} is not made to be measured, and no race is planned on it. Submit to a suite that "
+                f"is, {' or '.join(suite_names(MEASURED))}, or in its track, {suite_info(folder.suite).track}."
+            )
         commit = self.commit or current_commit()
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
@@ -110,10 +121,22 @@ class Submit:
         board = [each for each in found if each is not None and each.folder.board == folder.board]
         verified = next(each for each in board if each.folder.id == folder.id)
         say(_standing(verified))
-        if folder.rules.scored:
+        if folder.rules.scored or verified.entry.near:
             say(_rank(verified, board))
         say(f"\nNext: {render_command(self.root)}", "dim")
         return 0
+
+    def _require_training(self) -> None:
+        """Refuse files of evaluations that say nothing of the training of their agent, or contradict themselves."""
+        if self.no_training and self.training_data:
+            raise InvalidOptionError("--no-training and --training-data contradict each other. Leave one of them out.")
+        if self.no_training and self.agent:
+            raise InvalidOptionError("--no-training is of files of --evaluation; of --agent it is known. Leave it out.")
+        if self.evaluation and not (self.training_data or self.no_training):
+            raise InvalidOptionError(
+                "Say what the agent of --evaluation learnt from: --training-data SUITE/SPLIT (also of data that "
+                "numbers were tuned on), or --no-training if it learnt from nothing."
+            )
 
     def _evaluated(self, folder: EntryFolder) -> EvaluatedAgent:
         """The agent with its evaluations; the options declare the facts that are not recorded."""
@@ -315,9 +338,14 @@ def _rank(verified: VerifiedEntry, board: Sequence[VerifiedEntry]) -> str:
     mean = f"Its mean is {problem.format_cost(float(verified.costs_ms.mean()))} {problem.unit}"
     if verified.failures:
         mean += f", with penalties for {counted(verified.failures, 'failure')}"
-    groups = {"the suite": board}
+    if verified.entry.near:
+        return (
+            f"{mean}. It is listed below the ranked entries, as a {near_copy_of(verified)}: see leaderboards/README.md."
+        )
+    ranked = [each for each in board if not each.entry.near]
+    groups = {"the suite": ranked}
     if verified.league:
-        groups[f"its league, {verified.league}"] = [each for each in board if each.league == verified.league]
+        groups[f"its league, {verified.league}"] = [each for each in ranked if each.league == verified.league]
     ranks = [
         f"rank {1 + sum(each.costs_ms.mean() < verified.costs_ms.mean() for each in group)} of {len(group)} in {name}"
         for name, group in groups.items()

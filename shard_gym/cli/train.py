@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents import PAPER_HEURISTICS, Agent, make_agent
+from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.training import (
     Curve,
     Learner,
@@ -25,6 +25,7 @@ from shard_gym.agents.training import (
     make_learner,
 )
 from shard_gym.agents.training.curve import CURVE
+from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.agents.training.run import AGENT, CONFIG, LOG, OnReport
 from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
@@ -136,6 +137,7 @@ def train(
     model = cost.make(out / MEASUREMENTS, loaded)
     tasks = as_measured(loaded, model)
     goal, trained, curves = None, dict[str, Agent](), dict[str, Curve]()
+    rival = problem_of(tasks[0]).rivals[-1]
     try:
         if where.elsewhere:
             start = Training(agent, tasks, model, seed, cost.trains_on, options, validate)
@@ -159,7 +161,7 @@ def train(
             if not trained and cost.measures:
                 warn_of_load()
             if not (trained or cost.measures or data):  # the costs in `data` are of other tables
-                goal = _goal(tasks, model)
+                goal = _goal(tasks, model, _guided(agent, options, tasks))
             called = agent if seeds is None else f"{agent}/{folder.name}"
             trained[called] = _trained(run, goal, called)
             if validation is not None:
@@ -168,7 +170,7 @@ def train(
             save_picture(plot_learning(curves), plot)
             say(f"Drawn to {plot}.", "dim")
         if not (no_evaluate or cost.measures):
-            _compare(trained, load_suite(suite), model)
+            rival = _compare(trained, load_suite(suite), model, _guided(agent, options, tasks))
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
         given |= {"data": data, "seed": seed, "seeds": seeds, "validate": validate, "plot": plot}
@@ -178,9 +180,9 @@ def train(
         message = f"Interrupted. All finished {kept} are saved; resume with:\n{command}"
         raise KeyboardInterrupt(message) from None
     places = [*folders.values()]
-    evaluating = command_line("evaluate", agent=[*places, problem_of(tasks[0]).rivals[-1]], suite=suite)
+    evaluating = command_line("evaluate", agent=[*places, goal.agent if goal and no_evaluate else rival], suite=suite)
     if cost.measures:
-        rivals = [*map(str, places), REFERENCE, *PAPER_HEURISTICS]
+        rivals = [*map(str, places), REFERENCE, *problem_of(tasks[0]).rivals]
         measuring = {name: value for name, value in vars(cost).items() if name not in ("cost_model", "cache")}
         evaluating = command_line("race", suite=suite, entry=rivals, **measuring, out="runs/race")
     watching = shlex.join(["tensorboard", "--logdir", str(out / LOG if seeds is None else out)])
@@ -239,10 +241,17 @@ def _tell(called: str, work: str, folder: Path) -> None:
     say(f"Written to {folder / AGENT}.", "dim")
 
 
-def _goal(tasks: Suite[Any], model: CostModel) -> Evaluation | None:
+def _guided(agent: str, options: Mapping[str, Any], tasks: Suite[Any]) -> tuple[str, ...]:
+    """The simple agents that look at costs, for a learned one that does, too; none for any other."""
+    problem = problem_of(tasks[0])
+    asks = LEARNERS[agent].of_problem(problem.name).asks != "nothing" and options.get("observation") != "features"
+    return ("cost-greedy",) if asks and problem.goals else ()
+
+
+def _goal(tasks: Suite[Any], model: CostModel, guided: Sequence[str]) -> Evaluation | None:
     """The cheapest of the problem's goals on the tasks to learn from, of those that fail on the fewest."""
-    goals = problem_of(tasks[0]).goals
-    evaluations = [evaluate(make_agent(name, suite=tasks.name), tasks, model) for name in goals]
+    goals = (*problem_of(tasks[0]).goals, *guided)
+    evaluations = [evaluate(make_agent(name, cost_model=model, suite=tasks.name), tasks, model) for name in goals]
     return min(evaluations, key=lambda each: (each.failures, each.mean_cost_ms), default=None)
 
 
@@ -298,12 +307,16 @@ def watch(
         yield show
 
 
-def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) -> None:
-    """Print what trained agents cost on the test tasks beside simple ones; of several also the mean, as of seeds."""
+def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel, guided: Sequence[str]) -> str:
+    """Print what trained agents cost on the test tasks beside simple ones; of several also the mean, as of seeds.
+
+    Returns:
+        The best of the simple ones: that fails on the fewest tasks, at the least cost.
+    """
     problem = problem_of(tasks[0])
-    others = dict.fromkeys((*problem.rivals, problem.reference))
-    agents = {**trained, **{other: make_agent(other, suite=tasks.name) for other in others}}
     model = problem.model(model)
+    others = dict.fromkeys((*problem.rivals, *guided, problem.reference))
+    agents = {**trained, **{other: make_agent(other, cost_model=model, suite=tasks.name) for other in others}}
     say(f"Answering {counted(len(tasks), 'test task')} ...", "dim")
     evaluations = evaluate_all(agents, tasks, model)
     output().print()
@@ -312,6 +325,7 @@ def _compare(trained: Mapping[str, Agent], tasks: Suite[Any], model: CostModel) 
     print_evaluations(output(), list(evaluations.values()), reference, best, problem, rivals=others)
     if len(trained) > 1:
         say(_over_seeds([evaluations[name] for name in trained], problem))
+    return min(others, key=lambda other: (evaluations[other].failures, evaluations[other].mean_cost_ms))
 
 
 def _over_seeds(evaluations: list[Evaluation], problem: Problem[Any]) -> str:

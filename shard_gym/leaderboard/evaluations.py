@@ -13,7 +13,7 @@ from shard_gym.io.files import read_json
 from shard_gym.io.parsing import require_fields
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
-from shard_gym.leaderboard.verify import is_stochastic
+from shard_gym.leaderboard.verified import is_stochastic
 from shard_gym.suites import load_suite
 
 

@@ -19,7 +19,7 @@ from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import SCHEMA, FreshEntry, FreshTable, FreshTasks, parse
 from shard_gym.leaderboard.statistics import bootstrap_samples, mean_interval, percentile_interval
 from shard_gym.leaderboard.store import FRESH, Finding, find_entries, read_limited
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.fresh import fresh_name
 

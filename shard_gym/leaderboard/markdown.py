@@ -16,7 +16,7 @@ from shard_gym.leaderboard.competitors import Competitor, competitors
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import Finding
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.suites import suite_info
 from shard_gym.suites.gaps import PROVEN
 from shard_gym.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
@@ -269,12 +269,12 @@ def _leaderboard_table(leaderboard: Leaderboard) -> str:
     if leaderboard.rules.leagues:
         none = all(each.fresh is None for each in leaderboard.entries)
         columns = [each for each in LEAGUE_COLUMNS if not (none and each == "fresh tasks")]
-        entries = _entries_table(columns, leaderboard.entries)
+        entries = _entries_table(columns, leaderboard)
         return collapsed(f"{suite}: {leaderboard.status}", f"{about} {leaderboard.how_solved}\n\n{entries}")
     title, parts = suite, [about]
     if race:
         title = f"{suite} on {race.name}"
-        parts = [f"{about} {escaped(race.about)}.", _entries_table(RACE_COLUMNS, leaderboard.entries)]
+        parts = [f"{about} {escaped(race.about)}.", _entries_table(RACE_COLUMNS, leaderboard)]
     if leaderboard.not_raced:
         parts.append(f"Not raced yet: {', '.join(map(_name, leaderboard.not_raced))}.")
     return collapsed(title, "\n\n".join(parts))
@@ -284,7 +284,7 @@ def _facts_table(leaderboard: Leaderboard) -> str:
     """The entries with the means of the facts of their answers, and the best answers there can be."""
     problem, rows = leaderboard.scorer.problem, []
     columns = (*BEFORE_FACTS, *problem.headings, *AFTER_FACTS)
-    for ranked in leaderboard.entries:
+    for ranked in (*leaderboard.entries, *leaderboard.near):
         facts = ranked.verified.facts
         cells = _cells(ranked) | {
             "over oracle": "" if ranked.gap is None else _percent(ranked.gap),
@@ -306,8 +306,10 @@ def _fact(value: float, heading: str) -> str:
     return f"{value:,.0f}" if heading.endswith(", s") else f"{value:.1f}"
 
 
-def _entries_table(columns: Sequence[str], entries: Sequence[RankedEntry]) -> str:
-    rows = [[cells[column] for column in columns] for cells in map(_cells, entries)]
+def _entries_table(columns: Sequence[str], leaderboard: Leaderboard) -> str:
+    """The entries, and below them near copies."""
+    every = (*leaderboard.entries, *leaderboard.near)
+    rows = [[cells[column] for column in columns] for cells in map(_cells, every)]
     return table(columns, rows, left=columns.index("entry") + 1, notes=1)
 
 
@@ -344,9 +346,15 @@ def _fresh(ranked: RankedEntry) -> str:
 
 
 def _name(verified: VerifiedEntry) -> str:
-    """The name, with its link if it has one."""
+    """The name, with its link if it has one, and what it is a near copy of."""
     name, link = escaped(verified.entry.name), verified.entry.link
-    return f"[{name}]({link})" if link else name
+    linked = f"[{name}]({link})" if link else name
+    return f"{linked}; **{near_copy_of(verified)}**" if verified.entry.near else linked
+
+
+def near_copy_of(verified: VerifiedEntry) -> str:
+    """That an entry is a near copy, and of what."""
+    return f"near copy of {', '.join(each.rpartition('/')[2] for each in verified.entry.near)}"
 
 
 def _percent(share: float) -> str:

@@ -14,7 +14,8 @@ from shard_gym.io.parsing import parse_json
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import answers_to_json, load_race
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
+from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.suites.info import MEASURED
 from shard_gym.text import counted

@@ -23,7 +23,8 @@ from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES, FreshTable
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.tracks import TRACKS, Track
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
+from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.verify import verify_all
 from shard_gym.problems import Answer
 from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.suites.best_known import (
@@ -42,6 +43,8 @@ from shard_gym.text import counted
 
 SOLVED = 0.02
 """A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""
+
+IS_SOLVED = "**Solved.** No method can stand out here, so the first ranks mean nothing."
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +112,7 @@ class Leaderboard:
             were replayed before the others.
         race: in the measured track, if there is one.
         not_raced: entries of the measured track that are not in the race.
+        near: near copies of entries or of the best known answers, in the order of the entries; without a rank.
     """
 
     track: str
@@ -118,6 +122,7 @@ class Leaderboard:
     entries: tuple[RankedEntry, ...]
     race: VerifiedRace | None = None
     not_raced: tuple[VerifiedEntry, ...] = ()
+    near: tuple[RankedEntry, ...] = ()
 
     @property
     def rules(self) -> Track:
@@ -161,7 +166,9 @@ class Leaderboard:
     @property
     def how_solved(self) -> str:
         """Sentences on how far the best placements known are from proven bounds, and the first league from them."""
-        sentences = ["**Solved.**"] if self.is_solved else []
+        sentences = (
+            ["**Solved.** Its first ranks tell entries apart by less than the bounds do."] if self.is_solved else []
+        )
         sentences.append(str(self.proven_gap or "No proven bounds of all its tasks are stored yet."))
         gap = self.smallest_gap(LEAGUES[0])
         if gap is not None:
@@ -225,7 +232,9 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
         for each in race.results()
     ]
     not_raced = tuple(each for each in entries if each.folder.slug not in race.answers)
-    return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, tuple(ranked), verified, not_raced)
+    apart = tuple(each for each in ranked if each.verified.entry.near)
+    own = tuple(each for each in ranked if not each.verified.entry.near)
+    return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, own, verified, not_raced, apart)
 
 
 def make_leaderboard(
@@ -240,12 +249,12 @@ def make_leaderboard(
         unseen = rules.looks_ahead and entry.folder.id not in replays
         return unseen, place_of(entry.league), float(ratios.mean()), entry.folder.slug
 
-    ordered = sorted(entries, key=place)
+    ordered = sorted(entries, key=lambda each: (bool(each.entry.near), place(each)))
     found = {} if best is None or fresh is None else _fresh_gaps(entries, best, fresh)
     ranked = []
     for each, after in zip(ordered, [*ordered[1:], None], strict=True):
         over = None
-        if after is not None and after.league == each.league:
+        if after is not None and after.league == each.league and not after.entry.near:
             over = statistics.probability_of_improvement(each.costs_ms, after.costs_ms)
         gaps = None if best is None else each.costs_ms / best.costs_ms - 1.0
         ranked.append(
@@ -262,7 +271,8 @@ def make_leaderboard(
             )
         )
     hardware = suite_info(scorer.suite.name).hardware
-    return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(ranked))
+    own, apart = ([each for each in ranked if bool(each.verified.entry.near) == near] for near in (False, True))
+    return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(own), near=tuple(apart))
 
 
 def _fresh_gaps(entries: Sequence[VerifiedEntry], best: BestAnswers, table: FreshTable) -> dict[str, FreshGap]:
@@ -329,12 +339,13 @@ def improvements(entries: Iterable[VerifiedEntry]) -> dict[str, Improvements]:
 def _improvements(
     scorer: Scorer, entries: Sequence[VerifiedEntry], known: Mapping[str, BestKnown]
 ) -> Mapping[str, Improvement]:
-    """`improvements` of one suite."""
+    """`improvements` of one suite; near copies improve nothing."""
     found = {}
     for number, task in enumerate(scorer.suite):
         candidates = [
             Improvement(float(costs[number]), answer, each.folder.id)
             for each in entries
+            if not each.entry.near
             for costs, row in zip(each.costs_ms, each.answers, strict=True)
             if (answer := row[number]) is not None
         ]

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.agents import AGENTS, make_agent
-from shard_gym.agents.options import placing_options
+from shard_gym.agents import make_agent
 from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.leagues import league_of
@@ -22,33 +21,17 @@ from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
-from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.problems import Attempt
 from shard_gym.system import cpu_model
 from shard_gym.tasks import SuiteTask
 from shard_gym.text import counted
-
-MACHINE_DEPENDENT = "max_seconds"
-"""An option of searches with which a seed gives other answers on another machine."""
 
 FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What options that are none raise when an agent is made with them, or answers."""
 
 Replays = Mapping[str, ReplayRow]
 """Rows of `replayed.json` by the ids of the entries."""
-
-
-def can_replay(verified: VerifiedEntry) -> bool:
-    """Whether the agent ships with ShardGym, trained as the entry declares, and its seed decides its answers."""
-    agent, training = verified.entry.agent, verified.entry.training
-    if not verified.folder.rules.scored or agent.name not in AGENTS or MACHINE_DEPENDENT in agent.options:
-        return False
-    recorded = recorded_training(agent.name, verified.folder.suite, agent.options)
-    if recorded and not set(agent.options) <= {option.name for option in placing_options(agent.name)}:
-        return False  # options of a training: it is another one
-    shipped = (list(recorded.data), recorded.queries) if recorded else ([], 0)
-    return (training.data, training.queries) == shipped
 
 
 def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[Finding]]:

@@ -109,6 +109,11 @@ Authors = Annotated[
 Licence = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+ ()-]{0,60}$"), AfterValidator(_licence)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_link)]
 TrainingData = Annotated[list[Line], Field(max_length=40), AfterValidator(_unique)]
+Sources = Annotated[
+    list[Annotated[str, Field(pattern=r"^(best known|[a-z]+/[a-z0-9-]{1,64}/[a-z0-9-]{1,64})$")]],
+    Field(max_length=40),
+    AfterValidator(_unique),
+]
 Task = Annotated[str, Field(pattern=r"^[A-Za-z0-9/._-]{1,120}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
@@ -194,7 +199,10 @@ class ScoresPart(Strict):
 
 
 class Entry(Strict):
-    """`entry.toml`; without `cost_model` and `scores` in the measured track, where races score."""
+    """`entry.toml`; without `cost_model` and `scores` in the measured track, where races score.
+
+    `near` is what a near copy names as its sources: ids of entries, or "best known" (see `copies`).
+    """
 
     schema_: Schema
     name: Name
@@ -203,6 +211,7 @@ class Entry(Strict):
     licence: Licence
     track: Annotated[str, AfterValidator(_track)]
     seeds: Annotated[list[Count], Field(min_length=1, max_length=100)]
+    near: Sources = []
     agent: AgentPart
     made_with: MadeWithPart
     suite: MadeForPart

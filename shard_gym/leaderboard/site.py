@@ -20,12 +20,12 @@ from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.competitors import competitors
-from shard_gym.leaderboard.markdown import MS_PER_HOUR
+from shard_gym.leaderboard.markdown import MS_PER_HOUR, near_copy_of
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
-from shard_gym.leaderboard.verify import VerifiedEntry
+from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.placement import memory_used, placement_to_json
 from shard_gym.problems import Answer
 from shard_gym.problems.placement import table_loads
@@ -41,6 +41,9 @@ DATA = "data"
 
 DOCS_PAGE = "leaderboards.html"
 """The page of the documentation site that stands beside the folder of this page."""
+
+NEAR = "near copies"
+"""The group of entries without a rank."""
 
 COST_DIGITS = 5
 """Significant digits of costs; the page shows four."""
@@ -95,7 +98,7 @@ def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[t
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
-    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in each.entries}
+    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in (*each.entries, *each.near)}
     summaries = [_replanning_summary(each) if each.rules.looks_ahead else _summary(each) for each in leaderboards]
     profile = _profile(leaderboards)
     yield "index", {"competitors": sorted(competing), "suites": summaries, "profile": profile, "docs": docs}
@@ -104,11 +107,11 @@ def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[t
         if each.rules.looks_ahead:
             yield from _replanning_values(key, each)
             continue
-        yield f"{key}/ranking", [_entry_row(ranked) for ranked in each.entries]
+        yield f"{key}/ranking", [_entry_row(ranked) for ranked in (*each.entries, *each.near)]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
             yield f"{key}/best", _answer_sheets(each.scorer, each.best.costs_ms, each.best.answers)
-        for ranked in each.entries:
+        for ranked in (*each.entries, *each.near):
             costs, answers = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
             yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
 
@@ -117,10 +120,10 @@ def _replanning_values(key: str, board: Leaderboard) -> Iterator[tuple[str, Any]
     """The data of a leaderboard of replanning."""
     names = [task.name for task in board.scorer.suite]
     best = board.best.costs_ms.tolist() if board.best else [None] * len(names)
-    yield f"{key}/ranking", [_replanning_row(each) for each in board.entries]
+    yield f"{key}/ranking", [_replanning_row(each) for each in (*board.entries, *board.near)]
     tasks = [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)]
     yield f"{key}/tasks", tasks
-    for ranked in board.entries:
+    for ranked in (*board.entries, *board.near):
         yield f"{key}/entries/{ranked.verified.folder.slug}", _sequence_sheets(ranked, board)
 
 
@@ -152,7 +155,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "description": suite_info(suite.name).description,
         "answers": f"{leaderboard.scorer.problem.noun}s".capitalize(),
         "hardware": leaderboard.hardware,
-        "entries": len(leaderboard.entries),
+        "entries": len(leaderboard.entries) + len(leaderboard.near),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
         "status": None if is_measured else leaderboard.status,
         "how_solved": None if is_measured else leaderboard.how_solved.removeprefix("**Solved.** "),
@@ -168,7 +171,7 @@ def _replanning_summary(board: Leaderboard) -> dict[str, Any]:
         **_suite_facts(_leaderboard_key(board), suite),
         "description": suite.description,
         "answers": "Decisions",
-        "entries": len(board.entries),
+        "entries": len(board.entries) + len(board.near),
         "pause_s": suite[0].pause_s,
         "oracle_hours": _hours(board.best.costs_ms.mean() if board.best else None),
         "plans": [kind.name for kind in KINDS if not kind.headroom or any(task.grows for task in suite)],
@@ -204,7 +207,7 @@ def _declared(verified: VerifiedEntry) -> dict[str, Any]:
     entry = verified.entry
     return {
         "id": verified.folder.slug,
-        "name": entry.name,
+        "name": f"{entry.name} ({near_copy_of(verified)})" if entry.near else entry.name,
         "authors": list(entry.authors),
         "link": entry.link,
         "licence": entry.licence,
@@ -221,7 +224,7 @@ def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
     return {
         **_declared(verified),
         "seeds": len(verified.answers),
-        "group": ranked.league,
+        "group": NEAR if entry.near else ranked.league,
         "score": _number(ranked.mean_cost_ms),
         "interval": rounded(ranked.interval_ms, SCORE_DIGITS),
         "gap": None if verified.failures else _number(ranked.gap),
@@ -244,7 +247,7 @@ def _replanning_row(ranked: RankedEntry) -> dict[str, Any]:
     return {
         **_declared(verified),
         "seeds": len(verified.answers),
-        "group": "not replayed" if ranked.replayed_seconds is None else "replayed",
+        "group": NEAR if verified.entry.near else "not replayed" if ranked.replayed_seconds is None else "replayed",
         "score": _number(ranked.gap),
         "interval": rounded(ranked.gap_interval or (), SCORE_DIGITS),
         "hours": _hours(ranked.mean_cost_ms),

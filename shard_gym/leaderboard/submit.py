@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import shard_gym
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, UnwritablePathError, short_repr
 from shard_gym.evaluation import TaskResult
 from shard_gym.io.files import write_atomically
+from shard_gym.leaderboard.copies import check_entries_differ, near_sources
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.rows import claims_of
 from shard_gym.leaderboard.schema import SCHEMA
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
-from shard_gym.leaderboard.verify import check_entries_differ, verify_entry
+from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite, suite_info
 from shard_gym.text import counted
 
@@ -64,8 +65,7 @@ def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, replace:
         for seed, evaluation in zip(agent.seeds, agent.evaluations, strict=True)
         for number, result in enumerate(evaluation.tasks)
     ]
-    files = {folder.answers: format_rows(rows), ENTRY: format_toml(entry_record(folder, agent, info))}
-    return _write_if_valid(folder, files)
+    return _write_if_valid(folder, format_rows(rows), entry_record(folder, agent, info))
 
 
 def _claims(result: TaskResult, number: int, scorer: Scorer) -> dict[str, Any]:
@@ -160,23 +160,28 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
     }
 
 
-def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Finding]:
+def _write_if_valid(folder: EntryFolder, answers: bytes, record: dict[str, Any]) -> list[Finding]:
     """Write the entry to a scratch folder, verify it there, compare it with the others of the suite, and move it to its
-    place if there are no findings.
+    place if there are no findings. A near copy names its sources.
 
     Raises:
         UnwritablePathError: it cannot be written.
     """
     entries = [each for each in find_entries(folder.root)[0] if each.board == folder.board]
-    others = [verify_entry(each)[0] for each in entries if each.id != folder.id]
+    others = [each for each in (verify_entry(each)[0] for each in entries if each.id != folder.id) if each]
     try:
         with tempfile.TemporaryDirectory(dir=folder.root, prefix=".shard-gym-") as scratch:
             trial = EntryFolder(Path(scratch), folder.track, folder.suite, folder.slug)
-            for name, content in files.items():
-                write_atomically(trial.path / name, content)
+            write_atomically(trial.path / folder.answers, answers)
+            write_atomically(trial.path / ENTRY, format_toml(record))
             verified, findings = verify_entry(trial)
             if verified is not None:
-                differences = check_entries_differ([*filter(None, others), verified])
+                near = near_sources(verified, others)
+                if near:
+                    marked = {**record, "near": near}
+                    write_atomically(trial.path / ENTRY, format_toml(marked))
+                    verified = replace(verified, entry=verified.entry.model_copy(update={"near": near}))
+                differences = check_entries_differ([*others, verified])
                 findings += [each for each in differences if each.file.startswith(f"{folder.id}/")]
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,8 +194,11 @@ def _write_if_valid(folder: EntryFolder, files: Mapping[str, bytes]) -> list[Fin
                     if replaced.exists():
                         shutil.move(replaced, folder.path)
                     raise
-    except OSError as error:
-        raise UnwritablePathError(f"{folder.path} cannot be written: {error.strerror or error}.") from error
+    except (OSError, UnwritablePathError) as error:  # of the scratch folder, whose name says nothing
+        reason = error.__cause__ if isinstance(error, UnwritablePathError) else error
+        raise UnwritablePathError(
+            f"{folder.path} cannot be written: {getattr(reason, 'strerror', None) or reason}."
+        ) from error
     return findings
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +13,18 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
 from shard_gym.io.files import sha256_of
 from shard_gym.jobs import run_jobs
-from shard_gym.leaderboard.leagues import SEARCH, check_league, check_planning, entered_league
+from shard_gym.leaderboard.copies import check_entries_differ
+from shard_gym.leaderboard.leagues import check_league, check_planning
 from shard_gym.leaderboard.names import skeleton
-from shard_gym.leaderboard.rows import MANY_TASKS, TOLERANCE, AnswerGrid, CheckedRows, canonical, repeated
+from shard_gym.leaderboard.rows import TOLERANCE, AnswerGrid, CheckedRows
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AgentPart, Entry, parse
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
-from shard_gym.suites.best_known import best_known, improved_by
+from shard_gym.leaderboard.verified import VerifiedEntry, count_failures, is_stochastic
 
-COPY = 0.9
-"""Share of an entry's answers that another entry has, too, from which on it is a copy."""
-
-
-@dataclass(frozen=True, eq=False)
-class VerifiedEntry:
-    """An entry without findings.
-
-    Attributes:
-        folder: where it is.
-        entry: the content of `entry.toml`.
-        answers: by seed and task, all checked.
-        costs_ms: (S, N) float64, ms of each seed and task by the cost model, in all tracks; the penalty where there is
-            no answer.
-        sha256: of the file of answers.
-        facts: further numbers that tables show, by heading: (S, N) float64, NaN where there is no answer.
-    """
-
-    folder: EntryFolder
-    entry: Entry
-    answers: AnswerGrid
-    costs_ms: FloatArray
-    sha256: str
-    facts: Mapping[str, FloatArray] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> int:
-        """Number of seeds and tasks without an answer."""
-        return _failures(self.answers)
-
-    @property
-    def league(self) -> str | None:
-        """The league that it is entered in; None in tracks without leagues."""
-        if not self.folder.rules.leagues:
-            return None
-        return entered_league(self.entry.planning, load_scorer(self.folder.suite).suite)
-
-    @cached_property
-    def cells(self) -> list[list[bytes]]:
-        """For each task the answers of all seeds in canonical form, but those that say nothing about who copied."""
-        by_seed = canonical(self.answers, load_scorer(self.folder.suite))
-        return [[each for each in answers if each] for answers in zip(*by_seed, strict=True)]
+OURS = skeleton("ShardGym")
+"""What a name of an author looks like that only agents of ShardGym may have."""
 
 
 Outcome = tuple[VerifiedEntry | None, list[Finding]]
@@ -133,6 +92,12 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
         if value != required:
             wrong.append(f"{key} is {value!r}, but in {folder.track}/{folder.suite} it must be {required!r}.{hint}")
     agent, rules = entry.agent, folder.rules
+    if agent.name not in {*AGENTS, *LEARNERS}:
+        wrong += [
+            f"authors names {author!r}, but the agent {agent.name!r} is none of ShardGym's. Name its own authors."
+            for author in entry.authors
+            if OURS in skeleton(author)
+        ]
     seeds = list(SEEDS if agent.stochastic else ONE_SEED)
     if entry.seeds != seeds:
         kind = "stochastic" if agent.stochastic else "deterministic"
@@ -168,18 +133,9 @@ def _check_options(agent: AgentPart) -> list[str]:
     return [wrong] if unknown else []
 
 
-def is_stochastic(agent: str) -> bool:
-    """Whether the answers of an agent depend on the seed; of one that is none of ShardGym's, True."""
-    return AGENTS[agent].stochastic if agent in AGENTS else True
-
-
-def _failures(answers: AnswerGrid) -> int:
-    return sum(answer is None for row in answers for answer in row)
-
-
 def _check_scores(entry: Entry, answers: AnswerGrid, costs: FloatArray, noun: str, file: str) -> list[Finding]:
     """A finding for each claimed score that differs from the recomputed one; the measured track claims none."""
-    claimed, mean, failures = entry.scores, float(costs.mean()), _failures(answers)
+    claimed, mean, failures = entry.scores, float(costs.mean()), count_failures(answers)
     if claimed is None:
         return []
     wrong = []
@@ -265,68 +221,5 @@ def _verify_suite(job: tuple[list[tuple[EntryFolder, dict[str, bytes], list[Find
     outcomes = [_verify(*each, recompute) for each in read]
     for verified, _ in outcomes:
         if recompute and verified is not None and verified.folder.rules.claims:
-            _ = verified.cells  # takes long, too
+            _ = verified.cells, verified.traits  # take long, too
     return outcomes
-
-
-def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = True) -> list[Finding]:
-    """A finding for each entry with the answers of another one on its track and suite, or a name like it.
-
-    What `Problem.canonical` leaves out, such as device numbers, and seeds do not count, and a few tasks may differ. Two
-    honest entries of the project agree on 14% of the placements at most (November 2026). The files do not tell which
-    was first, so both are named. Two exact solvers would count as copies, too; two deterministic agents of ShardGym do
-    not. Nor may an entry outside the league `search` have the best known answers, unless they came from it.
-    """
-    names = [((each.folder.board, skeleton(each.entry.name)), each) for each in entries]
-    findings = []
-    for first, each in repeated(names):
-        reason = f"The name {each.entry.name!r} is that of {first.folder.id}, {first.entry.name!r}. Choose another."
-        findings.append(Finding(each.folder.file(ENTRY), reason))
-    suites: dict[tuple[str, str], list[VerifiedEntry]] = {}
-    for each in entries:
-        if len(each.answers[0]) >= MANY_TASKS and (recompute or not each.folder.rules.claims):
-            suites.setdefault(each.folder.board, []).append(each)
-    for others in suites.values():
-        scorer = load_scorer(others[0].folder.suite)
-        known, noun = _best_known_cells(scorer), scorer.problem.noun
-        for position, each in enumerate(others):
-            share = _share(each, known) if each.league not in (None, SEARCH) else 0.0
-            reason = ""
-            if share >= COPY and each.folder.id not in improved_by(each.folder.suite):
-                reason = f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found."
-            for first in others[:position]:
-                share = max(_share(each, first.cells), _share(first, each.cells))
-                if not reason and share >= COPY and not _may_agree(each, first):
-                    reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, with seeds left out."
-            if reason:
-                reason = f"{reason} An entry needs {noun}s of its own."
-                findings.append(Finding(each.folder.file(each.folder.answers), reason))
-    return findings
-
-
-def _may_agree(one: VerifiedEntry, other: VerifiedEntry) -> bool:
-    """Whether two deterministic agents of ShardGym made them, which replays confirm.
-
-    For tables of one dim `lane-greedy` is `lookup-greedy`.
-    """
-    names = {one.entry.agent.name, other.entry.agent.name}
-    return len(names) == 2 and not any(map(is_stochastic, names))
-
-
-def _best_known_cells(scorer: Scorer) -> list[list[bytes]]:
-    """For each task of the suite the best known answer in canonical form, if there is one."""
-    known = best_known(scorer.suite, scorer.model)
-    answers = [known[task.name].answer if task.name in known else None for task in scorer.suite]
-    return [[each] if each else [] for each in canonical([answers], scorer)[0]]
-
-
-def _share(entry: VerifiedEntry, others: list[list[bytes]]) -> float:
-    """Share of an entry's answers that are among the others for the same task.
-
-    It is 0 where so many answers say nothing about who copied that fewer than `MANY_TASKS` are left.
-    """
-    compared = sum(map(len, entry.cells))
-    if compared < min(MANY_TASKS, entry.costs_ms.size - entry.failures):
-        return 0.0
-    equal = sum(each in other for own, other in zip(entry.cells, others, strict=True) for each in own)
-    return equal / max(1, compared)

@@ -25,6 +25,9 @@ Answer = Any  # a checked answer to a task; each problem says what it is
 
 TaskT = TypeVar("TaskT", bound=SuiteTask)
 
+NEAR, NEAR_OF_MANY, MANY_TABLES = 0.72, 0.55, 60
+"""Likeness from which on two answers are nearly equal; that with so many tables, where honest agents agree less."""
+
 FAILURES = (NoPlacementFoundError, InvalidPlacementError, MeasurementError)
 """Errors with which a task fails; any other error ends an evaluation."""
 
@@ -114,6 +117,21 @@ class Problem(ABC, Generic[TaskT]):
 
         None for an answer that honest agents share, which says nothing about who copied.
         """
+
+    @abstractmethod
+    def traits(self, answer: Answer, task: TaskT) -> Any:
+        """What `likeness` compares of a checked answer."""
+
+    @abstractmethod
+    def likeness(self, own: Sequence[Any], others: Sequence[Any], task: TaskT, model: CostModel) -> FloatArray:
+        """(P, Q) how alike answers with P and Q traits are: 1 if they do the same, about 0 if they agree by chance.
+
+        NaN for each of `own` that honest agents share, which says nothing about who copied.
+        """
+
+    def near_from(self, task: TaskT) -> float:
+        """`likeness` from which on an answer is nearly another's; leaderboards/README.md has what was measured."""
+        return NEAR if len(self.tables_of(task)) < MANY_TABLES else NEAR_OF_MANY
 
     @abstractmethod
     def tables_of(self, task: TaskT) -> Tables:

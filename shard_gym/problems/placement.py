@@ -13,6 +13,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.problems.base import Problem
+from shard_gym.problems.likeness import kept_together
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Cluster
@@ -82,11 +83,26 @@ class PlacementProblem(Problem[Task]):
         _, first, inverse = np.unique(answer, return_index=True, return_inverse=True)
         return np.asarray(np.argsort(np.argsort(first))[inverse]).tobytes()
 
+    @override
+    def traits(self, answer: Placement, task: Task) -> FloatArray:
+        """(T, D) 1 where a table is."""
+        return np.eye(task.num_devices)[answer]
+
+    @override
+    def likeness(self, own: Sequence[Any], others: Sequence[Any], task: Task, model: CostModel) -> FloatArray:
+        return kept_together(own, others, alone_ms(task, model))
+
 
 @lru_cache(maxsize=1024)
 def table_loads(task: Task, model: AdditiveCostModel) -> tuple[FloatArray, Cluster]:
     """(T, K) loads of the whole tables of a task, and its topology as arrays; kept for the next answers."""
     return model.table_loads(task.tables, task.topology), task.topology.cluster()
+
+
+def alone_ms(task: Task, model: CostModel) -> FloatArray:
+    """(T,) cost of each table alone on a device."""
+    assert isinstance(model, AdditiveCostModel)
+    return model.single_table_costs(table_loads(task, model)[0], task.topology)
 
 
 def cost_in_turn(task: Task, model: AdditiveCostModel) -> float:

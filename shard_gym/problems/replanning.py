@@ -18,11 +18,12 @@ from shard_gym.drift.tasks import DAYS, DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.envs.replanning.episodes import PENALTY_MARGIN
 from shard_gym.envs.replanning.fixed_devices import read_only
-from shard_gym.envs.replanning.history import SECONDS, History
+from shard_gym.envs.replanning.history import NO_PLAN, SECONDS, History
 from shard_gym.envs.replanning.play import checked_actions, history_of, play, player_of
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError, short_repr
 from shard_gym.problems.base import FAILURES, Attempt, Problem
+from shard_gym.problems.likeness import NEAR_EPISODES, PlansMade, plans_alike
 from shard_gym.problems.placement import cost_in_turn
 from shard_gym.tables import Tables
 from shard_gym.tasks import Suite
@@ -155,6 +156,27 @@ class ReplanningProblem(Problem[DriftTask]):
         """The plans that were made; None where it is no other than those that had to be: who does nothing is alike."""
         history = _history(task, answer, self.model("analytical"))
         return history.kinds.tobytes() if (history.kinds >= 0).sum() > history.repairs.sum() else None
+
+    @override
+    def traits(self, answer: Sequences, task: DriftTask) -> PlansMade:
+        """What the actions do: many do the same where a plan has to be made."""
+        history = _history(task, answer, self.model("analytical"))
+        kinds, repairs = history.kinds, history.repairs
+        most = np.bincount(kinds[repairs]).argmax() if repairs.any() else NO_PLAN
+        own_kind = np.flatnonzero(repairs & (kinds != most)).tolist()
+        return PlansMade(
+            tuple(np.flatnonzero((kinds != NO_PLAN) & ~repairs).tolist()),
+            frozenset((hour, int(kinds[hour])) for hour in own_kind),
+            float(history.seconds.sum()),
+        )
+
+    @override
+    def likeness(self, own: Sequence[Any], others: Sequence[Any], task: DriftTask, model: CostModel) -> FloatArray:
+        return np.array([[plans_alike(one, other) for other in others] for one in own])
+
+    @override
+    def near_from(self, task: DriftTask) -> float:
+        return NEAR_EPISODES
 
     @override
     def facts(self, answer: Sequences, task: DriftTask, model: CostModel) -> dict[str, float]:

@@ -15,7 +15,8 @@ from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.grouping import task_of_group, task_of_plan, tasks_of_groups
 from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
-from shard_gym.problems.placement import cost_in_turn
+from shard_gym.problems.likeness import kept_together
+from shard_gym.problems.placement import alone_ms, cost_in_turn
 from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
 from shard_gym.sharding.files import (
     GROUPS,
@@ -121,6 +122,24 @@ class ShardingProblem(Problem[Task]):
         groups = task_of_plan(answer, task).topology
         of_groups = () if groups.replicas is None else (groups.replicas, groups.devices_per_host)
         return repr((*of_groups, everywhere, sorted(map(sorted, held.values())))).encode()
+
+    @override
+    def traits(self, answer: ShardingPlan, task: Task) -> FloatArray:
+        """(T, D) share of the weights of each table on each device up to the last that holds any, copies counted."""
+        held = [
+            (table, int(shard.device), int(shard.num_rows) * int(shard.num_columns))
+            for table, sharding in enumerate(answer.tables)
+            for shard in sharding.shards
+        ]
+        tables, devices, weights = map(np.array, zip(*held, strict=True))
+        shares = np.zeros((len(answer.tables), int(devices.max()) + 1))
+        np.add.at(shares, (tables, devices), weights)
+        whole: FloatArray = shares / shares.sum(axis=1, keepdims=True)
+        return whole
+
+    @override
+    def likeness(self, own: Sequence[Any], others: Sequence[Any], task: Task, model: CostModel) -> FloatArray:
+        return kept_together(own, others, alone_ms(task, model))
 
 
 def _model_of(task: Task, model: CostModel) -> PlanCosts:

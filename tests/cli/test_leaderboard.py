@@ -19,6 +19,7 @@ from shard_gym.text import format_ms
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 SUITE = "merlin-tiny-x8"
 ENTRY = f"simulated/{SUITE}/greedy"
+OWN = ("--deterministic", "--no-training")
 FACTS = ("--name", "Greedy", "--author", "Ada Example", "--licence", "MIT", "--commit", "0" * 40)
 
 
@@ -71,7 +72,7 @@ def test_a_submission_says_its_league_and_queries_are_declared(run, folder: Path
     assert refused.code == 1
     assert "agent 'size-greedy' never evaluates the cost model when it answers" in refused.out
     (folder / "mine.json").write_text(json.dumps(evaluate(known_placement, SUITE).to_json()))
-    mine = run.ok(*submit, "--evaluation", "mine.json", "--deterministic", "--planning-queries", 5)
+    mine = run.ok(*submit, "--evaluation", "mine.json", *OWN, "--planning-queries", 5)
     assert "5 evaluations of the scoring cost model for a task while it answers: league guided." in mine.out
     assert (
         "league zero-query." in run(*submit[:2], f"{ENTRY}-2", *FACTS[2:], "--name", "Two", "--agent", "dim-greedy").out
@@ -165,6 +166,17 @@ def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) ->
         (("verify", "--all", "--keep-times"), "--keep-times needs --replay TASKS"),
         (("submit", ENTRY, *FACTS), "Name either an agent with --agent"),
         (("submit", ENTRY, *FACTS, "--agent", "x", "--evaluation", "y"), "Name either an agent with --agent"),
+        (("submit", ENTRY, *FACTS, "--evaluation", "x"), "--training-data SUITE/SPLIT (also of data that"),
+        (("submit", ENTRY, *FACTS, "--evaluation", "x"), "or --no-training if it learnt from nothing"),
+        (
+            ("submit", ENTRY, *FACTS, "--evaluation", "x", "--no-training", "--training-data", "other: x"),
+            "--no-training and --training-data contradict each other",
+        ),
+        (("submit", ENTRY, *FACTS, "--agent", "random", "--no-training"), "--no-training is of files of --evaluation"),
+        (
+            ("submit", "measured/dlrm-20x4/mine", *FACTS, "--agent", "random"),
+            "'dlrm-20x4' is not made to be measured, and no race is planned on it. Submit to a suite that is, cpu-20x2",
+        ),
         (("submit", ENTRY, *FACTS, "--agent", "no-agent"), "There is no agent named 'no-agent'"),
         (("submit", "simulated/none/x", *FACTS, "--agent", "random"), "There is no suite named 'none'"),
         (("submit", ENTRY, "--name", "x", "--agent", "random"), "An entry has an author"),

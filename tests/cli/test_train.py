@@ -58,6 +58,25 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert list((out / "log").iterdir()) != []
 
 
+@pytest.mark.parametrize(
+    ("agent", "options", "guided"),
+    [
+        ("maskable-ppo", {}, ("cost-greedy",)),
+        ("maskable-ppo", {"observation": "features"}, ()),
+        ("rnn", {}, ()),
+        ("dreamshard", {}, ()),
+    ],
+)
+def test_who_sees_costs_is_compared_with_who_looks_at_costs(
+    agent: str, options: dict[str, Any], guided: tuple[str, ...]
+) -> None:
+    tasks, model = load_suite("mixdim-4", "train"), AnalyticalCostModel()
+    assert command._guided(agent, options, tasks) == guided
+    goal = command._goal(tasks, model, guided)
+    assert goal is not None
+    assert goal.agent == (guided or ("lane-greedy",))[0]
+
+
 def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> None:
     lines = run(*args(out)).err.splitlines()
     assert lines[0] == (

@@ -21,7 +21,8 @@ from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
 from shard_gym.leaderboard.store import EntryFolder, Finding
 from shard_gym.leaderboard.submit import EntryInfo, format_rows, submit
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all, verify_entry
+from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.verify import verify_all, verify_entry
 
 SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -15,8 +15,9 @@ from shard_gym.agents import PAPER_HEURISTICS, agent_names, make_agent
 from shard_gym.evaluation import evaluate
 from shard_gym.io.markdown import has_block
 from shard_gym.leaderboard.markdown import PAGES
-from shard_gym.leaderboard.replay import can_replay, read_replays, replay
+from shard_gym.leaderboard.replay import read_replays, replay
 from shard_gym.leaderboard.store import EntryFolder, find_entries
+from shard_gym.leaderboard.verified import can_replay
 from shard_gym.leaderboard.verify import verify_entry
 
 ROOT = Path(__file__).parents[2] / "leaderboards"

@@ -99,6 +99,7 @@ DECLARED: dict[str, tuple[str, str, str]] = {
         r"seeds are \[0, 1\], but a stochastic agent has exactly the seeds \[0, 1, 2, 3, 4\]",
     ),
     "a seed among the options": ("options = {}", "options = {seed = 7}", "agent.options must not hold 'seed'"),
+    "a source that is none": (f"({SEEDS})", r'\1\nnear = ["nobody"]', "near.0 is refused: "),
     # Scores, hashes, tracks and budgets
     "an edited score": (
         "mean_cost_ms = .*",

@@ -22,8 +22,8 @@ from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.replay import can_replay
 from shard_gym.leaderboard.site import site_files
+from shard_gym.leaderboard.verified import can_replay
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.suites import load_suite
 

@@ -18,8 +18,9 @@ from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.evaluations import read_evaluation
 from shard_gym.leaderboard.markdown import TABLES, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
-from shard_gym.leaderboard.replay import can_replay, replay
+from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.store import EntryFolder
+from shard_gym.leaderboard.verified import can_replay
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 

@@ -109,16 +109,16 @@ def test_a_folder_name_used_by_others_does_not_join_their_entries(root: Path, ad
 
 def test_the_budget_of_a_competitor_covers_all_suites(root: Path, add_entry) -> None:
     for suite, queries in ((SUITE, 7), ("mlperf-x8", 9)):
-        training = {"training_data": ["other: logs"], "training_queries": queries}
-        add_entry(root, "cost-greedy", suite, as_agent="mine", **training)
+        budget = {"training_data": ["other: logs"], "training_queries": queries, "planning_queries": queries + 1.0}
+        add_entry(root, "lane-greedy", suite, as_agent="mine", **budget)
     add_entry(root, "size-greedy", "mlperf-x8")
     leaderboards = load_leaderboards(root)
-    (greedy,) = (each for each in competitors(leaderboards)[1] if each.slug == "cost-greedy")
+    (greedy,) = (each for each in competitors(leaderboards)[1] if each.slug == "lane-greedy")
     queries = {
         each.suite: ranked.verified.entry.planning.queries
         for each in leaderboards
         for ranked in each.entries
-        if ranked.verified.folder.slug == "cost-greedy"
+        if ranked.verified.folder.slug == "lane-greedy"
     }
     assert greedy.training_queries == 9
     assert greedy.planning_queries == pytest.approx((50 * queries[SUITE] + queries["mlperf-x8"]) / 51)

@@ -26,7 +26,7 @@ from shard_gym.envs.replanning.plan_table import PlanTable
 from shard_gym.envs.replanning.play import history_of
 from shard_gym.evaluation import evaluate
 from shard_gym.io.files import write_json
-from shard_gym.leaderboard import verify
+from shard_gym.leaderboard import copies
 from shard_gym.leaderboard.markdown import README
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.rows import claims_of
@@ -120,7 +120,7 @@ def submit_actions(suite: DriftSuite, actions: Any = None, slug: str = "mine") -
     """Submit an evaluation of given actions, or of a plan each day."""
     player: Any = EveryHours(24, 1) if actions is None else Recorded(np.array(actions))
     write_json(Path("0.json"), replace(evaluate(player, suite), agent="mine").to_json())
-    return submit(slug, "--evaluation", "0.json", "--deterministic")
+    return submit(slug, "--evaluation", "0.json", "--deterministic", "--no-training")
 
 
 def folder(root: Path, slug: str) -> EntryFolder:
@@ -334,7 +334,7 @@ def test_evaluations_that_do_not_fit_are_refused(
     record = replace(evaluate(EveryHours(24, 1), suite), agent="mine").to_json()
     edit(record)
     write_json(Path("0.json"), record)
-    assert submit("mine", "--evaluation", "0.json", "--deterministic") != 0
+    assert submit("mine", "--evaluation", "0.json", "--deterministic", "--no-training") != 0
     printed = capsys.readouterr()
     assert reason in " ".join((printed.out + printed.err).split())
     assert not (root / REPLANNING / SUITE).exists()
@@ -362,7 +362,7 @@ def test_large_files_are_not_read(root: Path) -> None:
 def test_copies_are_refused_unless_both_are_replayed(
     root: Path, suite: DriftSuite, monkeypatch: Any, capsys: Any
 ) -> None:
-    monkeypatch.setattr(verify, "MANY_TASKS", 2)
+    monkeypatch.setattr(copies, "MANY_TASKS", 2)
     actions = np.tile((np.arange(DECISIONS) % 24 == 0) & (np.arange(DECISIONS) > 0), (2, 1)).astype(np.int64)
     assert submit("daily", *DAILY) == 0
     assert submit_actions(suite, actions) == 1
@@ -383,7 +383,7 @@ def test_other_actions_at_repairs_hide_no_copy(drift_task: Callable[..., DriftTa
 
 
 def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, monkeypatch: Any) -> None:
-    monkeypatch.setattr(verify, "MANY_TASKS", 1)
+    monkeypatch.setattr(copies, "MANY_TASKS", 1)
     assert submit("never", "--agent", "never") == 0
     assert submit_actions(suite, np.zeros((2, DECISIONS), np.int64)) == 0
     assert submit("other", "--agent", "never", name="Never!") == 1
@@ -396,4 +396,4 @@ def test_the_program_of_the_readme_makes_an_entry(
     (program,) = re.findall("```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(shard_gym, "evaluate", lambda agent, name: evaluate(agent, suite))
     exec(program, {})
-    assert submit("mine", "--evaluation", "0.json", "--deterministic") == 0
+    assert submit("mine", "--evaluation", "0.json", "--deterministic", "--no-training") == 0

@@ -7,10 +7,11 @@ import pytest
 
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.replay import can_replay, read_replays, replay, write_replays
+from shard_gym.leaderboard.replay import read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_all
+from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
+from shard_gym.leaderboard.verify import verify_all
 
 
 @pytest.mark.parametrize("slug", ["random", "size-greedy"])

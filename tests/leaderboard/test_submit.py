@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
-from shard_gym.errors import DamagedFileError, InvalidOptionError
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.evaluations import _require_one_training, evaluate_agent, read_evaluation, read_evaluations
@@ -56,6 +59,35 @@ def test_an_invalid_entry_is_not_written(tmp_path: Path, greedy: Evaluation, sub
     (finding,) = submit_as(folder, "mine", [greedy], training_data=["dlrm-20x4/test"])
     assert "tables of the test tasks" in str(finding)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["write", "move"])
+def test_a_full_disk_names_the_entry(root: Path, greedy: Evaluation, submit_as, monkeypatch, step: str) -> None:
+    """And not the scratch folder."""
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root / ".shard-gym-abc"))
+
+    monkeypatch.setattr(*((os, "fsync") if step == "write" else (shutil, "move")), fail)
+    folder = EntryFolder(root, "simulated", SUITE, "mine")
+    with pytest.raises(UnwritablePathError) as raised:
+        submit_as(folder, "mine", [evaluate(make_agent("dim-greedy"), SUITE)])
+    assert str(raised.value) == f"{folder.path} cannot be written: No space left on device."
+    assert not folder.path.exists()
+    assert not list(root.glob(".shard-gym-*"))
+
+
+@pytest.mark.parametrize(
+    "author", ["The ShardGym authors", "the shardgym-authors", "ShardGyrn", "The Sh\u00e1rdGym team"]
+)
+def test_only_agents_of_the_project_have_its_author(folder: EntryFolder, submit_as, author: str) -> None:
+    agent = [evaluate(make_agent("dim-greedy"), SUITE)]
+    (finding,) = submit_as(folder, "mine", agent, authors=[author])
+    assert f"authors names {author!r}, but the agent 'mine' is none of ShardGym's. Name its own authors." in str(
+        finding
+    )
+    assert not folder.path.exists()
+    assert submit_as(folder, "dim-greedy", agent, authors=[author]) == []
 
 
 def test_no_entry_is_overwritten(root: Path, greedy: Evaluation, submit_as) -> None:

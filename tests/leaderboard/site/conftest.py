@@ -26,7 +26,8 @@ from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.site import site_files, write_site
 from shard_gym.leaderboard.store import EntryFolder, find_entries
 from shard_gym.leaderboard.submit import EntryInfo, entry_record
-from shard_gym.leaderboard.verify import VerifiedEntry, verify_entry
+from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite
 from shard_gym.tasks import TaskSuite
 

@@ -135,7 +135,8 @@
     });
   }
 
-  /** The entries, group by group and the best first, with their ranks in the group; equal scores share one. */
+  /** The entries, group by group and the best first, with their ranks in the group; equal scores share one, and near copies
+   *  have none. */
   function ranked(entries) {
     const same = (one, other) => Math.abs(one.score - other.score) <= 1e-8 * Math.abs(one.score);
     let rank = 1;
@@ -146,7 +147,7 @@
         rank = 1;
         first = place;
       } else if (place && !same(entry, before)) rank = place - first + 1;
-      return { ...entry, rank, place };
+      return { ...entry, rank: entry.group === "near copies" ? "\u2013" : rank, place };
     });
   }
 

@@ -3,10 +3,12 @@
 (() => {
   const { format } = window.ShardGym;
 
+  const NEAR = { "near copies": "answers that are nearly those of others, without a rank" };
   const LEAGUES = {
     "zero-query": "asks the cost model nothing while it plans",
     guided: "looks at each table on each device once at most",
     search: "asks the cost model as often as it wants",
+    ...NEAR,
   };
   const QUERIES = "Queries are evaluations of the cost model that scores.";
 
@@ -43,7 +45,7 @@
       ...cost,
       tab: "Measured",
       about: "Placements, or plans, raced on hardware. Two races, or measured and simulated costs, are never ranked together.",
-      groups: {},
+      groups: NEAR,
       notes: "Queries are evaluations of a cost model.",
     },
     replanning: {
@@ -51,6 +53,7 @@
       about: "Tables drift for 14 days. Each hour an agent keeps its plan, or pauses training to make a new one.",
       groups: {
         replayed: "agents of ShardGym, which play again whenever the entry is verified",
+        ...NEAR,
         "not replayed": "sequences as they were submitted; nobody checks how their agent decides",
       },
       notes: "Times are means of an episode. The oracle knows the best sequence with hindsight.",
