@@ -51,7 +51,7 @@ def run_jobs(
     Args:
         function: at the top of a module. It reads no file that other nodes lack, and writes none.
         jobs: values that pickle, such as JSON values and bytes; so are the results.
-        jobs_at_once: processes of this machine; with 1 the jobs run in this process, one after another.
+        jobs_at_once: processes of this machine; with 1, or a single job, the jobs run in this process, in their order.
         cluster: "auto" for the Ray cluster that this machine belongs to, or a new one of its CPUs if there is none;
             or "ray://HOST:PORT". It runs as many jobs at once as it has CPUs.
         retries: how often a job may lose its process, and is done again.
@@ -68,7 +68,7 @@ def run_jobs(
     checked_count("retries", retries, 0)
     if cluster is None:
         some = min(jobs_at_once, len(jobs))
-        return _locally(function, jobs, some, retries) if jobs_at_once > 1 else _here(function, jobs)
+        return _locally(function, jobs, some, retries) if some > 1 else _here(function, jobs)
     if jobs_at_once > 1:
         raise InvalidOptionError(
             f"A cluster runs as many jobs at once as it has CPUs: leave out the {jobs_at_once} that were asked for."
