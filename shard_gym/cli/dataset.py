@@ -48,7 +48,7 @@ def dataset(
 
     Args:
         agent: names of agents, or folders of training runs.
-        suite: name or file of the suite; `shard-gym suites` lists them.
+        suite: name or file of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         out: name and version of the data set, such as mixdim-4/greedy-v0. MINARI_DATASETS_PATH names the folder of
             all data sets; ~/.minari/datasets if it is not set.
         split: split of the suite, train or test.

@@ -59,7 +59,7 @@ def evaluate(
     Args:
         agent: name of an agent, or folder of a training run; repeat the option for more agents.
         option: an option of the agent, such as max_queries=5000, if there is only one; repeat it for more.
-        suite: name of the suite; `shard-gym suites` lists them.
+        suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         split: split of the suite, train or test.
         tasks: number of tasks, the first ones of the split; 0 for all.
         cost: the cost model that scores the answers. Measurements are kept in a file beside --out unless --cache

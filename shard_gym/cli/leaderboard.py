@@ -16,6 +16,7 @@ from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
+from shard_gym.leaderboard.copies import check_entries_differ
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.fresh import read_fresh
 from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
@@ -117,8 +118,8 @@ class Submit:
         if findings:
             return _print_findings(findings, "The entry was not written")
         say(f"Written and verified: {folder.path}.")
-        found = (verify_entry(each, recompute=False)[0] for each in find_entries(self.root)[0])
-        board = [each for each in found if each is not None and each.folder.board == folder.board]
+        members = [each for each in find_entries(self.root)[0] if each.board == folder.board]
+        board = [each for each, _ in (verify_entry(one, recompute=False) for one in members) if each is not None]
         verified = next(each for each in board if each.folder.id == folder.id)
         say(_standing(verified))
         if folder.rules.scored or verified.entry.near:
@@ -231,7 +232,9 @@ class Verify:
         folders = [entry_folder(self.root, each) for each in ids]
         outcomes = verify_folders(folders, run=where.run)
         findings = [finding for _, wrong in outcomes for finding in wrong]
-        return [entry for entry, _ in outcomes if entry], findings + (verify_races(self.root, races) if races else [])
+        entries = [entry for entry, _ in outcomes if entry]
+        findings += _differences(self.root, entries)
+        return entries, findings + (verify_races(self.root, races) if races else [])
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""
@@ -242,6 +245,15 @@ class Verify:
                 say(f"Written to {update_best_known(suite, better)}.", "dim")
             else:
                 say("Write them with --update-best-known.", "dim")
+
+
+def _differences(root: Path, entries: Sequence[VerifiedEntry]) -> list[Finding]:
+    """The findings about entries that are too like others of their suites."""
+    ids, boards = {each.folder.id for each in entries}, {each.folder.board for each in entries}
+    rest = [each for each in find_entries(root)[0] if each.board in boards and each.id not in ids]
+    others = [each for each, _ in (verify_entry(one, recompute=False) for one in rest) if each is not None]
+    found = check_entries_differ([*others, *entries])
+    return [each for each in found if each.file.rpartition("/")[0] in ids]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def race(
     A task that an entry fails costs it more than it costs any other entry.
 
     Args:
-        suite: name of the suite; `shard-gym suites` lists them.
+        suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         out: folder for the race.
         entry: name of an agent, folder of a training run, or file of `shard-gym evaluate --out`, with NAME= before it
             if it shall have another name; repeat the option for more.

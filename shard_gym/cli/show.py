@@ -74,7 +74,7 @@ def show(
     """Explain an answer, or a plan that you have: what each device costs.
 
     Args:
-        suite: name of the suite; `shard-gym suites` lists them.
+        suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         agent: name of the agent that answers, or folder of a training run; of replanning also oracle.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         own: a plan of your own tables, instead of a suite and an agent.

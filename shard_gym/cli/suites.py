@@ -57,7 +57,7 @@ def _list(verbose: bool) -> int:
     print_table(console, table)
     if not verbose:
         console.print(sentence("\nT tables on D devices; train/test tasks. More: shard-gym suites --verbose", "dim"))
-        console.print(sentence("NAME@SEED, such as mixdim-8@7, are 50 new tasks like those of a suite.", "dim"))
+        console.print(sentence("NAME@SEED, such as mixdim-8@7, are new tasks like those of a suite.", "dim"))
     return 0
 
 

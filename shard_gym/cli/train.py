@@ -100,7 +100,7 @@ def train(
     Args:
         agent: dreamshard, autoshard, neuroshard, surco, attention, rnn, ppo, maskable-ppo, a2c or dqn; on suites of
             replanning ppo, maskable-ppo or recurrent-ppo.
-        suite: name of the suite; `shard-gym suites` lists them.
+        suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         out: folder for the trained agent, the state of its training, and the log for TensorBoard.
         option: an option of the agent, such as iterations=20; repeat it for more. `shard-gym agents` lists them all.
         split: split to learn from, train or test.

@@ -23,6 +23,9 @@ COPY = 0.9
 MOST = 0.5
 """Share of an entry's answers that are nearly others' (see `Problem.likeness`) from which on it is a near copy."""
 
+LEAST = 0.1
+"""Share of an entry's answers that a further source must add to those of the others to be named."""
+
 BEST_KNOWN = "best known"
 """What near copies of the best known answers name as their source."""
 
@@ -163,6 +166,8 @@ def _near_sources(alike: FloatArray, names: Sequence[str], limits: FloatArray) -
     chosen: list[str] = []
     while share >= MOST and left.any():
         best = int(left.sum(axis=1).argmax())
+        if left[best].mean() < LEAST and share - left.any(axis=0).mean() >= MOST:
+            break
         chosen.append(names[best])
         left &= ~left[best]
     return share, chosen

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from shard_gym.agents import AGENTS, LocalSearchAgent, make_agent
+from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.options import about_agent, about_learner, placing_options, trained_options, training_options
 from shard_gym.agents.training import LEARNERS, make_learner
 from shard_gym.agents.training.registry import imported, learner_class
@@ -88,11 +90,20 @@ def test_every_option_of_a_learner_is_checked(name: str) -> None:
                     make_learner(name, suite_of(name), **options)
 
 
+def test_a_learner_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(DreamShardLearner, "__init__", too_large)
+    with pytest.raises(InvalidOptionError, match="'dreamshard' needs more memory than there is with the options"):
+        make_learner("dreamshard", suite_of("dreamshard"), measurements=7)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
         ("surco", {"network": []}, r"network must be a single value, not \[\]"),
-        ("recurrent-ppo", {"num_envs": 10**30}, "needs more memory than there is with the options"),
+        ("recurrent-ppo", {"num_envs": 10**30}, "num_envs must be an integer from 1 to 1048576"),
     ],
 )
 def test_what_no_option_can_be_is_refused(name: str, options: dict[str, object], says: str) -> None:

@@ -224,7 +224,7 @@ def test_a_changed_profile_is_refused_where_it_is_named(
     run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
 ) -> None:
     machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.05, *OPTIONS)
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.1, *OPTIONS)
     path = tmp_path / "hardware.json"
     path.write_text(path.read_text().replace('"num_sms": 1', '"num_sms": 2'))
     with pytest.raises(DamagedFileError, match="Calibrate again"):
