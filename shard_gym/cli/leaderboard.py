@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
 from shard_gym.errors import InvalidOptionError, MissingExtraError
 from shard_gym.leaderboard.changes import check_changes
-from shard_gym.leaderboard.copies import check_entries_differ
+from shard_gym.leaderboard.copies import check_entries_differ, to_replay
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
 from shard_gym.leaderboard.fresh import read_fresh
 from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
@@ -29,7 +29,7 @@ from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
-from shard_gym.leaderboard.verify import verify_all, verify_entry, verify_folders
+from shard_gym.leaderboard.verify import new_ids, verify_all, verify_entry, verify_folders
 from shard_gym.suites import suite_info, suite_names
 from shard_gym.suites.info import MEASURED
 from shard_gym.system import cpu_model, usable_cpus
@@ -200,7 +200,9 @@ class Verify:
         verified, findings = self._verified()
         if self.before is not None:
             findings = [*check_changes(self.root, self.before), *findings]
-        replays, differences = _replayed(verified, self.replay) if self.replay else ({}, [])
+        new = new_ids(find_entries(self.root)[0], self.before) if self.all else {each.folder.id for each in verified}
+        whole = {each.folder.id for each in to_replay(verified, new)} if self.before or self.replay else set()
+        replays, differences = _replayed(verified, self.replay, whole) if self.replay or whole else ({}, [])
         if findings or differences:
             return _print_findings([*findings, *differences], "The entries are not valid")
         if self.keep_times:
@@ -222,6 +224,7 @@ class Verify:
                     self.root,
                     run=where.run,
                     on_done=lambda done, count: progress.update(bar, completed=done, total=count),
+                    before=self.before,
                 )
             # Times that are about to be replaced may be out of date.
             stale = [] if self.keep_times else read_replays(self.root, verified)[1]
@@ -252,7 +255,7 @@ def _differences(root: Path, entries: Sequence[VerifiedEntry]) -> list[Finding]:
     ids, boards = {each.folder.id for each in entries}, {each.folder.board for each in entries}
     rest = [each for each in find_entries(root)[0] if each.board in boards and each.id not in ids]
     others = [each for each, _ in (verify_entry(one, recompute=False) for one in rest) if each is not None]
-    found = check_entries_differ([*others, *entries])
+    found = check_entries_differ([*others, *entries], new=ids)
     return [each for each in found if each.file.rpartition("/")[0] in ids]
 
 
@@ -308,15 +311,25 @@ def leaderboard(command: Annotated[Submit | Verify | Render | Site, tyro.conf.ar
     return command.run()
 
 
-def _replayed(verified: Iterable[VerifiedEntry], tasks: int) -> tuple[dict[str, ReplayRow], list[Finding]]:
-    """Replay the entries that can be replayed, and print the times; returns the times and what differs."""
+def _replayed(
+    verified: Iterable[VerifiedEntry], tasks: int, whole: Set[str]
+) -> tuple[dict[str, ReplayRow], list[Finding]]:
+    """Replay the entries that can be replayed, and print the times; returns the times and what differs.
+
+    Args:
+        verified: the entries.
+        tasks: of each entry, with the seeds in turn; 0 for the `whole` ones alone.
+        whole: ids of entries of which all tasks are replayed with all seeds.
+    """
     findings: list[Finding] = []
     replays = {}
     for each in filter(can_replay, verified):
+        if not tasks and each.folder.id not in whole:
+            continue
         # Where answers may look ahead, a few that were replayed say nothing of the others.
         several = each.costs_ms.shape[1] if each.folder.rules.looks_ahead else tasks
         try:
-            row, differences = replay(each, several)
+            row, differences = replay(each, several, whole=each.folder.id in whole)
         except MissingExtraError as error:
             say(f"{each.folder.id}: not replayed. {error}", "yellow")
             continue

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.errors import short_repr
 from shard_gym.leaderboard.leagues import SEARCH
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.rows import MANY_TASKS, canonical, repeated
@@ -30,12 +31,15 @@ BEST_KNOWN = "best known"
 """What near copies of the best known answers name as their source."""
 
 
-def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = True) -> list[Finding]:
+def check_entries_differ(
+    entries: Sequence[VerifiedEntry], recompute: bool = True, new: Set[str] = frozenset()
+) -> list[Finding]:
     """A finding for each entry with the answers of another one on its track and suite, or a name like it.
 
     The files do not tell which was first, so both are named. Of a copy, what `Problem.canonical` leaves out, such as
     device numbers, and seeds do not count, and a few tasks may differ. A near copy is an entry, if it names what it is
-    near to: then tables list it apart.
+    near to: then tables list it apart. Only `new` entries, by their ids, can be near copies, or an entry that comes
+    later could make one of somebody else invalid.
     """
     names = [((each.folder.board, skeleton(each.entry.name)), each) for each in entries]
     findings = []
@@ -49,9 +53,24 @@ def check_entries_differ(entries: Sequence[VerifiedEntry], recompute: bool = Tru
     for members in suites.values():
         copies = _copies(members) if len(members[0].answers[0]) >= MANY_TASKS else []
         findings += copies
+        findings += _wrong_sources(members)
         refused = {each.file.rpartition("/")[0] for each in copies}
-        findings += _unnamed_near_copies([each for each in members if each.folder.id not in refused])
+        findings += _unnamed_near_copies([each for each in members if each.folder.id not in refused], new)
     return findings
+
+
+def _wrong_sources(members: Sequence[VerifiedEntry]) -> list[Finding]:
+    """A finding for each entry of a suite that names a source that is no other entry of it."""
+    known = {each.folder.id for each in members} | {BEST_KNOWN}
+    return [
+        Finding(
+            each.folder.file(ENTRY),
+            f"near names {short_repr(wrong[0])}, but the sources of a near copy are other entries of its suite, by "
+            f"their ids, or {BEST_KNOWN!r}.",
+        )
+        for each in members
+        if (wrong := sorted(set(each.entry.near) - (known - {each.folder.id})))
+    ]
 
 
 def _copies(members: Sequence[VerifiedEntry]) -> list[Finding]:
@@ -77,25 +96,38 @@ def _copies(members: Sequence[VerifiedEntry]) -> list[Finding]:
     return findings
 
 
-def _unnamed_near_copies(members: Sequence[VerifiedEntry]) -> list[Finding]:
-    """A finding for each entry of a suite that is a near copy of others, and does not name enough of them."""
+def _unnamed_near_copies(members: Sequence[VerifiedEntry], new: Set[str]) -> list[Finding]:
+    """A finding for each new entry of a suite that is a near copy of others, and does not name enough of them."""
     findings = []
-    for each in members:
+    for each in (each for each in members if each.folder.id in new and not can_replay(each)):
         share, sources = _nearest(each, members)
         if sources and not _nearest(each, members, set(each.entry.near))[1]:
             noun = load_scorer(each.folder.suite).problem.noun
             literal = ", ".join(f'"{source}"' for source in sources)
             reason = (
-                f"{share:.0%} of its {noun}s are nearly those of {' and '.join(sources)}. The later entry says so in "
-                f"its {ENTRY}, and tables list it apart: near = [{literal}]."
+                f"{share:.0%} of its {noun}s are nearly those of {' or '.join(sources)}. Say so in its {ENTRY}, and "
+                f"tables list it apart: near = [{literal}]."
             )
             findings.append(Finding(each.folder.file(ENTRY), reason))
     return findings
 
 
 def near_sources(entry: VerifiedEntry, others: Sequence[VerifiedEntry]) -> list[str]:
-    """What an entry is a near copy of, the nearest first: ids of other entries of its suite, or `BEST_KNOWN`."""
-    return _nearest(entry, others)[1]
+    """What an entry is a near copy of, the nearest first: ids of other entries of its suite, or `BEST_KNOWN`.
+
+    Nothing for an agent that can be replayed: whoever trusts the declaration has to replay it on all its tasks.
+    """
+    return [] if can_replay(entry) else _nearest(entry, others)[1]
+
+
+def to_replay(entries: Sequence[VerifiedEntry], new: Set[str]) -> list[VerifiedEntry]:
+    """The new entries that are near others, and are none of near copies only if all their answers are replayed."""
+    return [
+        each
+        for each in entries
+        if each.folder.id in new and can_replay(each) and not each.entry.near
+        if _nearest(each, [other for other in entries if other.folder.board == each.folder.board])[1]
+    ]
 
 
 def _nearest(
@@ -103,27 +135,23 @@ def _nearest(
 ) -> tuple[float, list[str]]:
     """The share of an entry's answers that are nearly those of sources, and, if it is large, which, the nearest first.
 
-    Sources are the `members` of its suite that name none themselves, and the best known answers where they may not be
-    known; or those of them that are `named`. An agent that can be replayed is no copy, because replays confirm it.
+    Sources are the other `members` of its suite, and the best known answers where they may not be known; or those of
+    them that are `named`.
     """
-    if can_replay(entry) or named == set():
+    if named == set():
         return 0.0, []
     scorer = load_scorer(entry.folder.suite)
-    others = [
-        each
-        for each in members
-        if each.folder.id != entry.folder.id and not each.entry.near and not _may_agree(each, entry)
-    ]
-    sources = {each.folder.id: each.traits for each in others if not _may_agree(each, entry)}
+    others = [each for each in members if each.folder.id != entry.folder.id and not _may_agree(each, entry)]
+    sources = {each.folder.id: each.traits for each in others}
     if _may_know_nothing(entry):
         sources[BEST_KNOWN] = [_best_known_traits(scorer)]
     sources = {name: traits for name, traits in sources.items() if named is None or name in named}
     alike = likeness(entry.traits, list(sources.values()), scorer)
     limits = np.array([scorer.problem.near_from(task) for task in scorer.suite])
     share, near = _near_sources(alike, list(sources), limits)
-    if near or not entry.folder.rules.looks_ahead:
+    if near:
         return share, near
-    # What an agent of replanning adds to the plans of another hides that it has them all.
+    # What an entry adds to the answers of another, such as seeds and plans, hides that it has them all.
     for name, traits in sources.items():
         share, found = _near_sources(likeness(traits, [entry.traits], scorer), [name], limits)
         if found:
@@ -159,7 +187,7 @@ def _near_sources(alike: FloatArray, names: Sequence[str], limits: FloatArray) -
     The share is 0 where so many answers say nothing about who copied that fewer than `MANY_TASKS` are left.
     """
     says = ~np.isnan(alike).all(axis=0)
-    if not names or says.sum() < min(MANY_TASKS, says.size):
+    if not names or says.sum() < (MANY_TASKS if says.size >= MANY_TASKS else 1):
         return 0.0, []
     left = (np.nan_to_num(alike, nan=-1.0) >= limits)[:, says]
     share = float(left.any(axis=0).mean())

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import DamagedFileError, short_repr
+from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import SCHEMA, FreshEntry, FreshTable, FreshTasks, parse
@@ -129,7 +129,12 @@ def read_fresh(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[FreshTable
 
 
 def _wrong_tasks(suite: str, tasks: FreshTasks) -> str:
-    infos = [suite_info(fresh_name(suite, seed)) for seed in tasks.seeds]
+    if tasks.seeds != list(SEEDS):
+        return f"have other seeds than {' and '.join(map(str, SEEDS))}."
+    try:
+        infos = [suite_info(fresh_name(suite, seed)) for seed in SEEDS]
+    except (UnknownNameError, InvalidOptionError):
+        return "are of no suite that has any."
     if [info.sha256 for info in infos] != tasks.sha256:
         return "are others now."
     count = sum(info.tasks["test"] for info in infos)

@@ -34,8 +34,10 @@ Replays = Mapping[str, ReplayRow]
 """Rows of `replayed.json` by the ids of the entries."""
 
 
-def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[Finding]]:
+def replay(verified: VerifiedEntry, tasks: int, whole: bool = False) -> tuple[ReplayRow | None, list[Finding]]:
     """Answer `tasks` tasks again, evenly spaced in the suite, cycling through the entry's seeds.
+
+    If `whole`, all tasks are answered again, with all seeds.
 
     Returns:
         The planning time here, and a finding for each difference from the entry. An agent that cannot be made, or that
@@ -46,11 +48,12 @@ def replay(verified: VerifiedEntry, tasks: int) -> tuple[ReplayRow | None, list[
     """
     entry, folder = verified.entry, verified.folder
     scorer = load_scorer(folder.suite)
-    numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, tasks).astype(int)).tolist()
+    count = len(scorer.suite) if whole else tasks
+    numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, count).astype(int)).tolist()
     attempts: list[Attempt] = []
     findings = []
     for position, seed in enumerate(entry.seeds[: len(numbers)]):
-        own = numbers[position :: len(entry.seeds)]
+        own = numbers if whole else numbers[position :: len(entry.seeds)]
         some = dataclasses.replace(scorer.suite, tasks=tuple(scorer.suite[number] for number in own))
         try:
             agent = _make_agent(verified, seed)

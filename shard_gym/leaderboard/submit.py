@@ -181,7 +181,7 @@ def _write_if_valid(folder: EntryFolder, answers: bytes, record: dict[str, Any])
                     marked = {**record, "near": near}
                     write_atomically(trial.path / ENTRY, format_toml(marked))
                     verified = replace(verified, entry=verified.entry.model_copy(update={"near": near}))
-                differences = check_entries_differ([*others, verified])
+                differences = check_entries_differ([*others, verified], new={folder.id})
                 findings += [each for each in differences if each.file.startswith(f"{folder.id}/")]
             if not findings:
                 folder.path.parent.mkdir(parents=True, exist_ok=True)

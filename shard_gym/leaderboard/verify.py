@@ -165,6 +165,7 @@ def verify_all(
     recompute: bool = True,
     run: Run = run_jobs,
     on_done: Callable[[int, int], None] = lambda done, count: None,
+    before: Path | None = None,
 ) -> tuple[list[VerifiedEntry], list[Finding]]:
     """Every valid entry under `root`, sorted by folder, and everything that is wrong with the others.
 
@@ -173,6 +174,7 @@ def verify_all(
         recompute: see `verify_entry`. Without, entries whose rows claim costs are not compared with each other.
         run: see `verify_folders`.
         on_done: called with the number of entries that are done, and of all.
+        before: the folder without the new entries, which may be near copies; without it no entry is new.
 
     Raises:
         InvalidOptionError: there is no such folder.
@@ -183,7 +185,12 @@ def verify_all(
     for verified, wrong in outcomes:
         findings += wrong
         entries += [verified] if verified else []
-    return entries, [*findings, *check_entries_differ(entries, recompute)]
+    return entries, [*findings, *check_entries_differ(entries, recompute, new_ids(folders, before))]
+
+
+def new_ids(folders: Sequence[EntryFolder], before: Path | None) -> set[str]:
+    """The ids of the entries that are not in the folder `before`; none without it."""
+    return set() if before is None else {each.id for each in folders if not (before / each.id).exists()}
 
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[int, Any]]]

@@ -107,7 +107,10 @@ def test_a_learned_agent_that_falls_is_marked(root: Path, fresh: Path) -> None:
         ('"fresh_ms": [4.0', '"fresh_ms": [NaN', "It is not readable JSON"),
         ('"fresh_ms": [4.0', '"fresh_ms": [-4.0', "fresh_ms.0 is refused"),
         ('"fresh_ms": [4.0, ', '"fresh_ms": [', "but not as many as there are best known ones"),
-        ('"seeds": [101', '"seeds": [103', "The fresh tasks of 'dlrm-20x4' are others now"),
+        ('"seeds": [101', '"seeds": [103', "The fresh tasks of 'dlrm-20x4' have other seeds than 101 and 102"),
+        ('"dlrm-20x4":', '"nope":', "The fresh tasks of 'nope' are of no suite that has any"),
+        ('"dlrm-20x4":', '"merlin-tiny-x8":', "The fresh tasks of 'merlin-tiny-x8' are of no suite that has any"),
+        ('"sha256": ["', '"sha256": ["f', "sha256.0 is refused"),
     ],
 )
 def test_costs_that_cannot_be_of_an_entry_are_found(root: Path, fresh: Path, old: str, new: str, message: str) -> None:

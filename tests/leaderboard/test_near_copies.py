@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.evaluation import evaluate
-from shard_gym.leaderboard import ranking
-from shard_gym.leaderboard.copies import likeness
+from shard_gym.leaderboard import copies, ranking
+from shard_gym.leaderboard.copies import _near_sources, likeness, near_sources, to_replay
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
+from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import EntryFolder
@@ -68,12 +71,92 @@ def test_a_near_copy_names_its_source_and_has_no_rank(root: Path, forged: Path, 
 def test_a_near_copy_that_does_not_name_its_source_is_refused(root: Path, forged: Path, named: str) -> None:
     text = (forged / "entry.toml").read_text()
     (forged / "entry.toml").write_text(text.replace(f'near = ["simulated/{SUITE}/size-greedy"]', named))
-    (finding,) = map(str, verify_all(root)[1])
+    before = before_forged(root)
+    (finding,) = map(str, verify_all(root, before=before)[1])
     assert finding == (
         f"simulated/{SUITE}/forged/entry.toml: 100% of its placements are nearly those of simulated/{SUITE}/"
-        f'size-greedy. The later entry says so in its entry.toml, and tables list it apart: near = ["simulated/{SUITE}/'
-        'size-greedy"].'
+        f'size-greedy. Say so in its entry.toml, and tables list it apart: near = ["simulated/{SUITE}/size-greedy"].'
     )
+    assert verify_all(root)[1] == []  # nothing is new, so no entry can make another one invalid
+
+
+def before_forged(root: Path) -> Path:
+    """The folder without the forged entry."""
+    before = root.parent / "before"
+    shutil.copytree(root, before)
+    shutil.rmtree(before / "simulated" / SUITE / "forged")
+    return before
+
+
+@pytest.mark.parametrize(
+    "named", ["simulated/dlrm-20x4/nope", "simulated/dlrm-20x4/forged", "sharding/shard-4/lane-greedy", "zzz/a/b"]
+)
+def test_sources_are_other_entries_of_the_suite(root: Path, forged: Path, named: str) -> None:
+    text = (forged / "entry.toml").read_text()
+    (forged / "entry.toml").write_text(text.replace(f"simulated/{SUITE}/size-greedy", named))
+    (finding,) = map(str, verify_all(root)[1])
+    assert f"near names '{named}', but the sources of a near copy are other entries of its suite" in finding
+
+
+def test_one_seed_of_five_that_copies_is_found(root: Path, submit_as: Any, verified: Any) -> None:
+    rng = np.random.default_rng(5)
+
+    def drawn(task: Any) -> Any:
+        return rng.integers(task.num_devices, size=task.num_tables)
+
+    copied, others = evaluate(Moved(), SUITE), [evaluate(Placing(drawn), SUITE) for _ in range(4)]
+    folder = EntryFolder(root, "simulated", SUITE, "forged")
+    assert submit_as(folder, "moved", [copied, *others], name="Forged", stochastic=True) == []
+    assert verified(root, "forged").entry.near == [f"simulated/{SUITE}/size-greedy"]
+
+
+class Placing:
+    """Places by a function of a task."""
+
+    name = "moved"
+
+    def __init__(self, place: Any) -> None:
+        self.place = place
+
+
+def test_a_marked_entry_is_a_source_too(root: Path, forged: Path, verified: Any) -> None:
+    own = verified(root, "forged")
+    copy = replace(own, folder=replace(own.folder, slug="copy"))
+    sources = near_sources(copy, [own])
+    assert sources == [f"simulated/{SUITE}/forged"]
+
+
+def test_an_agent_that_can_be_replayed_is_replayed_on_all_tasks_where_it_is_near(
+    root: Path, forged: Path, verified: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(copies, "can_replay", lambda entry: True)
+    own = verified(root, "forged")
+    own = replace(own, entry=own.entry.model_copy(update={"near": []}))
+    greedy = verified(root, "size-greedy")
+    assert near_sources(own, [greedy]) == []
+    assert to_replay([greedy, own], {own.folder.id}) == [own]
+    assert to_replay([greedy, own], set()) == []
+    monkeypatch.undo()
+    row, findings = replay(verified(root, "random"), 1, whole=True)
+    assert row is not None
+    assert (row.tasks, findings) == (50, [])
+
+
+def test_answers_that_say_nothing_hide_no_others() -> None:
+    says_nothing = np.array([[[1.0], [1.0], [1.0], [1.0], [np.nan]]])
+    share, sources = _near_sources(says_nothing, ["first"], np.array([0.7]))
+    assert (share, sources) == (1.0, ["first"])
+
+
+def test_a_source_that_adds_little_is_not_named() -> None:
+    alike = np.zeros((2, 1, 50))
+    alike[0, 0, :48] = 1.0
+    alike[1, 0, 46:] = 1.0
+    assert _near_sources(alike, ["first", "second"], np.full(50, 0.7)) == (1.0, ["first"])
+    alike[0, 0, 26:] = 0.0
+    assert _near_sources(alike, ["first", "second"], np.full(50, 0.7))[1] == ["first"]
+    alike[1, 0, 26:] = 1.0
+    assert sorted(_near_sources(alike, ["first", "second"], np.full(50, 0.7))[1]) == ["first", "second"]
 
 
 def test_many_entries_are_compared_fast() -> None:
