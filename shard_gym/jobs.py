@@ -84,7 +84,7 @@ def _here(function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     for index, job in enumerate(jobs):
         try:
             result = function(job)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise JobError(_failed(index, len(jobs), _described(error))) from error
         yield index, result
 
@@ -94,7 +94,12 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
 
     def begin(worker: _Worker) -> None:
         worker.job = left.popleft()
-        worker.send(pickle.dumps((function, jobs[worker.job])))
+        try:
+            job = pickle.dumps((function, jobs[worker.job]))
+        except Exception as error:
+            what = f"it cannot be sent to another process: {error}"
+            raise JobError(_failed(worker.job, len(jobs), what)) from error
+        worker.send(job)
 
     try:
         while left or workers:
@@ -193,7 +198,7 @@ def _outcome(job: bytes) -> bytes:
     try:
         function, value = pickle.loads(job)
         return pickle.dumps((True, function(value)))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also what would end this process, which is then not done again
         return pickle.dumps((False, _described(error)))
 
 
@@ -204,7 +209,10 @@ def _described(error: BaseException) -> str:
 
 
 def _result(index: int, count: int, outcome: bytes) -> Any:
-    succeeded, result = pickle.loads(outcome)
+    try:
+        succeeded, result = pickle.loads(outcome)
+    except BaseException as error:
+        raise JobError(_failed(index, count, f"its result cannot be read: {_described(error)}")) from error
     if not succeeded:
         raise JobError(_failed(index, count, result))
     return result

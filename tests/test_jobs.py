@@ -44,8 +44,32 @@ def test_processes_have_one_thread_and_this_one_keeps_its_environment(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert list(run_jobs(functions.threads, [0], jobs_at_once=2)) == [(0, 1)]
+    assert dict(run_jobs(functions.threads, [0, 0], jobs_at_once=2)) == {0: 1, 1: 1}
     assert os.environ["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("exits", "Job 1 of 2, counted from 0, failed: 3"),
+        ("interrupted", "KeyboardInterrupt"),
+        ("unreadable", "its result cannot be read"),
+    ],
+)
+def test_what_ends_a_job_is_told_and_not_tried_again(
+    functions: Any, tmp_path: Path, function: str, says: str, count: int
+) -> None:
+    if count == 1 and function != "exits":
+        pytest.skip("Ctrl-C ends a program of one process, and its results are not sent")
+    with pytest.raises(JobError, match=says):
+        list(run_jobs(getattr(functions, function), [(str(tmp_path), 0), (str(tmp_path), 1)], jobs_at_once=count))
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(JobError, match="it cannot be sent to another process"):
+        list(run_jobs(lambda value: value, [1, 2], jobs_at_once=2))
 
 
 def test_a_job_whose_process_is_killed_is_done_again_but_not_for_ever(functions: Any, tmp_path: Path) -> None:

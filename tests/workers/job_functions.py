@@ -55,3 +55,32 @@ def first_is_quick(job: tuple[str, int]) -> None:
         slow(folder)
     while not list(Path(folder).iterdir()):
         time.sleep(0.05)
+
+
+def _began(job: tuple[str, int]) -> int:
+    folder, value = job
+    (Path(folder) / f"{value}-{os.getpid()}-{time.monotonic_ns()}").touch()
+    return value
+
+
+def exits(job: tuple[str, int]) -> int:
+    if _began(job) == 1:
+        raise SystemExit(3)
+    return 0
+
+
+def interrupted(job: tuple[str, int]) -> int:
+    if _began(job) == 1:
+        raise KeyboardInterrupt
+    return 0
+
+
+class Unreadable:
+    """A result that pickles, and cannot be read again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def unreadable(job: tuple[str, int]) -> Any:
+    return Unreadable() if _began(job) == 1 else 0
