@@ -80,7 +80,7 @@ def test_blocks_of_sequences_send_rows_and_served_copies_nothing(random_tables: 
     for kind in SHARDING_TYPES:
         shards = shard_tables(tables, kind, topology)
         sent, loads = work(shards, kind)[:, -len(EXCHANGES) :] * MIB, model.shard_loads(shards, kind, topology)
-        np.testing.assert_allclose(sent[:, ALL_TO_ALL], loads[:, OUTPUT_BYTES_SENT], rtol=1e-10)
+        np.testing.assert_allclose(sent[:, ALL_TO_ALL], loads[:, OUTPUT_BYTES_SENT], rtol=1e-9, atol=1e-3)
         np.testing.assert_allclose(sent[:, ALL_REDUCE], loads[:, GRADIENT_BYTES], rtol=1e-12)
         partial = loads[:, [HOST_PARTIAL_BYTES, PARTIAL_BYTES]]
         np.testing.assert_allclose(sent[:, [HOST_REDUCE_SCATTER, REDUCE_SCATTER]], partial, rtol=1e-12)
