@@ -19,6 +19,7 @@ from shard_gym.agents.training.registry import LEARNERS, load_agent
 from shard_gym.cost_models import CostModel
 from shard_gym.errors import UnknownNameError, unknown_name, wrong_kind
 from shard_gym.io.arrays import SUFFIX
+from shard_gym.problems import PROBLEMS
 from shard_gym.suites import suite_info, suite_names
 
 
@@ -53,22 +54,20 @@ def make_agent(
     if name not in AGENTS and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     if name in LEARNERS and name not in AGENTS:
-        problems = set(LEARNERS[name].all_problems)
-        others = _names_of({suite_info(suite).problem} & problems if suite in suite_names() else problems)
+        others = _names_for(suite, LEARNERS[name].all_problems)
         raise UnknownNameError(
             f"Agent {name!r} has to be trained: shard-gym train --agent {name} --suite SUITE --out FOLDER. "
             f"Then name that folder. Known without training: {', '.join(others)}."
         )
     if name not in AGENTS:
-        raise unknown_name(
-            "agent", name, AGENTS if suite not in suite_names() else _names_of({suite_info(suite).problem})
-        )
+        raise unknown_name("agent", name, _names_for(suite, PROBLEMS))
     return AGENTS[str(name)].make(str(name), cost_model, seed, suite, options)
 
 
-def _names_of(problems: Collection[str]) -> list[str]:
-    """The agents that answer one of these problems without training."""
-    return sorted(name for name, entry in AGENTS.items() if not set(problems).isdisjoint(entry.problems))
+def _names_for(suite: str | None, problems: Collection[str]) -> list[str]:
+    """The agents that answer one of these problems without training; of a named suite, its problem."""
+    wanted = set(problems) & ({suite_info(suite).problem} if suite in suite_names() else set(problems))
+    return sorted(name for name, entry in AGENTS.items() if not wanted.isdisjoint(entry.problems))
 
 
 def _is_path(name: str | Path) -> bool:

@@ -46,7 +46,8 @@ def run_jobs(
 
     A process that dies, or a node of a cluster that is lost, costs its job one of its retries, and another begins the
     job anew. However the iteration ends, by an error, by Ctrl-C or because nobody asks for more results, no process
-    and no task of it goes on. The nodes of a cluster need the same versions of Python, ShardGym, NumPy and torch.
+    and no task of it goes on; processes that a job started itself may. The nodes of a cluster need the same versions
+    of Python, ShardGym, NumPy and torch.
 
     Args:
         function: at the top of a module. It reads no file that other nodes lack, and writes none.

@@ -217,7 +217,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         except ValueError as error:  # lists of different lengths
             raise wrong(f"one for each environment, not {short_repr(actions)}") from error
         listed = isinstance(actions, (list, tuple))  # NumPy would make integers of True and False among others
-        if np.ma.is_masked(actions) or (listed and any(np.asarray(each).dtype.kind in "bm" for each in actions)):
+        if np.ma.is_masked(actions) or (listed and any(map(_is_no_integer, actions))):
             raise wrong(f"none of them masked and no Booleans or times; got {short_repr(actions)}")
         if chosen.shape != (self.num_envs,) or not holds_integers(chosen):
             raise wrong(f"an integer array of shape ({self.num_envs},); got {chosen.dtype} of shape {chosen.shape}")
@@ -254,6 +254,11 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             "final_info": self._infos(envs),
             "_final_info": self._mask_of(envs),
         }
+
+
+def _is_no_integer(value: Any) -> bool:
+    """Whether NumPy would make an integer of a bool or a time span among integers."""
+    return isinstance(value, bool) or (hasattr(value, "dtype") and value.dtype.kind in "bm")
 
 
 def _is_list(value: Any) -> bool:
