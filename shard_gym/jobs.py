@@ -5,11 +5,13 @@ The answers are the same in all three: a job gets nothing but its value, and pro
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import pickle
 import platform
 import signal
+import socket
 import threading
 import traceback
 from collections import Counter, deque
@@ -20,12 +22,16 @@ from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
+from urllib.parse import urlsplit
 
 from shard_gym.checks import checked_count
 from shard_gym.errors import InvalidOptionError, JobError, ShardGymError, missing_extra, short_repr
 from shard_gym.system import usable_cpus
 
 AUTO, CLIENT = "auto", "ray://"
+ANSWERS_IN = 5.0
+"""Seconds that the head of a cluster has to answer; Ray itself asks for half a minute."""
+
 SAME = "Install the same ShardGym, and what it needs, on all nodes of the cluster."
 
 Function = Callable[[Any], Any]
@@ -135,7 +141,9 @@ class _Worker:
         self.job = -1
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other,), daemon=True)
+        # Not a daemon, which could start no processes. Those that are not are waited for when this one exits.
+        self._process = context.Process(target=_work, args=(other,))
+        atexit.register(self.end)
         with _for_children():
             self._process.start()
         other.close()
@@ -153,6 +161,7 @@ class _Worker:
 
     def end(self) -> int | None:
         """End the process, whatever it does; returns its exit code, that of a signal negative."""
+        atexit.unregister(self.end)
         self.connection.close()
         self._process.join(0.1)
         self._process.kill()
@@ -268,14 +277,23 @@ def _connect(ray: Any, cluster: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if cluster != AUTO:
+            _require_answer(cluster)
             ray.init(cluster, **quiet)
             return
         try:
             ray.init(AUTO, **quiet)
         except ConnectionError:  # this machine belongs to none
             ray.init("local", num_cpus=usable_cpus(), include_dashboard=False, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise InvalidOptionError(f"The Ray cluster {cluster!r} cannot be used: {error}") from error
+
+
+def _require_answer(cluster: str) -> None:
+    """Raise OSError or ValueError if nothing listens at the address of the cluster."""
+    address = urlsplit(cluster)
+    if not address.hostname or address.port is None:
+        raise ValueError(f"its address must be {CLIENT}HOST:PORT, such as {CLIENT}head:10001.")
+    socket.create_connection((address.hostname, address.port), ANSWERS_IN).close()
 
 
 def _outcome_on_node(job: bytes, wanted: Versions) -> bytes:

@@ -39,6 +39,10 @@ def test_results_are_the_same_in_one_process_and_in_two(functions: Any) -> None:
     assert list(run_jobs(functions.squared, [], jobs_at_once=2)) == []
 
 
+def test_a_job_may_start_processes(functions: Any) -> None:
+    assert dict(run_jobs(functions.with_processes_of_its_own, [1, 2], jobs_at_once=2)) == {0: 2, 1: 4}
+
+
 def test_processes_have_one_thread_and_this_one_keeps_its_environment(
     functions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +102,23 @@ def test_no_process_goes_on_when_nobody_asks_for_more(functions: Any, tmp_path: 
     assert all(map(gone, processes))
 
 
+def test_a_program_ends_though_it_has_not_asked_for_all_results(tmp_path: Path) -> None:
+    script = (
+        "from shard_gym.jobs import run_jobs; import job_functions\n"
+        "if __name__ == '__main__':\n"
+        f"    results = run_jobs(job_functions.first_is_quick, [({str(tmp_path)!r}, each) for each in range(2)],\n"
+        "                       jobs_at_once=2)\n"
+        "    print(next(results))"
+    )
+    path = os.pathsep.join([str(WORKERS), *sys.path])
+    program = [sys.executable, "-c", script]
+    ended = subprocess.run(
+        program, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=45, check=True
+    )
+    assert ended.stdout == "(0, None)\n"
+    assert not ended.stderr
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_one_that_started_it(sent: int, tmp_path: Path, gone: Callable[[int], bool]) -> None:
     script = (
@@ -132,6 +153,18 @@ def test_no_process_outlives_the_one_that_started_it(sent: int, tmp_path: Path, 
 def test_what_makes_no_sense_is_refused_before_any_job(functions: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidOptionError, match=says):
         run_jobs(functions.squared, [1], **options)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("ray://", "its address must be ray://HOST:PORT"), ("ray://localhost:1", "cannot be used: .*refused")],
+)
+def test_a_cluster_that_does_not_answer_is_told_at_once(functions: Any, address: str, says: str) -> None:
+    pytest.importorskip("ray")
+    before = time.monotonic()
+    with pytest.raises(InvalidOptionError, match=says):
+        list(run_jobs(functions.squared, [1], cluster=address))
+    assert time.monotonic() - before < 20, "Ray itself waits for half a minute"
 
 
 def test_without_ray_the_error_names_the_extra(functions: Any, monkeypatch: pytest.MonkeyPatch) -> None:

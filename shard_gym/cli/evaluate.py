@@ -52,12 +52,10 @@ def evaluate(
 ) -> None:
     """Let agents answer every task of a suite and compare what their answers cost.
 
-    An answer that cannot be measured is charged its penalty.
-
-    Five of them in a row end the evaluation.
+    An answer that cannot be measured is charged its penalty. Five of them in a row end the evaluation.
 
     Args:
-        agent: name of an agent, or folder of a training run; repeat the option for more agents.
+        agent: name of an agent, folder of a training run, or FILE.py:NAME of your own; repeat it for more agents.
         option: an option of the agent, such as max_queries=5000, if there is only one; repeat it for more.
         suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         split: split of the suite, train or test.
@@ -184,9 +182,11 @@ def print_evaluations(
         table.add_row(*cells)
     print_table(console, table)
     known = "" if problem.bounds_are_reached else " known"
-    ratios = f"vs {reference.agent}" + (f" and gap to {problem.best_name}{known}" if best else "")
+    named = ((2, f"vs {reference.agent}"), (3, f"gap to {problem.best_name}{known}"))
+    ratios = " and ".join(name for place, name in named if any(cell != NONE for cell in columns[place]))
     none = " - where a task failed: a penalty is no cost." if any(each.failures for each in evaluations) else ""
-    console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
+    if ratios:
+        console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
     _print_failures(console, evaluations, rivals)
 
 

@@ -54,7 +54,8 @@ class Submit:
         name: of the entry, as the tables show it.
         author: repeat it for each further author.
         agent: name of an agent, or the folder of a training run; repeat it for five folders, one for each seed.
-        evaluation: files from `shard-gym evaluate --out`, one for each seed, in their order.
+            For your own agent name files of its evaluations.
+        evaluation: files from `shard-gym evaluate --agent FILE.py:NAME --out`, one for each seed, in their order.
         deterministic: the agent of --evaluation is not stochastic, so there is one file.
         option: an option of the agent, such as max_queries=1000; repeat it for each further option.
         licence: of the agent's code, an SPDX identifier such as MIT; leave it out if the code is not public.

@@ -34,6 +34,23 @@ _LOOKS_LIKE = {
 }
 _TABLE = str.maketrans(_LOOKS_LIKE)
 
+_OURS = "shardgyrn"
+_OURS_ELSEWHERE = {
+    ord(other): letter
+    for word in (
+        "\u0455\u04bb\u0430\u0433\u0501\u050d\u0443\u043c",  # Cyrillic
+        "\u13da\u13bb\u13aa\u13a1\u13a0\u13c0\u13a9\u13b7",  # Cherokee
+        "\ua4e2\ua4e7\ua4ee\ua4e3\ua4d3\ua4d6\ua4ec\ua4df",  # Lisu
+        "\ua731\u029c\u1d00\u0280\u1d05\u0262\u028f\u1d0d",  # small capitals
+        "$h@rdgym",
+        "\u00a7h4rd6ym",
+        "5h4rd9ym",
+    )
+    for other, letter in zip(word, "shardgym", strict=True)
+    if other not in "shardgym"
+}
+"""The letters of ShardGym in other scripts, and the signs that are written for them."""
+
 _ADDRESS = re.compile(r"://|\bwww\.", re.IGNORECASE)
 """What pages make a link of."""
 
@@ -88,3 +105,14 @@ def skeleton(name: str) -> str:
     letters = name.casefold().translate(_TABLE)
     decomposed = unicodedata.normalize("NFKD", letters).translate(_TABLE)
     return "".join(character for character in decomposed if character.isalnum()) or name
+
+
+def looks_like_ours(author: str) -> bool:
+    """Whether a name has "ShardGym" in it, or what looks like it; of characters beyond ASCII up to four may be any."""
+    letters = skeleton(author.casefold().translate(_OURS_ELSEWHERE))
+    for start in range(len(letters) - len(_OURS) + 1):
+        pairs = list(zip(_OURS, letters[start:], strict=False))
+        possible = all(ours == other or not other.isascii() for ours, other in pairs)
+        if possible and sum(ours == other for ours, other in pairs) > len(_OURS) // 2:
+            return True
+    return False

@@ -9,7 +9,7 @@ its measurements, so drawing tasks covers that noise, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,20 +166,26 @@ class Race:
             return float("nan")
         return float(np.sqrt(np.mean((measured.std(axis=1, ddof=1) / measured.mean(axis=1)) ** 2)))
 
-    def results(self) -> list[Result]:
-        """The entries' results, the cheapest first; none before the first round is complete."""
+    def results(self, apart: Set[str] = frozenset()) -> list[Result]:
+        """The entries' results, the cheapest first; none before the first round is complete.
+
+        Those `apart`, by name, come last, and the others are not compared with them.
+        """
         if not self.num_rounds:
             return []
         names, costs = np.array(list(self.answers)), self.costs_ms()
         medians = np.median(costs, axis=2)
-        order = np.argsort(medians.mean(axis=1), kind="stable")
+        last = np.isin(names, list(apart))
+        order, ranked = np.lexsort((medians.mean(axis=1), last)), np.count_nonzero(~last)
         names, costs, medians, failed = names[order], costs[order], medians[order], self.failed[order]
         means, ratios = medians.mean(axis=1), intervals_to_first(medians)
+        if ratios is not None and ranked:
+            ratios[:ranked] = intervals_to_first(medians[:ranked])
         known = medians.shape[1] >= MIN_TASKS
         results = []
         for place, name in enumerate(names.tolist()):
             own = costs[place]
-            following = costs[place + 1] if place + 1 < len(names) else None
+            following = costs[place + 1] if place + 1 not in (ranked, len(names)) else None
             beats = None if following is None else float(((own < following) + 0.5 * (own == following)).mean())
             results.append(
                 Result(

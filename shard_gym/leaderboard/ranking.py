@@ -229,7 +229,7 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
             ratio=each.ratio,
             ratio_interval=each.ratio_interval,
         )
-        for each in race.results()
+        for each in race.results({each.folder.slug for each in entries if each.entry.near})
     ]
     not_raced = tuple(each for each in entries if each.folder.slug not in race.answers)
     apart = tuple(each for each in ranked if each.verified.entry.near)

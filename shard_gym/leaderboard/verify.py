@@ -15,17 +15,13 @@ from shard_gym.io.files import sha256_of
 from shard_gym.jobs import run_jobs
 from shard_gym.leaderboard.copies import check_entries_differ
 from shard_gym.leaderboard.leagues import check_league, check_planning
-from shard_gym.leaderboard.names import skeleton
+from shard_gym.leaderboard.names import looks_like_ours
 from shard_gym.leaderboard.rows import TOLERANCE, AnswerGrid, CheckedRows
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS, AgentPart, Entry, parse
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
 from shard_gym.leaderboard.verified import VerifiedEntry, count_failures, is_stochastic
-
-OURS = skeleton("ShardGym")
-"""What a name of an author looks like that only agents of ShardGym may have."""
-
 
 Outcome = tuple[VerifiedEntry | None, list[Finding]]
 """An entry without findings, or None and the findings."""
@@ -96,7 +92,7 @@ def _check_declarations(entry: Entry, folder: EntryFolder, scorer: Scorer) -> li
         wrong += [
             f"authors names {author!r}, but the agent {agent.name!r} is none of ShardGym's. Name its own authors."
             for author in entry.authors
-            if OURS in skeleton(author)
+            if looks_like_ours(author)
         ]
     seeds = list(SEEDS if agent.stochastic else ONE_SEED)
     if entry.seeds != seeds:

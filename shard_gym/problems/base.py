@@ -173,6 +173,10 @@ class Problem(ABC, Generic[TaskT]):
                 returned = ask(task)
             except FAILURES as failure:
                 error = failure
+            except Exception as bug:
+                if hasattr(bug, "add_note"):  # Python 3.11
+                    bug.add_note(f"It was raised while an agent answered task {task.name!r}.")
+                raise
             yield Attempt(returned, time.perf_counter() - started, queries_of(agent, model) - before, error)
 
 

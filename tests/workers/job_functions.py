@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ def killed(job: tuple[str, int, int]) -> int:
         (Path(folder) / str(began)).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return value**2
+
+
+def with_processes_of_its_own(value: int) -> int:
+    with get_context("spawn").Pool(1) as pool:
+        return sum(pool.map(abs, [value, -value]))
 
 
 def failing(value: int) -> int:

@@ -62,6 +62,22 @@ def test_equal_placements_tie(course: Any) -> None:
     assert 0.2 < first.beats_next < 0.8
 
 
+def test_what_stands_apart_changes_nothing_of_the_others(course: Any) -> None:
+    with_copy = {"copy": course.placements["local-search"], **course.placements}
+    race = course.run(placements=with_copy, rounds=3)
+    *others, last = race.results({"copy"})
+    assert last.entry == "copy"
+    assert last.beats_next is None
+    alone = replace(
+        race,
+        answers=course.placements,
+        measurements=[each for each in race.measurements if each.entry != "copy"],
+    )
+    assert others == alone.results()
+    assert race.results({"copy", "random"})[1].beats_next is None
+    assert [each.entry for each in race.results(set(with_copy))] == [each.entry for each in race.results()]
+
+
 def test_the_results_are_those_of_plain_arithmetic(course: Any) -> None:
     race = course.run(rounds=3)
     for result in race.results():
