@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import combinations_with_replacement
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need t
 PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
 LARGE = 0.2  # of the memory of a device
 BY_PRICE = 6  # sets of parts at most that are chosen by price
+# The first start takes this share of the evaluations, others that, where not even it could try all devices.
+OF_MANY = 0.5, 0.125
 
 WIDTHS = (MAX_DIM, 64, 32)
 """Parts are no wider than these in the first starts: of whole tables, and of narrow parts, for which FBGEMM has thread
@@ -36,28 +39,30 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
 
     Whole tables come first. Each plan takes an evaluation for each part and device, but not more than `most_queries`,
     or `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Those without prices are put
-    on devices by lanes, too.
+    on devices by lanes, too. With more tables times devices than `most_queries`, each takes a part of these.
     """
+    many = options.task.num_tables * options.task.num_devices > most_queries
+    most_of_first, most = (int(most_queries * part) if many else most_queries for part in OF_MANY)
     shapes = {shape.key: shape for shape in (_no_wider(options, width) for width in WIDTHS)}
     whole, *narrow = shapes.values()
-    found = list(_placed([whole], most_queries))
+    found = list(_placed([whole], most_of_first))
     yield from (split for _, split in found)
     for others in (_in_rows(options), _replicated(options)):
-        yield from (split for _, split in _placed(others, most_queries))
+        yield from (split for _, split in _placed(others, most))
     if (options.max_halvings or options.spreads) and not spent():
         yield from _by_price(options, most_queries // 6, spent)
     for split in narrow:
         if not spent():
-            found += _placed([split], most_queries)
+            found += _placed([split], most)
     if not found:
         for split in _smaller_and_smaller(options):
             if not found or not spent():
-                found += _placed([split], most_queries)
+                found += _placed([split], most)
     for split in _spread_more_and_more(options):
         if not found:
-            found += _placed([split], most_queries)
+            found += _placed([split], most)
     yield from (split for _, split in found)
-    for _, split in sorted(found, key=lambda each: each[0]):
+    for _, split in sorted(found, key=itemgetter(0)):
         if not spent():
             yield from by_lanes(split, most_queries // (2 * len(found)))
 

@@ -187,6 +187,14 @@ def test_large_parts_come_first_where_forms_by_price_would_not_fit() -> None:
     assert any((each.spread == best.spread).all() and _parts(each) == _parts(best) for each in found)
 
 
+def test_the_first_start_leaves_evaluations_for_others_where_devices_are_many(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 50, 32, dims=(128,))
+    model, most = CountedShardingModel(MODEL), 1_000
+    options = SplitOptions(task, model, SHARDING_TYPES, max_shards=8)
+    found = list(starts(options, most, lambda: model.queries > most))
+    assert {len(each.table) for each in found} == {50, 100}, "whole tables, and halves"
+
+
 def _parts(split: SplitTables) -> list[tuple[int, int]]:
     """The (table, level) of each part."""
     return sorted(zip(split.table.tolist(), split.level.tolist(), strict=True))
