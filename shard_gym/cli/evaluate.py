@@ -52,7 +52,9 @@ def evaluate(
 ) -> None:
     """Let agents answer every task of a suite and compare what their answers cost.
 
-    An answer that cannot be measured is charged its penalty. Five of them in a row end the evaluation.
+    Where costs are measured, an answer that cannot be is charged its penalty.
+
+    Five of them in a row end the evaluation.
 
     Args:
         agent: name of an agent, folder of a training run, or FILE.py:NAME of your own; repeat it for more agents.
