@@ -341,8 +341,7 @@ def _fresh(ranked: RankedEntry) -> str:
     if gap is None:
         return ""
     text, (low, high) = f"{100 * gap.mean:+.2f}%", gap.rise_interval
-    falls = gap.falls and ranked.verified.entry.agent.learns
-    return f"{text}, **falls**: {low:.2f} to {high:.2f} times" if falls else text
+    return f"{text}, **falls**: {low:.2f} to {high:.2f} times" if ranked.falls else text
 
 
 def _name(verified: VerifiedEntry) -> str:

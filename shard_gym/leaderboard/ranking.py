@@ -83,6 +83,11 @@ class RankedEntry:
         """That of the entry; None in tracks without."""
         return self.verified.league
 
+    @property
+    def falls(self) -> bool:
+        """Whether it learns, and its gap grows on fresh tasks by more than chance."""
+        return self.fresh is not None and self.fresh.falls and self.verified.entry.agent.learns
+
 
 @dataclass(frozen=True, eq=False)
 class BestAnswers:

@@ -228,6 +228,8 @@ def _entry_row(ranked: RankedEntry) -> dict[str, Any]:
         "score": _number(ranked.mean_cost_ms),
         "interval": rounded(ranked.interval_ms, SCORE_DIGITS),
         "gap": None if verified.failures else _number(ranked.gap),
+        "fresh": None if ranked.fresh is None else _number(ranked.fresh.mean),
+        "falls": ranked.falls,
         "ratio": _number(ranked.ratio),
         "ratio_interval": None if ranked.ratio_interval is None else rounded(ranked.ratio_interval, SCORE_DIGITS),
         "improvement_over_next": _number(ranked.improvement_over_next),

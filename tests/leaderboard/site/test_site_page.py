@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.leaderboard.fresh import FreshGap
 from shard_gym.leaderboard.site import write_site
 
 Browser = Any
@@ -71,6 +72,20 @@ def test_all_columns_are_a_choice_and_missing_numbers_are_last(browser: Browser,
         browser.one("#table [data-key='improvement'] button").click()
         number, *missing = browser.column("improvement")
         assert (number[-1], missing) == ("%", ["\u2013", "\u2013"])
+
+
+def test_gaps_on_fresh_tasks_are_a_column_where_there_are_some(browser: Browser, example: Any, tmp_path: Path) -> None:
+    board, *others = example.leaderboards
+    gaps = (FreshGap(0.0123, (0.01, 0.02), 1.0, (0.9, 1.1)), FreshGap(0.5, (0.4, 0.6), 2.0, (1.5, 3.0)), None)
+    entries = [replace(each, fresh=gap) for each, gap in zip(board.entries, gaps, strict=True)]
+    agent = entries[1].verified.entry.agent.model_copy(update={"learns": True})
+    learned = entries[1].verified.entry.model_copy(update={"agent": agent})
+    entries[1] = replace(entries[1], verified=replace(entries[1].verified, entry=learned))
+    write_site([replace(board, entries=tuple(entries)), *others], tmp_path)
+    browser.open(tmp_path, "#suite=simulated/dlrm-20x4")
+    assert browser.column("fresh") == ["+1.23%", "+50.0% falls", "\u2013"]
+    browser.pick("suite", "simulated/mixdim-8")
+    assert browser.column("fresh") == []
 
 
 def test_picking_a_suite_and_a_track(browser: Browser, site: Path, example: Any) -> None:

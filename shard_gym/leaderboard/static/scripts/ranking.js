@@ -32,7 +32,7 @@
 
   /** The interval in numbers; and with the score on the scale of the entries without failures. */
   function intervalCell(entry, { track, scale: [low, high] }) {
-    const WIDE = 90;
+    const WIDE = 64;
     const x = (value) => 4 + ((WIDE - 8) * (value - low)) / (high - low || 1);
     const [from, to] = entry.interval;
     const marks = [
@@ -55,6 +55,11 @@
     return format.ratio(ratio) + (low < high ? ` (${format.ratio(low)}\u2013${format.ratio(high)})` : "");
   }
 
+  /** The gap on fresh tasks, and a mark where it grew by more than chance. */
+  function freshCell({ fresh, falls }) {
+    return falls ? [`${format.percent(fresh)} `, el("strong", { class: "failed" }, "falls")] : format.percent(fresh);
+  }
+
   function failuresCell(entry, { suite }) {
     if (!entry.failures) return "0";
     const of = entry.seeds * suite.tasks;
@@ -75,7 +80,8 @@
   ];
 
   // Of each column: `value` is the key to sort by (null is last), if any; `first` the direction of the first click;
-  // `tracks` those that have it, if not all; `detail` whether it is shown only with all columns.
+  // `tracks` those that have it, if not all; `optional` whether it is left out where no entry has a value; `detail`
+  // whether it is shown only with all columns.
   const COSTS = ["simulated", "sharding", "measured"];
   const number = (key, words, value, write, more) => ({
     key,
@@ -97,6 +103,11 @@
     { key: "name", words: "Entry", value: (e) => e.name.toLowerCase(), cell: nameCell, head: true },
     number("score", (track) => track.score, (e) => e.score, String, { cell: (e, { track }) => track.value(e.score) }),
     number("gap", "Gap to best known", (e) => e.gap, format.percent, { tracks: ["simulated", "sharding"] }),
+    number("fresh", "Gap on fresh tasks", (e) => e.fresh, format.percent, {
+      tracks: ["simulated", "sharding"],
+      cell: freshCell,
+      optional: true,
+    }),
     number("ratio", "Ratio to the cheapest", (e) => e.ratio, format.ratio, { tracks: ["measured"], cell: ratioCell }),
     number("hours", "Hours", (e) => e.hours, format.ratio, { tracks: ["replanning"] }),
     number("interval", "95% interval", (e) => e.interval[1] - e.interval[0], String, {
@@ -183,7 +194,10 @@
     const solid = entries.filter((entry) => !entry.failures);
     const ends = (solid.length ? solid : entries).map((entry) => entry.interval);
     const scale = [Math.min(...ends.map(([low]) => low)), Math.max(...ends.map(([, high]) => high))];
-    const columns = COLUMNS.filter((column) => column.tracks?.includes(suite.track) ?? true);
+    const columns = COLUMNS.filter(
+      ({ tracks, optional, value }) =>
+        (tracks?.includes(suite.track) ?? true) && !(optional && entries.every((entry) => value(entry) === null)),
+    );
     const shown = { ...options, track, scale, starred: entries.some((entry) => entry.planning_replayed) };
     const wordsOf = ({ words }) => (typeof words === "string" ? words : words(track));
     const classOf = (column) =>
