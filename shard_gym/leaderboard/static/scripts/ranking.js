@@ -32,7 +32,7 @@
 
   /** The interval in numbers; and with the score on the scale of the entries without failures. */
   function intervalCell(entry, { track, scale: [low, high] }) {
-    const WIDE = 64;
+    const WIDE = 56;
     const x = (value) => 4 + ((WIDE - 8) * (value - low)) / (high - low || 1);
     const [from, to] = entry.interval;
     const marks = [
