@@ -24,6 +24,8 @@ _NO_NUMBERS = (str, bytes, bool, np.bool_, np.timedelta64, np.datetime64)  # whi
 
 def is_integer(value: Any) -> bool:
     """Whether `value` is a Python or NumPy integer; no bool, and no time span, which NumPy counts among integers."""
+    if type(value) is int:  # nearly all are
+        return True
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
@@ -44,5 +44,15 @@ def shard_tables(tables: Tables, sharding_type: str, topology: Topology, widths:
     return tables
 
 
-# It takes most of preparing a task, and many environments prepare the same ones.
-in_batches = lru_cache(maxsize=128)(Tables.at_batch_size)
+_IN_BATCHES: WeakKeyDictionary[Tables, dict[int, Tables]] = WeakKeyDictionary()
+
+
+def in_batches(tables: Tables, batch_size: int) -> Tables:
+    """`Tables.at_batch_size`, which takes most of preparing a task, kept as long as the tables are: many environments
+    prepare the same ones, and a task with groups has up to 16."""
+    if batch_size == tables.workload.batch_size:
+        return tables
+    kept = _IN_BATCHES.setdefault(tables, {})
+    if batch_size not in kept:
+        kept[batch_size] = tables.at_batch_size(batch_size)
+    return kept[batch_size]
