@@ -32,17 +32,17 @@ TIMES = 10  # the budget of the search, in multiples of its usual one
 DIGITS = 7
 
 
-def rounded(costs: FloatArray) -> list[float]:
-    return [float(f"{cost:.{DIGITS}g}") for cost in costs.tolist()]
+def rounded(costs: FloatArray) -> list[float | None]:
+    return [None if np.isnan(cost) else float(f"{cost:.{DIGITS}g}") for cost in costs.tolist()]
 
 
 def costs_of(agent: str, suite: str, names: list[str], **options: object) -> FloatArray:
-    """The costs of the test tasks of the suites `names`, one after the other; penalties where there is no answer."""
+    """The costs of the test tasks of the suites `names`, one after the other; NaN where there is no answer."""
     found = []
     for name in names:
         tasks = load_suite(name)
         placed = evaluate(make_agent(agent, cost_model=tasks.cost_model, seed=0, suite=suite, **options), tasks)
-        found += [result.cost_ms for result in placed.tasks]
+        found += [result.cost_ms if result.valid else np.nan for result in placed.tasks]
     return np.array(found)
 
 
@@ -96,12 +96,12 @@ def main(
                 continue
             test, fresh = (costs_of(agent, suite, each, **entrant.placing) for each in ([suite], names))
             first = verified[folder.id].costs_ms[0]
-            same = np.isclose(test, first, rtol=1e-6)
+            same = np.isclose(test, first, rtol=1e-6) | np.isnan(test)
             print(f"{folder.id}: {same.mean():.0%} of the test tasks cost what they cost in the entry", flush=True)
             rows[folder.id] = FreshEntry(
                 answers=verified[folder.id].sha256, test_ms=rounded(test), fresh_ms=rounded(fresh)
             )
-            best = np.minimum(tasks[suite].best_ms, rows[folder.id].fresh_ms)
+            best = np.fmin(tasks[suite].best_ms, np.array(rows[folder.id].fresh_ms, np.float64))
             tasks[suite] = FreshTasks(seeds=list(SEEDS), sha256=sha256, best_ms=best.tolist())
             write_fresh(LEADERBOARDS, fresh_table(tasks, rows))
         write_fresh(LEADERBOARDS, fresh_table(tasks, rows))

@@ -17,7 +17,7 @@ from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameEr
 from shard_gym.io.files import write_json
 from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import SCHEMA, FreshEntry, FreshTable, FreshTasks, parse
-from shard_gym.leaderboard.statistics import bootstrap_samples, mean_interval, percentile_interval
+from shard_gym.leaderboard.statistics import bootstrap_samples, percentile_interval
 from shard_gym.leaderboard.store import FRESH, Finding, find_entries, read_limited
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.suites import suite_info
@@ -35,7 +35,10 @@ SMALLEST_GAP = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Cost / best known cost of an agent, less 1: (N,) of the test tasks and (M,) of the fresh tasks."""
+    """Cost / best known cost of an agent, less 1: (N,) of the test tasks and (M,) of the fresh tasks.
+
+    NaN for a task without an answer: a penalty is no cost.
+    """
 
     test: FloatArray
     fresh: FloatArray
@@ -46,15 +49,19 @@ class FreshGap:
     """How far an agent is from the best answers known to fresh tasks.
 
     Attributes:
-        mean: mean of cost / best known cost, less 1.
+        mean: mean of cost / best known cost, less 1, over the tasks that the agent answered.
         interval: 95% interval of that.
-        rise: that divided by the same of the test tasks, and by the geometric mean of this quotient of agents that
+        test: the same mean of the test tasks.
+        failures: fresh tasks without an answer.
+        rise: `mean` divided by `test`, and by the geometric mean of this quotient of agents that
             cannot fit the test tasks, because they need no training: the fresh tasks may be harder ones.
         rise_interval: 95% interval of the rise.
     """
 
     mean: float
     interval: tuple[float, float]
+    test: float
+    failures: int
     rise: float
     rise_interval: tuple[float, float]
 
@@ -64,14 +71,28 @@ class FreshGap:
         return self.rise_interval[0] > 1.0
 
 
-def fresh_gap(agent: Gaps, controls: Sequence[Gaps]) -> FreshGap:
-    """The gap of an agent on fresh tasks, compared with those of `controls`; all answered the same tasks."""
+def fresh_gap(agent: Gaps, controls: Sequence[Gaps]) -> FreshGap | None:
+    """The gap of an agent on fresh tasks, compared with those of `controls`; all were given the same tasks.
+
+    None for an agent that answers fewer than half of them; and such ones are no controls.
+    """
+    if not _answers_enough(agent):
+        return None
     own = _log_quotient(agent)
-    chance = [_log_quotient(each) for each in controls] or [np.zeros_like(own)]
+    chance = [_log_quotient(each) for each in controls if _answers_enough(each)] or [np.zeros_like(own)]
     rises = np.exp(own - np.mean(chance, axis=0))
     return FreshGap(
-        float(agent.fresh.mean()), mean_interval(agent.fresh[None]), float(rises[0]), percentile_interval(rises[1:])
+        mean=float(np.nanmean(agent.fresh)),
+        interval=percentile_interval(_means(agent.fresh)[1:]),
+        test=float(np.nanmean(agent.test)),
+        failures=int(np.isnan(agent.fresh).sum()),
+        rise=float(rises[0]),
+        rise_interval=percentile_interval(rises[1:]),
     )
+
+
+def _answers_enough(gaps: Gaps) -> bool:
+    return all(2 * np.isnan(each).sum() <= len(each) for each in (gaps.test, gaps.fresh))
 
 
 def _log_quotient(gaps: Gaps) -> FloatArray:
@@ -79,18 +100,21 @@ def _log_quotient(gaps: Gaps) -> FloatArray:
 
     The samples have the same tasks for all agents.
     """
-    means = []
-    for values in (gaps.fresh, gaps.test):
-        samples = bootstrap_samples(values[None], np.random.default_rng(len(values))).mean(axis=1)
-        means.append(np.maximum(np.concatenate([[values.mean()], samples]), SMALLEST_GAP))
-    return np.asarray(np.log(means[0] / means[1]))
+    fresh, test = (np.maximum(_means(values), SMALLEST_GAP) for values in (gaps.fresh, gaps.test))
+    return np.asarray(np.log(fresh / test))
+
+
+def _means(values: FloatArray) -> FloatArray:
+    """(1 + B,) mean over (N,) values that are no NaN: of all of them, then of B samples."""
+    samples = bootstrap_samples(values[None], np.random.default_rng(len(values)))
+    return np.concatenate([[np.nanmean(values)], np.nanmean(samples, axis=1)])
 
 
 def gaps_of(table: FreshTable, entry_id: str, suite: str, best_ms: FloatArray) -> Gaps:
     """The gaps of the agent of an entry; `best_ms` are the (N,) best known costs of the test tasks."""
     row = table.entries[entry_id]
-    fresh = np.array(row.fresh_ms) / np.array(table.suites[suite].best_ms)
-    return Gaps(np.array(row.test_ms) / best_ms - 1.0, fresh - 1.0)
+    test, fresh = (np.array(costs, np.float64) for costs in (row.test_ms, row.fresh_ms))
+    return Gaps(test / best_ms - 1.0, fresh / np.array(table.suites[suite].best_ms) - 1.0)
 
 
 def fresh_table(suites: Mapping[str, FreshTasks], entries: Mapping[str, FreshEntry]) -> FreshTable:
@@ -151,7 +175,7 @@ def _wrong_costs(row: FreshEntry, entry: VerifiedEntry | None, suites: Mapping[s
         return "but not as many as there are best known ones."
     if len(row.test_ms) != entry.costs_ms.shape[1]:
         return "but not as many as there are test tasks."
-    if any(cost < best * (1 - TOLERANCE) for cost, best in zip(row.fresh_ms, tasks.best_ms, strict=True)):
+    if (np.array(row.fresh_ms, np.float64) < np.array(tasks.best_ms) * (1 - TOLERANCE)).any():
         return "and some are below the best known ones."
     return ""
 

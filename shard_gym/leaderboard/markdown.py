@@ -336,12 +336,16 @@ def _cells(ranked: RankedEntry) -> dict[str, str]:
 
 
 def _fresh(ranked: RankedEntry) -> str:
-    """The gap on fresh tasks, and a mark if the agent learns and the gap rises by more than chance."""
+    """The gap on fresh tasks, in brackets that of the same agent on test tasks, what failed, and whether it falls."""
     gap = ranked.fresh
     if gap is None:
         return ""
-    text, (low, high) = f"{100 * gap.mean:+.2f}%", gap.rise_interval
-    return f"{text}, **falls**: {low:.2f} to {high:.2f} times" if ranked.falls else text
+    words = [f"{100 * gap.mean:+.2f}% ({100 * gap.test:+.2f}%)"]
+    if gap.failures:
+        words.append(f"{gap.failures} failed")
+    if ranked.falls:
+        words.append("**falls**: {:.2f} to {:.2f} times".format(*gap.rise_interval))
+    return ", ".join(words)
 
 
 def _name(verified: VerifiedEntry) -> str:

@@ -285,7 +285,8 @@ def _fresh_gaps(entries: Sequence[VerifiedEntry], best: BestAnswers, table: Fres
     run = [each for each in entries if each.folder.id in table.entries]
     gaps = {each.folder.id: gaps_of(table, each.folder.id, each.folder.suite, best.costs_ms) for each in run}
     controls = [gaps[each.folder.id] for each in run if not each.entry.agent.learns]
-    return {name: fresh_gap(each, controls) for name, each in gaps.items()}
+    found = {name: fresh_gap(each, controls) for name, each in gaps.items()}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def _gap_of_answers(entry: VerifiedEntry, best: BestAnswers | None) -> float | None:

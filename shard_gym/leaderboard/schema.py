@@ -319,12 +319,12 @@ class FreshTasks(Strict):
 class FreshEntry(Strict):
     """What the agent of an entry, trained with its first seed, costs on test and on fresh tasks, in ms.
 
-    `answers` is the SHA-256 of the file of answers of the entry.
+    `answers` is the SHA-256 of the file of answers of the entry; null is the cost of a task without an answer.
     """
 
     answers: Digest
-    test_ms: list[Cost]
-    fresh_ms: list[Cost]
+    test_ms: list[Cost | None]
+    fresh_ms: list[Cost | None]
 
 
 class FreshTable(Strict):

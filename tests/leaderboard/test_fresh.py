@@ -27,32 +27,55 @@ def drawn(rng: np.random.Generator, harder: float = 1.0) -> Gaps:
     return Gaps(rng.exponential(0.02, 50), harder * rng.exponential(0.02, 100))
 
 
+def falls(agent: Gaps, controls: list[Gaps]) -> bool:
+    gap = fresh_gap(agent, controls)
+    return gap is not None and gap.falls
+
+
 def test_who_fits_the_test_tasks_falls_and_who_does_not_stays() -> None:
     rng = np.random.default_rng(3)
     honest, controls = drawn(rng), [drawn(rng) for _ in range(3)]
     alone = fresh_gap(honest, [])
+    assert alone is not None
     assert not alone.falls
+    assert (alone.test, alone.failures) == (honest.test.mean(), 0)
     assert alone.mean == honest.fresh.mean()
     assert alone.interval[0] < alone.mean < alone.interval[1]
     assert alone.rise == pytest.approx(honest.fresh.mean() / honest.test.mean())
     fitted = fresh_gap(Gaps(honest.test / 3.0, honest.fresh), controls)
+    assert fitted is not None
     assert fitted.falls
     assert fitted.rise_interval[0] < fitted.rise < fitted.rise_interval[1]
-    assert not fresh_gap(Gaps(honest.test, honest.fresh / 3.0), controls).falls
-    assert fresh_gap(Gaps(np.zeros(50), honest.fresh), controls).falls
+    assert not falls(Gaps(honest.test, honest.fresh / 3.0), controls)
+    assert falls(Gaps(np.zeros(50), honest.fresh), controls)
+
+
+def test_tasks_without_an_answer_count_nowhere() -> None:
+    rng = np.random.default_rng(5)
+    agent, control, broken = drawn(rng), drawn(rng), drawn(rng)
+    whole = fresh_gap(agent, [control])
+    assert whole is not None
+    agent.fresh[:3] = control.test[:5] = np.nan
+    broken.fresh[:51] = np.nan
+    gap = fresh_gap(agent, [control, broken])
+    assert gap is not None
+    assert (gap.failures, gap.mean) == (3, agent.fresh[3:].mean())
+    assert gap.rise == pytest.approx(gap.mean / gap.test / (control.fresh.mean() / control.test[5:].mean()))
+    assert gap.rise_interval == pytest.approx(whole.rise_interval, rel=0.3)
+    assert fresh_gap(broken, [control]) is None
 
 
 def test_tasks_that_are_harder_for_all_make_nobody_fall() -> None:
     rng = np.random.default_rng(4)
     agent, controls = drawn(rng, 2.0), [drawn(rng, 2.0) for _ in range(3)]
-    assert fresh_gap(agent, []).falls
-    assert not fresh_gap(agent, controls).falls
+    assert falls(agent, [])
+    assert not falls(agent, controls)
 
 
 def test_an_honest_agent_rarely_falls() -> None:
     """Of 200 that are as good on fresh tasks, 2.5% fall by chance."""
     rng = np.random.default_rng(0)
-    assert sum(fresh_gap(drawn(rng), [drawn(rng)]).falls for _ in range(200)) <= 12
+    assert sum(falls(drawn(rng), [drawn(rng)]) for _ in range(200)) <= 12
 
 
 @pytest.fixture
@@ -81,20 +104,23 @@ def test_the_leaderboard_has_the_column(root: Path, fresh: Path) -> None:
     (root / "README.md").write_text("<!-- generated: leaderboards -->\n<!-- end -->\n")
     page = render(root)[root / "README.md"].decode()
     assert "| fresh tasks |" in page
-    assert "| +33.33% |" in page
+    assert "| +33.33% (+1.00%) |" in page
     fresh.unlink()
     assert "fresh tasks |" not in render(root)[root / "README.md"].decode()
 
 
 def test_a_learned_agent_that_falls_is_marked(root: Path, fresh: Path) -> None:
     ranked = load_leaderboards(root)[0].entries[0]
-    gap = FreshGap(0.02, (0.01, 0.03), 1.5, (1.2, 1.9))
+    gap = FreshGap(0.02, (0.01, 0.03), 0.01, 2, 1.5, (1.2, 1.9))
     cells = {}
     for learns in (False, True):
         agent = ranked.verified.entry.agent.model_copy(update={"learns": learns})
         entry = ranked.verified.entry.model_copy(update={"agent": agent})
         cells[learns] = _fresh(replace(ranked, verified=replace(ranked.verified, entry=entry), fresh=gap))
-    assert cells == {False: "+2.00%", True: "+2.00%, **falls**: 1.20 to 1.90 times"}
+    assert cells == {
+        False: "+2.00% (+1.00%), 2 failed",
+        True: "+2.00% (+1.00%), 2 failed, **falls**: 1.20 to 1.90 times",
+    }
 
 
 @pytest.mark.parametrize(
