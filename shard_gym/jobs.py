@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,8 +31,12 @@ from shard_gym.errors import InvalidOptionError, JobError, ShardGymError, missin
 from shard_gym.system import usable_cpus
 
 AUTO, CLIENT = "auto", "ray://"
+NO_CLUSTER = "Could not find any running Ray instance"  # the error of `ray.init` where none runs
 ANSWERS_IN = 5.0
 """Seconds that the head of a cluster has to answer; Ray itself asks for half a minute."""
+
+LOOKED_AFTER = 1.0
+"""Seconds after which a silent process is looked after: one that it started may hold its pipe when it is dead."""
 
 SAME = "Install the same ShardGym, and what it needs, on all nodes of the cluster."
 
@@ -90,7 +96,7 @@ def run_jobs(
 def _here(function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     for index, job in enumerate(jobs):
         try:
-            result = function(job)
+            result = function(pickle.loads(pickle.dumps(job)))  # as elsewhere: what a job changes is its own
         except (Exception, SystemExit) as error:
             raise JobError(_failed(index, len(jobs), _described(error))) from error
         yield index, result
@@ -114,14 +120,16 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
                 worker = _Worker()
                 workers[worker.connection] = worker
                 begin(worker)
-            for ready in wait(list(workers)):
+            silent = wait(list(workers), LOOKED_AFTER) or [own for own, worker in workers.items() if worker.is_dead]
+            for ready in silent:
                 worker = workers[ready]
                 job, outcome = worker.job, worker.receive()
                 if outcome is None:
                     code = workers.pop(ready).end()
                     deaths[job] += 1
                     if deaths[job] > retries:
-                        raise JobError(_lost(job, len(jobs), deaths[job], f"the last one with exit code {code}"))
+                        why = NO_MEMORY if code is None or code < 0 else BY_ITSELF
+                        raise JobError(_lost(job, len(jobs), deaths[job], f"the last one with exit code {code}", why))
                     left.appendleft(job)
                     continue
                 if left:
@@ -130,6 +138,8 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
                     workers.pop(ready).end()
                 yield job, _result(job, len(jobs), outcome)
     finally:
+        for worker in workers.values():
+            worker.kill()
         for worker in workers.values():
             worker.end()
 
@@ -153,38 +163,53 @@ class _Worker:
             self.connection.send_bytes(job)
 
     def receive(self) -> bytes | None:
-        """The outcome of its job; None if the process died."""
+        """The outcome of its job, which is there; None if the process died."""
         try:
-            return self.connection.recv_bytes()
+            return self.connection.recv_bytes() if self.connection.poll() else None
         except (EOFError, OSError):
             return None
 
     def end(self) -> int | None:
         """End the process, whatever it does; returns its exit code, that of a signal negative."""
-        atexit.unregister(self.end)
         self.connection.close()
         self._process.join(0.1)
         self._process.kill()
         self._process.join()
+        atexit.unregister(self.end)  # only now, because Ctrl-C may end this function early
         return self._process.exitcode
+
+    def kill(self) -> None:
+        """End the process without waiting for its end."""
+        self._process.kill()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return not self._process.is_alive()
+
+
+_STARTING = threading.Lock()
 
 
 @contextmanager
 def _for_children() -> Iterator[None]:
     """Processes started in here have one thread of OpenMP, and Ctrl-C does not reach them: their parent ends them."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
     masks = hasattr(signal, "pthread_sigmask")  # Windows has none
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
-    try:
-        yield
-    finally:
+    with _STARTING:
         if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if threads is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = threads
+            resource_tracker.ensure_running()  # when it starts, it lets Ctrl-C through again
+        threads = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = "1"
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+        try:
+            yield
+        finally:
+            if masks:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if threads is None:
+                del os.environ["OMP_NUM_THREADS"]
+            else:
+                os.environ["OMP_NUM_THREADS"] = threads
 
 
 def _work(connection: Connection) -> None:
@@ -232,11 +257,15 @@ def _failed(index: int, count: int, why: str) -> str:
     return f"Job {index} of {count}, counted from 0, failed: {why}"
 
 
-def _lost(index: int, count: int, deaths: int, last: str) -> str:
-    return (
-        f"Job {index} of {count}, counted from 0, lost its process {deaths} times, {last}. The machine may have too "
-        "little memory for it: run fewer jobs at once."
-    )
+NO_MEMORY = "The machine may have too little memory for it: run fewer jobs at once."
+BY_ITSELF = (
+    "It ended by itself, and may have printed why. A program that runs jobs does so under "
+    'if __name__ == "__main__":, because other processes import it.'
+)
+
+
+def _lost(index: int, count: int, deaths: int, last: str, why: str = NO_MEMORY) -> str:
+    return f"Job {index} of {count}, counted from 0, lost its process {deaths} times, {last}. {why}"
 
 
 def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: int) -> Iterator[tuple[int, Any]]:
@@ -244,14 +273,12 @@ def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: 
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise missing_extra("ray", "cluster", "Running jobs on a cluster") from error
-    connects = not ray.is_initialized()
     waiting: dict[Any, int] = {}
     try:
-        if connects:
-            _connect(ray, cluster)
+        _USERS.enter(ray, cluster)
         call, here = ray.remote(num_cpus=1, max_retries=retries)(_outcome_on_node), versions()
         for index, job in enumerate(jobs):
-            waiting[call.remote(ray.cloudpickle.dumps((function, job)), here)] = index
+            waiting[call.remote(_pickled(ray, function, job, index, len(jobs)), here)] = index
         while waiting:
             (done,), _ = ray.wait(list(waiting))
             index = waiting.pop(done)
@@ -268,32 +295,73 @@ def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: 
     finally:
         for each in waiting:
             ray.cancel(each, force=True)
-        if connects:
-            ray.shutdown()
+        _USERS.leave(ray)
+
+
+def _pickled(ray: Any, function: Function, job: Any, index: int, count: int) -> bytes:
+    try:
+        return bytes(ray.cloudpickle.dumps((function, job)))
+    except Exception as error:
+        raise JobError(_failed(index, count, f"it cannot be sent to another process: {error}")) from error
+
+
+class _Users:
+    """How many use the connection to a cluster; the last one ends it, unless somebody else made it."""
+
+    def __init__(self) -> None:
+        self._count, self._ours, self._lock = 0, False, threading.Lock()
+
+    def enter(self, ray: Any, cluster: str) -> None:
+        with self._lock:
+            self._count += 1
+            if not ray.is_initialized():
+                _connect(ray, cluster)
+                self._ours = True
+
+    def leave(self, ray: Any) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count and self._ours:
+                ray.shutdown()
+                self._ours = False
+
+
+_USERS = _Users()
 
 
 def _connect(ray: Any, cluster: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        if cluster != AUTO:
-            _require_answer(cluster)
-            ray.init(cluster, **quiet)
-            return
+        address = _joined() if cluster == AUTO else cluster
+        if address:
+            _require_answer(address)
         try:
-            ray.init(AUTO, **quiet)
-        except ConnectionError:  # this machine belongs to none
+            ray.init(cluster, **quiet)
+        except ConnectionError as error:
+            if cluster != AUTO or NO_CLUSTER not in str(error):
+                raise
             ray.init("local", num_cpus=usable_cpus(), include_dashboard=False, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidOptionError(f"The Ray cluster {cluster!r} cannot be used: {error}") from error
 
 
-def _require_answer(cluster: str) -> None:
-    """Raise OSError or ValueError if nothing listens at the address of the cluster."""
-    address = urlsplit(cluster)
-    if not address.hostname or address.port is None:
+def _joined() -> str:
+    """The address of the cluster that this machine belongs to, as Ray finds it; empty if there is none."""
+    with suppress(OSError):
+        return os.environ.get("RAY_ADDRESS") or Path(gettempdir(), "ray", "ray_current_cluster").read_text().strip()
+    return ""
+
+
+def _require_answer(address: str) -> None:
+    """Raise OSError or ValueError if nothing listens at an address, [ray://]HOST:PORT."""
+    parts = urlsplit(address if "://" in address else f"{CLIENT}{address}")
+    if not parts.hostname or parts.port is None:
         raise ValueError(f"its address must be {CLIENT}HOST:PORT, such as {CLIENT}head:10001.")
-    socket.create_connection((address.hostname, address.port), ANSWERS_IN).close()
+    try:
+        socket.create_connection((parts.hostname, parts.port), ANSWERS_IN).close()
+    except OSError as error:
+        raise ConnectionError(f"nothing answers at {address} ({error}). `ray stop` forgets a cluster.") from error
 
 
 def _outcome_on_node(job: bytes, wanted: Versions) -> bytes:

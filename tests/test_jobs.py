@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,40 @@ def test_no_process_goes_on_when_nobody_asks_for_more(functions: Any, tmp_path: 
     assert all(map(gone, processes))
 
 
+@pytest.mark.parametrize("pause", [0.02, 0.15])
+def test_no_process_outlives_two_interrupts(tmp_path: Path, pause: float, gone: Callable[[int], bool]) -> None:
+    driver = _driver(tmp_path)
+    for _ in range(2):
+        driver.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    driver.communicate(timeout=30)
+    assert all(gone(int(path.name)) for path in tmp_path.iterdir())
+
+
+def test_a_dead_process_is_noticed_though_one_that_it_started_lives(functions: Any, tmp_path: Path) -> None:
+    before = time.monotonic()
+    with pytest.raises(JobError, match="exit code -9"):
+        list(run_jobs(functions.killed_with_a_child, [str(tmp_path)] * 2, jobs_at_once=2, retries=0))
+    assert time.monotonic() - before < 20, "its child lives for a minute"
+    for path in tmp_path.iterdir():
+        os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_threads_may_run_jobs(functions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: dict(run_jobs(functions.environment, [0, 1], jobs_at_once=2)), range(3)))
+    assert found == [{0: "1", 1: "1"}] * 3
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_job_changes_is_its_own(functions: Any, count: int) -> None:
+    shared = [0]
+    assert dict(run_jobs(functions.appended, [shared, shared], jobs_at_once=count)) == {0: [0, 1], 1: [0, 1]}
+    assert shared == [0]
+
+
 def test_a_program_ends_though_it_has_not_asked_for_all_results(tmp_path: Path) -> None:
     script = (
         "from shard_gym.jobs import run_jobs; import job_functions\n"
@@ -119,19 +154,25 @@ def test_a_program_ends_though_it_has_not_asked_for_all_results(tmp_path: Path) 
     assert not ended.stderr
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_one_that_started_it(sent: int, tmp_path: Path, gone: Callable[[int], bool]) -> None:
+def _driver(folder: Path) -> subprocess.Popen[str]:
+    """A program with two jobs of a minute, which have begun and named their processes in `folder`."""
     script = (
         "import sys; from shard_gym.jobs import run_jobs; import job_functions\n"
-        f"if __name__ == '__main__': list(run_jobs(job_functions.slow, [{str(tmp_path)!r}] * 2, jobs_at_once=2))"
+        f"if __name__ == '__main__': list(run_jobs(job_functions.slow, [{str(folder)!r}] * 2, jobs_at_once=2))"
     )
     path = os.pathsep.join([str(WORKERS), *sys.path])
     driver = subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
+    return driver
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(sent: int, tmp_path: Path, gone: Callable[[int], bool]) -> None:
+    driver = _driver(tmp_path)
     driver.send_signal(sent)
     _, errors = driver.communicate(timeout=30)
     assert driver.returncode != 0
@@ -157,14 +198,35 @@ def test_what_makes_no_sense_is_refused_before_any_job(functions: Any, options: 
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [("ray://", "its address must be ray://HOST:PORT"), ("ray://localhost:1", "cannot be used: .*refused")],
+    [
+        ("ray://", "its address must be ray://HOST:PORT"),
+        ("ray://localhost:1", "cannot be used: nothing answers at ray://localhost:1 .*refused"),
+        ("auto", "cannot be used: nothing answers at 127.0.0.1:1 .*refused.*`ray stop` forgets"),
+    ],
 )
-def test_a_cluster_that_does_not_answer_is_told_at_once(functions: Any, address: str, says: str) -> None:
+def test_a_cluster_that_does_not_answer_is_told_at_once(
+    functions: Any, address: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as if this machine had joined it
     before = time.monotonic()
     with pytest.raises(InvalidOptionError, match=says):
         list(run_jobs(functions.squared, [1], cluster=address))
     assert time.monotonic() - before < 20, "Ray itself waits for half a minute"
+
+
+def test_the_last_of_those_that_use_a_cluster_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"connected": False}
+    ray = SimpleNamespace(is_initialized=lambda: state["connected"], shutdown=lambda: state.update(connected=False))
+    monkeypatch.setattr(jobs, "_connect", lambda ray, cluster: state.update(connected=True))
+    for found in (False, True):  # another's connection stays
+        state["connected"], users = found, jobs._Users()
+        users.enter(ray, "auto")
+        users.enter(ray, "auto")
+        users.leave(ray)
+        assert state["connected"]
+        users.leave(ray)
+        assert state["connected"] == found
 
 
 def test_without_ray_the_error_names_the_extra(functions: Any, monkeypatch: pytest.MonkeyPatch) -> None:

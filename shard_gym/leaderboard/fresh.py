@@ -175,6 +175,13 @@ def _wrong_costs(row: FreshEntry, entry: VerifiedEntry | None, suites: Mapping[s
         return "but not as many as there are best known ones."
     if len(row.test_ms) != entry.costs_ms.shape[1]:
         return "but not as many as there are test tasks."
+    agent, test = entry.entry.agent, np.array(row.test_ms, np.float64)
+    if not (
+        agent.learns
+        or agent.stochastic
+        or np.allclose(np.where(np.isnan(test), entry.costs_ms[0], test), entry.costs_ms[0], rtol=1e-5)
+    ):
+        return "but those of the test tasks are not its own."
     if (np.array(row.fresh_ms, np.float64) < np.array(tasks.best_ms) * (1 - TOLERANCE)).any():
         return "and some are below the best known ones."
     return ""

@@ -103,16 +103,16 @@ def skeleton(name: str) -> str:
     the same (after section 4 of the standard, which keeps case and accents apart).
     """
     letters = name.casefold().translate(_TABLE)
-    decomposed = unicodedata.normalize("NFKD", letters).translate(_TABLE)
+    decomposed = unicodedata.normalize("NFKD", letters).casefold().translate(_TABLE)
     return "".join(character for character in decomposed if character.isalnum()) or name
 
 
 def looks_like_ours(author: str) -> bool:
-    """Whether a name has "ShardGym" in it, or what looks like it; of characters beyond ASCII up to four may be any."""
-    letters = skeleton(author.casefold().translate(_OURS_ELSEWHERE))
+    """Whether a name has "ShardGym" in it, or what looks like it; of characters beyond ASCII up to five may be any."""
+    letters = skeleton(author.casefold().replace("|", "").translate(_OURS_ELSEWHERE))
     for start in range(len(letters) - len(_OURS) + 1):
         pairs = list(zip(_OURS, letters[start:], strict=False))
         possible = all(ours == other or not other.isascii() for ours, other in pairs)
-        if possible and sum(ours == other for ours, other in pairs) > len(_OURS) // 2:
+        if possible and sum(ours == other for ours, other in pairs) > 3:
             return True
     return False

@@ -142,18 +142,19 @@ class Race:
             failed[names.index(each.entry), each.task] = True
         return failed
 
-    def costs_ms(self) -> FloatArray:
+    def costs_ms(self, apart: Set[str] = frozenset()) -> FloatArray:
         """(E, N, R) ms of each entry, task and complete round: the sum over the phases of the slowest median.
 
         A task that failed costs the same in all rounds: its penalty, or `FAILURE_MARGIN` times the largest cost that
-        any entry had in that task in any round, whichever is greater. The penalty is a multiple of an estimate, and
-        measured costs have no bound.
+        any entry but those `apart` had in that task in any round, whichever is greater. The penalty is a multiple of an
+        estimate, and measured costs have no bound.
         """
         names, failed = list(self.answers), self.failed
         costs = np.zeros((*failed.shape, self.num_rounds))
         for each in self.measurements:
             costs[names.index(each.entry), each.task, each.round] = cost_of(each.phases_ms)
-        charges = np.maximum(self.penalties_ms, FAILURE_MARGIN * costs.max(axis=(0, 2), initial=0.0))
+        others = costs[[name not in apart for name in names]]
+        charges = np.maximum(self.penalties_ms, FAILURE_MARGIN * others.max(axis=(0, 2), initial=0.0))
         return np.where(failed[..., None], charges[:, None], costs)
 
     def noise(self) -> float:
@@ -173,7 +174,7 @@ class Race:
         """
         if not self.num_rounds:
             return []
-        names, costs = np.array(list(self.answers)), self.costs_ms()
+        names, costs = np.array(list(self.answers)), self.costs_ms(apart)
         medians = np.median(costs, axis=2)
         last = np.isin(names, list(apart))
         order, ranked = np.lexsort((medians.mean(axis=1), last)), np.count_nonzero(~last)

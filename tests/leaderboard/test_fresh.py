@@ -146,6 +146,15 @@ def test_costs_that_cannot_be_of_an_entry_are_found(root: Path, fresh: Path, old
     assert message in "\n".join(findings_of(root))
 
 
+def test_costs_of_the_test_tasks_of_an_agent_without_training_are_its_own(root: Path, fresh: Path, verified) -> None:
+    table = read_fresh(root, [verified(root, "random")])[0]
+    row, entry = table.entries[ENTRY], verified(root, "size-greedy")
+    for costs, wrong in ((entry.costs_ms[0], False), (1.01 * entry.costs_ms[0], True)):
+        own = row.model_copy(update={"answers": entry.sha256, "test_ms": costs.tolist()})
+        write_fresh(root, fresh_table(table.suites, {ENTRY.replace("random", "size-greedy"): own}))
+        assert ("but those of the test tasks are not its own" in "".join(findings_of(root))) == wrong
+
+
 def test_fresh_tasks_have_no_leaderboard(root: Path) -> None:
     for name in ("dlrm-20x4@7", "dlrm-20x4@x"):
         (root / "simulated" / name / "mine").mkdir(parents=True)

@@ -37,6 +37,11 @@ def test_what_is_no_author(author: str) -> None:
         *("The ShardGym authors", "shard-gym", "SHARD GYM", "Sh\u00e4rdGym", "$hardGym", "5h4rdGym", "\u00a7hard6ym"),
         *("\u0283hardGym", "Shard\u0261ym", "\u0405\u04ba\u0410\u0413\u0500\u050c\u0423\u041c"),
         *("\u13da\u13bb\u13aa\u13a1\u13a0\u13c0\u13a9\u13b7", "\ua731\u029c\u1d00\u0280\u1d05\u0262\u028f\u1d0d"),
+        *(
+            "The \U0001d5e6\U0001d5f5\U0001d5ee\U0001d5ff\U0001d5f1\U0001d5da\U0001d606\U0001d5fa authors",
+            "|Shard|Gym|",
+        ),
+        *("\u02e2\u02b0\u1d43\u02b3\u1d48\u1d33\u02b8\u1d50", "\ua7a8\u0126\u023a\ua7a6\u0110\ua7a0\u024eM"),
         "\ua4e2\ua4e7\ua4ee\ua4e3\ua4d3\ua4d6\ua4ec\ua4df",
     ],
 )

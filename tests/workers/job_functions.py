@@ -38,6 +38,23 @@ def with_processes_of_its_own(value: int) -> int:
         return sum(pool.map(abs, [value, -value]))
 
 
+def environment(value: int) -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+def appended(values: list[int]) -> list[int]:
+    values.append(1)
+    return values
+
+
+def killed_with_a_child(folder: str) -> None:
+    """Its child keeps what the process has open."""
+    child = get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    (Path(folder) / str(child.pid)).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def failing(value: int) -> int:
     if value == 2:
         raise InvalidOptionError("2 is too many.")

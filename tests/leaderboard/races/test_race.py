@@ -63,19 +63,26 @@ def test_equal_placements_tie(course: Any) -> None:
 
 
 def test_what_stands_apart_changes_nothing_of_the_others(course: Any) -> None:
-    with_copy = {"copy": course.placements["local-search"], **course.placements}
-    race = course.run(placements=with_copy, rounds=3)
+    own = {**course.placements, "holed": [None, *course.placements["local-search"][1:]]}
+    with_copy = {"copy": course.placements["random"], **own}
+    slow = course.machine(slow=lambda number: 1000.0)  # so that failing costs more than a penalty
+    race = course.run(slow, placements=with_copy, rounds=3)
+    race = replace(race, measurements=[_slowed(each) if each.entry == "copy" else each for each in race.measurements])
     *others, last = race.results({"copy"})
     assert last.entry == "copy"
     assert last.beats_next is None
     alone = replace(
         race,
-        answers=course.placements,
+        answers=own,
         measurements=[each for each in race.measurements if each.entry != "copy"],
     )
     assert others == alone.results()
-    assert race.results({"copy", "random"})[1].beats_next is None
-    assert [each.entry for each in race.results(set(with_copy))] == [each.entry for each in race.results()]
+    assert race.results({"copy", "random"})[2].beats_next is None
+    assert [each.entry for each in race.results(set(with_copy))][-1] == "copy"
+
+
+def _slowed(each: Measured) -> Measured:
+    return replace(each, phases_ms=50 * each.phases_ms)
 
 
 def test_the_results_are_those_of_plain_arithmetic(course: Any) -> None:
