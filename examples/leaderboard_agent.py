@@ -25,5 +25,6 @@ class MyAgent:
         return placement
 
 
-for seed in range(5):
-    write_json(Path(f"runs/{seed}.json"), evaluate(MyAgent(seed), "dlrm-20x4").to_json())
+if __name__ == "__main__":
+    for seed in range(5):
+        write_json(Path(f"runs/{seed}.json"), evaluate(MyAgent(seed), "dlrm-20x4").to_json())

@@ -194,9 +194,13 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     except OSError as error:
         raise InvalidCheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not is_file(path):
+        seeds = sorted(each.parent.name for each in path.parent.glob(f"*/{AGENT}"))
+        inside = f" It has the runs {', '.join(seeds)}." if seeds else ""
         raise InvalidCheckpointError(
-            f"There is no trained agent in {path}; name the folder of a training run, or the {AGENT} in it."
+            f"There is no trained agent in {path}; name the folder of a training run, or the {AGENT} in it.{inside}"
         )
+    if path.suffix == ".py":
+        raise InvalidCheckpointError(f"{path} has no trained agent. Name the agent in it: {path}:NAME.")
     arrays, about = load_arrays(path, "agent")
     _warn_if_unfinished(path, about)
     name = about.get("agent")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,11 @@ NOT_VALID = 1
 """Exit code if entries have findings, or generated tables are out of date."""
 
 Many = Annotated[list[str], tyro.conf.UseAppendAction]
-Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)")]
+Files = Annotated[
+    list[tuple[Path, ...]],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(optional)"),
+]
 Ids = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TRACK/SUITE/ENTRY ...]")]
 
 
@@ -77,7 +82,7 @@ class Submit:
     name: str
     author: Many
     agent: Many = field(default_factory=list)
-    evaluation: Files = ()
+    evaluation: Files = field(default_factory=list)
     deterministic: bool = False
     option: AgentOptions = field(default_factory=list)
     licence: str = ""
@@ -133,7 +138,10 @@ class Submit:
         if self.no_training and self.training_data:
             raise InvalidOptionError("--no-training and --training-data contradict each other. Leave one of them out.")
         if self.no_training and self.agent:
-            raise InvalidOptionError("--no-training is of files of --evaluation; of --agent it is known. Leave it out.")
+            raise InvalidOptionError(
+                "--no-training is of files of --evaluation; of --agent it is known. Leave it out, or, for an agent of "
+                "your own, name files of its evaluations: shard-gym evaluate --agent FILE.py:NAME --out FILE."
+            )
         if self.evaluation and not (self.training_data or self.no_training):
             raise InvalidOptionError(
                 "Say what the agent of --evaluation learnt from: --training-data SUITE/SPLIT (also of data that "
@@ -144,7 +152,7 @@ class Submit:
         """The agent with its evaluations; the options declare the facts that are not recorded."""
         options = parse_options(self.option)
         if self.evaluation:
-            agent = read_evaluations(self.evaluation, not self.deterministic, options)
+            agent = read_evaluations([*chain(*self.evaluation)], not self.deterministic, options)
         else:
             with new_progress() as progress:
                 bar = progress.add_task("answering", total=None)
@@ -192,7 +200,9 @@ class Verify:
     def run(self) -> int:
         """Print the findings, and the improvements of the best known placements."""
         checked_count("--replay", self.replay, 0)
-        if self.all == bool(self.entries):
+        if self.all and self.entries:
+            raise InvalidOptionError("--all is for all entries. Leave it out, or the names of entries.")
+        if not self.all and not self.entries:
             raise InvalidOptionError("Name entries as TRACK/SUITE/ENTRY, or verify them all with --all.")
         if self.keep_times and not self.replay:
             raise InvalidOptionError("--keep-times needs --replay TASKS.")

@@ -109,7 +109,7 @@ def train(
         data: folder of measurements (shard-gym collect) to learn from in place of new ones; for dreamshard. The run
             keeps its checksum, so it does not resume after the folder changed.
         seed: of everything random.
-        seeds: train with that many seeds from --seed on, one after another, in the folders seed-0, seed-1, ... of
+        seeds: train with that many seeds from --seed on, in the folders seed-0, seed-1, ... of
             --out, and give the mean and the spread of what they cost on the test tasks.
         where: where several seeds train, at the same time then; the agents are the same. Of a cluster the files of a
             seed come back when it is done.

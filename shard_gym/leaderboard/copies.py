@@ -89,7 +89,7 @@ def _copies(members: Sequence[VerifiedEntry]) -> list[Finding]:
         for first in members[:position]:
             share = max(_share(each, first.cells), _share(first, each.cells))
             if not reason and share >= COPY and not _may_agree(each, first):
-                reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, with seeds left out."
+                reason = f"{share:.0%} of the {noun}s are those of {first.folder.id}, whatever the seeds."
         if reason:
             reason = f"{reason} An entry needs {noun}s of its own."
             findings.append(Finding(each.folder.file(each.folder.answers), reason))

@@ -21,8 +21,8 @@ def parted(name: str) -> tuple[str, int | None]:
         return base, None
     if not re.fullmatch(rf"0|[1-9][0-9]{{0,{MOST_DIGITS - 1}}}", seed, re.ASCII):
         raise InvalidOptionError(
-            f"The suite {name!r} has no seed after the {SEED}; fresh tasks need a whole number of at most "
-            f"{MOST_DIGITS} digits there, such as {base}{SEED}7."
+            f"The seed of the suite {name!r} must be a whole number after the {SEED}, of at most {MOST_DIGITS} digits "
+            f"and without zeros before it, such as {base or 'mixdim-8'}{SEED}7; it is {seed!r}."
         )
     return base, int(seed)
 

@@ -72,6 +72,7 @@ def test_a_submission_says_its_league_and_queries_are_declared(run, folder: Path
     assert refused.code == 1
     assert "agent 'size-greedy' never evaluates the cost model when it answers" in refused.out
     (folder / "mine.json").write_text(json.dumps(evaluate(known_placement, SUITE).to_json()))
+    run.refused("got 2", *submit, *(2 * ("--evaluation", "mine.json")), *OWN)
     mine = run.ok(*submit, "--evaluation", "mine.json", *OWN, "--planning-queries", 5)
     assert "5 evaluations of the scoring cost model for a task while it answers: league guided." in mine.out
     assert (
@@ -158,7 +159,7 @@ def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) ->
     ("args", "message"),
     [
         (("verify",), "Name entries as TRACK/SUITE/ENTRY, or verify them all with --all"),
-        (("verify", "--all", ENTRY), "or verify them all with --all"),
+        (("verify", "--all", ENTRY), "--all is for all entries. Leave it out, or the names of entries"),
         (("verify", "../x"), "An entry is named TRACK/SUITE/ENTRY"),
         (("verify", "measured/cpu-20x2/races"), "holds the races of the suite"),
         (("verify", "--all", "--root", "nowhere"), "nowhere is no folder"),

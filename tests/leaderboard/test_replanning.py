@@ -395,5 +395,5 @@ def test_the_program_of_the_readme_makes_an_entry(
     page = (Path(__file__).parents[2] / "leaderboards" / "README.md").read_text()
     (program,) = re.findall("```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(shard_gym, "evaluate", lambda agent, name: evaluate(agent, suite))
-    exec(program, {})
+    exec(program, {"__name__": "__main__"})
     assert submit("mine", "--evaluation", "0.json", "--deterministic", "--no-training") == 0

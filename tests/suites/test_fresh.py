@@ -63,12 +63,12 @@ def test_the_tasks_are_the_same_everywhere() -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("mixdim-8@", InvalidOptionError, "has no seed after the @"),
+        ("mixdim-8@", InvalidOptionError, "The seed of the suite 'mixdim-8@' must be a whole number after the @"),
         ("mixdim-8@07", InvalidOptionError, "such as mixdim-8@7"),
-        ("mixdim-8@-1", InvalidOptionError, "a whole number of at most 9 digits"),
-        ("mixdim-8@7@8", InvalidOptionError, "has no seed"),
+        ("mixdim-8@-1", InvalidOptionError, "a whole number after the @, of at most 9 digits"),
+        ("mixdim-8@7@8", InvalidOptionError, "must be a whole number after the @"),
         ("mixdim-8@1234567890", InvalidOptionError, "at most 9 digits"),
-        ("mixdim-8@\u0667", InvalidOptionError, "has no seed"),
+        ("mixdim-8@\u0667", InvalidOptionError, "must be a whole number after the @"),
         ("mixdm-8@7", UnknownNameError, "Did you mean 'mixdim-8'"),
         ("@7", UnknownNameError, "There is no suite named ''"),
         ("mlperf-x8@7", InvalidOptionError, "is one task with all tables of its model"),
