@@ -120,8 +120,8 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
                 worker = _Worker()
                 workers[worker.connection] = worker
                 begin(worker)
-            silent = wait(list(workers), LOOKED_AFTER) or [own for own, worker in workers.items() if worker.is_dead]
-            for ready in silent:
+            dead = [connection for connection, worker in workers.items() if worker.is_dead]
+            for ready in wait(list(workers), LOOKED_AFTER) or dead:
                 worker = workers[ready]
                 job, outcome = worker.job, worker.receive()
                 if outcome is None:
@@ -153,9 +153,9 @@ class _Worker:
         self.connection, other = context.Pipe()
         # Not a daemon, which could start no processes. Those that are not are waited for when this one exits.
         self._process = context.Process(target=_work, args=(other,))
-        atexit.register(self.end)
         with _for_children():
             self._process.start()
+            atexit.register(self.end)
         other.close()
 
     def send(self, job: bytes) -> None:
