@@ -157,7 +157,8 @@ def test_a_program_ends_though_it_has_not_asked_for_all_results(tmp_path: Path) 
 def _driver(folder: Path) -> subprocess.Popen[str]:
     """A program with two jobs of a minute, which have begun and named their processes in `folder`."""
     script = (
-        "import sys; from shard_gym.jobs import run_jobs; import job_functions\n"
+        "import signal; from shard_gym.jobs import run_jobs; import job_functions\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background\n"
         f"if __name__ == '__main__': list(run_jobs(job_functions.slow, [{str(folder)!r}] * 2, jobs_at_once=2))"
     )
     path = os.pathsep.join([str(WORKERS), *sys.path])

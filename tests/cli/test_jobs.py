@@ -139,7 +139,8 @@ def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, two_n
 
 def test_ctrl_c_ends_the_tasks_of_a_cluster(two_nodes: Any, tmp_path: Path, gone: Callable[[int], bool]) -> None:
     script = (
-        "from shard_gym.jobs import run_jobs; import job_functions\n"
+        "import signal; from shard_gym.jobs import run_jobs; import job_functions\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background\n"
         f"list(run_jobs(job_functions.slow, [{str(tmp_path)!r}] * 2, cluster='auto'))"
     )
     driver = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
