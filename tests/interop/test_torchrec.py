@@ -298,7 +298,8 @@ def trained(rank: int, folder: str) -> None:
                 with torch.no_grad():
                     parameter -= 0.5 * parameter.grad
     torch.save(outputs, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    distributed.barrier()
+    os._exit(0)  # threads of Gloo end some processes with SIGABRT while they exit
 
 
 def test_two_processes_train_as_one_with_every_sharding_type(tmp_path: Path) -> None:
