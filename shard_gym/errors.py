@@ -88,7 +88,11 @@ class RunsFailedError(ShardGymError):
 
 
 class JobError(ShardGymError):
-    """A job failed, or lost its process too often; the message has its number."""
+    """A job failed, or lost its process too often; `job` is its number, None if it is not about one."""
+
+    def __init__(self, message: str, job: int | None = None) -> None:
+        super().__init__(message)
+        self.job = job
 
 
 class MeasurementError(ShardGymError):

@@ -98,7 +98,7 @@ def _here(function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         try:
             result = function(pickle.loads(pickle.dumps(job)))  # as elsewhere: what a job changes is its own
         except (Exception, SystemExit) as error:
-            raise JobError(_failed(index, len(jobs), _described(error))) from error
+            raise _failed(index, len(jobs), _described(error)) from error
         yield index, result
 
 
@@ -111,7 +111,7 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
             job = pickle.dumps((function, jobs[worker.job]))
         except Exception as error:
             what = f"it cannot be sent to another process: {error}"
-            raise JobError(_failed(worker.job, len(jobs), what)) from error
+            raise _failed(worker.job, len(jobs), what) from error
         worker.send(job)
 
     try:
@@ -129,7 +129,7 @@ def _locally(function: Function, jobs: Sequence[Any], at_once: int, retries: int
                     deaths[job] += 1
                     if deaths[job] > retries:
                         why = NO_MEMORY if code is None or code < 0 else BY_ITSELF
-                        raise JobError(_lost(job, len(jobs), deaths[job], f"the last one with exit code {code}", why))
+                        raise _lost(job, len(jobs), deaths[job], f"the last one with exit code {code}", why)
                     left.appendleft(job)
                     continue
                 if left:
@@ -247,14 +247,14 @@ def _result(index: int, count: int, outcome: bytes) -> Any:
     try:
         succeeded, result = pickle.loads(outcome)
     except BaseException as error:
-        raise JobError(_failed(index, count, f"its result cannot be read: {_described(error)}")) from error
+        raise _failed(index, count, f"its result cannot be read: {_described(error)}") from error
     if not succeeded:
-        raise JobError(_failed(index, count, result))
+        raise _failed(index, count, result)
     return result
 
 
-def _failed(index: int, count: int, why: str) -> str:
-    return f"Job {index} of {count}, counted from 0, failed: {why}"
+def _failed(index: int, count: int, why: str) -> JobError:
+    return JobError(f"Job {index} of {count}, counted from 0, failed: {why}", index)
 
 
 NO_MEMORY = "The machine may have too little memory for it: run fewer jobs at once."
@@ -264,8 +264,8 @@ BY_ITSELF = (
 )
 
 
-def _lost(index: int, count: int, deaths: int, last: str, why: str = NO_MEMORY) -> str:
-    return f"Job {index} of {count}, counted from 0, lost its process {deaths} times, {last}. {why}"
+def _lost(index: int, count: int, deaths: int, last: str, why: str = NO_MEMORY) -> JobError:
+    return JobError(f"Job {index} of {count}, counted from 0, lost its process {deaths} times, {last}. {why}", index)
 
 
 def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: int) -> Iterator[tuple[int, Any]]:
@@ -285,10 +285,10 @@ def _on_cluster(function: Function, jobs: Sequence[Any], cluster: str, retries: 
             try:
                 outcome = ray.get(done)
             except ray.exceptions.RayTaskError as error:  # it has not begun
-                raise JobError(_failed(index, len(jobs), f"{str(error).splitlines()[-1]}. {SAME}")) from error
+                raise _failed(index, len(jobs), f"{str(error).splitlines()[-1]}. {SAME}") from error
             except ray.exceptions.RayError as error:
                 last = f"the last time by {type(error).__name__} of Ray"
-                raise JobError(_lost(index, len(jobs), retries + 1, f"{last}: {error}")) from error
+                raise _lost(index, len(jobs), retries + 1, f"{last}: {error}") from error
             yield index, _result(index, len(jobs), outcome)
     except ImportError as error:  # of the head, which a client asks
         raise JobError(f"The head of the cluster lacks something: {error}. {SAME}") from error
@@ -302,7 +302,7 @@ def _pickled(ray: Any, function: Function, job: Any, index: int, count: int) -> 
     try:
         return bytes(ray.cloudpickle.dumps((function, job)))
     except Exception as error:
-        raise JobError(_failed(index, count, f"it cannot be sent to another process: {error}")) from error
+        raise _failed(index, count, f"it cannot be sent to another process: {error}") from error
 
 
 class _Users:

@@ -17,10 +17,12 @@ from shard_gym.cli.console import new_progress
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel
+from shard_gym.errors import JobError
 from shard_gym.evaluation import Evaluation, TaskResult, summarized
 from shard_gym.evaluation import evaluate as evaluate_agent
 from shard_gym.problems import problem_of
 from shard_gym.tasks import Suite
+from shard_gym.text import counted
 
 
 class NamedAgent(NamedTuple):
@@ -78,10 +80,17 @@ def evaluate_in_jobs(
     found: dict[str, dict[int, list[TaskResult]]] = {label: {} for label in agents}
     with new_progress() as progress:
         bars = {label: progress.add_task(label, total=len(tasks)) for label in agents}
-        for index, results in where.run(answered, jobs):
-            label, number = parts[index]
-            found[label][number] = results
-            progress.advance(bars[label], len(results))
+        try:
+            for index, results in where.run(answered, jobs):
+                label, number = parts[index]
+                found[label][number] = results
+                progress.advance(bars[label], len(results))
+        except JobError as error:
+            if error.job is None:
+                raise
+            label, given = parts[error.job][0], jobs[error.job][1]
+            on = f"task {given[0].name!r}" if len(given) == 1 else counted(len(given), "task")
+            raise JobError(f"Agent {label!r} on {on}. {error}", error.job) from error
     return {
         label: summarized([each for number in sorted(of) for each in of[number]], tasks, model, label)
         for label, of in found.items()

@@ -86,6 +86,18 @@ def test_evaluate_gives_the_same(run, elsewhere: tuple[str, ...], tmp_path: Path
     assert without_times(first) == without_times(second)
 
 
+def test_an_agent_that_fails_in_another_process_is_named(run, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("class Raises:\n    def place(self, task):\n        return [][task.num_tables]\n")
+    agent = f"{tmp_path / 'bad.py'}:Raises"
+    command = ("evaluate", "--agent", agent, "--suite", SUITE, "--tasks", 2)
+    outcome = run.refused(f"Agent '{agent}' on 2 tasks. Job 2 of 3", *command, "--jobs", 2, columns=200)
+    assert "IndexError: list index out of range" in outcome.err
+    with pytest.raises(IndexError) as raised:
+        run(*command)
+    notes = getattr(raised.value, "__notes__", [])
+    assert notes == [f"It was raised while an agent answered task '{SUITE}/test/0'."] or sys.version_info < (3, 11)
+
+
 def test_train_gives_the_same_files_and_table(run, agent_rows, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
     small = [part for each in ("iterations=2", "episodes=4", "hidden=8") for part in ("--option", each)]
     args = ("train", "--agent", "rnn", "--suite", SUITE, *small, "--seeds", 2, "--validate", 2, "--out")
