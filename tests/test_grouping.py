@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.problems import PROBLEMS
 from shard_gym.sharding import ShardingPlan, plan_of_placement
 from shard_gym.sharding.plan import LAYOUTS, ONE_GROUP, Groups
+from shard_gym.sharding.statistics import in_batches
 from shard_gym.suites import load_suite, save_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
@@ -235,3 +238,16 @@ def test_a_file_keeps_how_often_copies_are_averaged(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "mine.json").read_text())["splits"]["custom"][0]
     assert "sync_every" not in record
     assert "replicas" not in record["topology"]
+
+
+def test_tables_in_smaller_batches_are_kept_as_long_as_the_tables(four_tables: Tables) -> None:
+    tables = replace(four_tables)
+    size = tables.workload.batch_size
+    assert in_batches(tables, size) is tables
+    part = in_batches(tables, size // 4)
+    assert in_batches(tables, size // 4) is part
+    assert in_batches(replace(tables), size // 4) is not part
+    kept = weakref.ref(part)
+    del tables, part
+    gc.collect()
+    assert kept() is None

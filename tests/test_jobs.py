@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -72,9 +73,18 @@ def test_what_ends_a_job_is_told_and_not_tried_again(
     assert len(list(tmp_path.iterdir())) <= 2
 
 
-def test_what_cannot_be_sent_is_refused() -> None:
+def test_what_cannot_be_sent_is_refused(functions: Any) -> None:
     with pytest.raises(JobError, match="it cannot be sent to another process"):
         list(run_jobs(lambda value: value, [1, 2], jobs_at_once=2))
+    ray = SimpleNamespace(cloudpickle=pickle)
+    with pytest.raises(JobError, match="Job 4 of 5, counted from 0, failed: it cannot be sent"):
+        jobs._pickled(ray, functions.squared, lambda: None, 4, 5)
+
+
+def test_a_process_that_ends_by_itself_is_not_short_of_memory(functions: Any) -> None:
+    with pytest.raises(JobError, match=r"exit code 7\. It ended by itself") as raised:
+        list(run_jobs(functions.ended, [("", 0), ("", 1)], jobs_at_once=2, retries=0))
+    assert raised.value.job in (0, 1)
 
 
 def test_a_job_whose_process_is_killed_is_done_again_but_not_for_ever(functions: Any, tmp_path: Path) -> None:
@@ -214,6 +224,25 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(
     with pytest.raises(InvalidOptionError, match=says):
         list(run_jobs(functions.squared, [1], cluster=address))
     assert time.monotonic() - before < 20, "Ray itself waits for half a minute"
+
+
+def test_only_where_no_cluster_runs_a_new_one_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(jobs, "gettempdir", lambda: str(tmp_path))  # where Ray says which cluster it joined
+    begun: list[str] = []
+
+    def connecting(error: str) -> SimpleNamespace:
+        def init(address: str, **_: object) -> None:
+            begun.append(address)
+            if address == "auto":
+                raise ConnectionError(error)
+
+        return SimpleNamespace(init=init)
+
+    jobs._connect(connecting(f"{jobs.NO_CLUSTER}. Please specify"), "auto")
+    assert begun == ["auto", "local"]
+    with pytest.raises(InvalidOptionError, match="cannot be used: InvalidAuthToken"):
+        jobs._connect(connecting("InvalidAuthToken"), "auto")
 
 
 def test_the_last_of_those_that_use_a_cluster_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from entries import LEADERBOARDS, Entrant, places
 from training_runs import RUNS, train_all
 
 from shard_gym.agents import make_agent
+from shard_gym.agents.training.run import AGENT
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh
@@ -92,7 +93,7 @@ def main(
             if train:
                 train_all(trainings, runs)
             agent = str(trainings[0].folder(runs)) if trainings else entrant.slug
-            if trainings and not (trainings[0].folder(runs) / "agent.safetensors").exists():
+            if trainings and not (trainings[0].folder(runs) / AGENT).exists():
                 continue
             test, fresh = (costs_of(agent, suite, each, **entrant.placing) for each in ([suite], names))
             first = verified[folder.id].costs_ms[0]

@@ -194,8 +194,8 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
     except OSError as error:
         raise InvalidCheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not is_file(path):
-        seeds = sorted(each.parent.name for each in path.parent.glob(f"*/{AGENT}"))
-        inside = f" It has the runs {', '.join(seeds)}." if seeds else ""
+        runs = sorted(each.parent.name for each in path.parent.glob(f"*/{AGENT}")) if path.name == AGENT else []
+        inside = f" The folder has the runs {', '.join(runs)}." if runs else ""
         raise InvalidCheckpointError(
             f"There is no trained agent in {path}; name the folder of a training run, or the {AGENT} in it.{inside}"
         )

@@ -28,7 +28,6 @@ SEEDS = (101, 102)
 
 UPDATE = "Make it again with: python tools/fresh.py."
 
-
 SMALLEST_GAP = 1e-4
 """A gap below counts as this one when gaps are divided by each other."""
 
@@ -50,16 +49,14 @@ class FreshGap:
 
     Attributes:
         mean: mean of cost / best known cost, less 1, over the tasks that the agent answered.
-        interval: 95% interval of that.
         test: the same mean of the test tasks.
         failures: fresh tasks without an answer.
-        rise: `mean` divided by `test`, and by the geometric mean of this quotient of agents that
-            cannot fit the test tasks, because they need no training: the fresh tasks may be harder ones.
+        rise: `mean` divided by `test`, and by the geometric mean of this quotient of agents that cannot fit the test
+            tasks, because they need no training: the fresh tasks may be harder ones.
         rise_interval: 95% interval of the rise.
     """
 
     mean: float
-    interval: tuple[float, float]
     test: float
     failures: int
     rise: float
@@ -83,7 +80,6 @@ def fresh_gap(agent: Gaps, controls: Sequence[Gaps]) -> FreshGap | None:
     rises = np.exp(own - np.mean(chance, axis=0))
     return FreshGap(
         mean=float(np.nanmean(agent.fresh)),
-        interval=percentile_interval(_means(agent.fresh)[1:]),
         test=float(np.nanmean(agent.test)),
         failures=int(np.isnan(agent.fresh).sum()),
         rise=float(rises[0]),
@@ -176,11 +172,8 @@ def _wrong_costs(row: FreshEntry, entry: VerifiedEntry | None, suites: Mapping[s
     if len(row.test_ms) != entry.costs_ms.shape[1]:
         return "but not as many as there are test tasks."
     agent, test = entry.entry.agent, np.array(row.test_ms, np.float64)
-    if not (
-        agent.learns
-        or agent.stochastic
-        or np.allclose(np.where(np.isnan(test), entry.costs_ms[0], test), entry.costs_ms[0], rtol=1e-5)
-    ):
+    answered, is_fixed = ~np.isnan(test), not (agent.learns or agent.stochastic)
+    if is_fixed and not np.allclose(test[answered], entry.costs_ms[0][answered], rtol=1e-5):
         return "but those of the test tasks are not its own."
     if (np.array(row.fresh_ms, np.float64) < np.array(tasks.best_ms) * (1 - TOLERANCE)).any():
         return "and some are below the best known ones."

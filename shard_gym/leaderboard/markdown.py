@@ -284,7 +284,7 @@ def _facts_table(leaderboard: Leaderboard) -> str:
     """The entries with the means of the facts of their answers, and the best answers there can be."""
     problem, rows = leaderboard.scorer.problem, []
     columns = (*BEFORE_FACTS, *problem.headings, *AFTER_FACTS)
-    for ranked in (*leaderboard.entries, *leaderboard.near):
+    for ranked in leaderboard.listed:
         facts = ranked.verified.facts
         cells = _cells(ranked) | {
             "over oracle": "" if ranked.gap is None else _percent(ranked.gap),
@@ -308,7 +308,7 @@ def _fact(value: float, heading: str) -> str:
 
 def _entries_table(columns: Sequence[str], leaderboard: Leaderboard) -> str:
     """The entries, and below them near copies."""
-    every = (*leaderboard.entries, *leaderboard.near)
+    every = leaderboard.listed
     rows = [[cells[column] for column in columns] for cells in map(_cells, every)]
     return table(columns, rows, left=columns.index("entry") + 1, notes=1)
 

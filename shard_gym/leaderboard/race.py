@@ -180,7 +180,7 @@ class Race:
         order, ranked = np.lexsort((medians.mean(axis=1), last)), np.count_nonzero(~last)
         names, costs, medians, failed = names[order], costs[order], medians[order], self.failed[order]
         means, ratios = medians.mean(axis=1), intervals_to_first(medians)
-        if ratios is not None and ranked:
+        if ratios is not None and 0 < ranked < len(names):
             ratios[:ranked] = intervals_to_first(medians[:ranked])
         known = medians.shape[1] >= MIN_TASKS
         results = []

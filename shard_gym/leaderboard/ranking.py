@@ -44,8 +44,6 @@ from shard_gym.text import counted
 SOLVED = 0.02
 """A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""
 
-IS_SOLVED = "**Solved.** No method can stand out here, so the first ranks mean nothing."
-
 
 @dataclass(frozen=True, eq=False)
 class RankedEntry:
@@ -128,6 +126,11 @@ class Leaderboard:
     race: VerifiedRace | None = None
     not_raced: tuple[VerifiedEntry, ...] = ()
     near: tuple[RankedEntry, ...] = ()
+
+    @property
+    def listed(self) -> tuple[RankedEntry, ...]:
+        """The entries, and below them the near copies."""
+        return *self.entries, *self.near
 
     @property
     def rules(self) -> Track:
@@ -237,9 +240,8 @@ def race_leaderboard(verified: VerifiedRace, entries: Sequence[VerifiedEntry]) -
         for each in race.results({each.folder.slug for each in entries if each.entry.near})
     ]
     not_raced = tuple(each for each in entries if each.folder.slug not in race.answers)
-    apart = tuple(each for each in ranked if each.verified.entry.near)
-    own = tuple(each for each in ranked if not each.verified.entry.near)
-    return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, own, verified, not_raced, apart)
+    own, near = _with_and_without_rank(ranked)
+    return Leaderboard(MEASURED, race.hardware, Scorer(race.suite), None, own, verified, not_raced, near)
 
 
 def make_leaderboard(
@@ -276,8 +278,14 @@ def make_leaderboard(
             )
         )
     hardware = suite_info(scorer.suite.name).hardware
-    own, apart = ([each for each in ranked if bool(each.verified.entry.near) == near] for near in (False, True))
-    return Leaderboard(entries[0].folder.track, hardware, scorer, best, tuple(own), near=tuple(apart))
+    own, near = _with_and_without_rank(ranked)
+    return Leaderboard(entries[0].folder.track, hardware, scorer, best, own, near=near)
+
+
+def _with_and_without_rank(entries: Sequence[RankedEntry]) -> tuple[tuple[RankedEntry, ...], tuple[RankedEntry, ...]]:
+    """The entries that are no near copies, and those that are."""
+    own, near = (tuple(each for each in entries if bool(each.verified.entry.near) == apart) for apart in (False, True))
+    return own, near
 
 
 def _fresh_gaps(entries: Sequence[VerifiedEntry], best: BestAnswers, table: FreshTable) -> dict[str, FreshGap]:

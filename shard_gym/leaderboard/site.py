@@ -98,7 +98,7 @@ def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[t
 
     Each entry has a file of its own, so a new entry adds one file, and a reader loads only the two compared.
     """
-    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in (*each.entries, *each.near)}
+    competing = {ranked.verified.folder.slug for each in leaderboards for ranked in each.listed}
     summaries = [_replanning_summary(each) if each.rules.looks_ahead else _summary(each) for each in leaderboards]
     profile = _profile(leaderboards)
     yield "index", {"competitors": sorted(competing), "suites": summaries, "profile": profile, "docs": docs}
@@ -107,11 +107,11 @@ def _values(leaderboards: Sequence[Leaderboard], docs: str | None) -> Iterator[t
         if each.rules.looks_ahead:
             yield from _replanning_values(key, each)
             continue
-        yield f"{key}/ranking", [_entry_row(ranked) for ranked in (*each.entries, *each.near)]
+        yield f"{key}/ranking", [_entry_row(ranked) for ranked in each.listed]
         yield f"{key}/tasks", [_task_sheet(each, number) for number in tasks]
         if each.best is not None:
             yield f"{key}/best", _answer_sheets(each.scorer, each.best.costs_ms, each.best.answers)
-        for ranked in (*each.entries, *each.near):
+        for ranked in each.listed:
             costs, answers = ranked.verified.costs_ms.mean(axis=0), ranked.verified.answers[0]
             yield f"{key}/entries/{ranked.verified.folder.slug}", _answer_sheets(each.scorer, costs, answers)
 
@@ -120,10 +120,10 @@ def _replanning_values(key: str, board: Leaderboard) -> Iterator[tuple[str, Any]
     """The data of a leaderboard of replanning."""
     names = [task.name for task in board.scorer.suite]
     best = board.best.costs_ms.tolist() if board.best else [None] * len(names)
-    yield f"{key}/ranking", [_replanning_row(each) for each in (*board.entries, *board.near)]
+    yield f"{key}/ranking", [_replanning_row(each) for each in board.listed]
     tasks = [{"name": name, "oracle_hours": _hours(least)} for name, least in zip(names, best, strict=True)]
     yield f"{key}/tasks", tasks
-    for ranked in (*board.entries, *board.near):
+    for ranked in board.listed:
         yield f"{key}/entries/{ranked.verified.folder.slug}", _sequence_sheets(ranked, board)
 
 
@@ -155,7 +155,7 @@ def _summary(leaderboard: Leaderboard) -> dict[str, Any]:
         "description": suite_info(suite.name).description,
         "answers": f"{leaderboard.scorer.problem.noun}s".capitalize(),
         "hardware": leaderboard.hardware,
-        "entries": len(leaderboard.entries) + len(leaderboard.near),
+        "entries": len(leaderboard.listed),
         "best_effort": leaderboard.best.effort if leaderboard.best else None,
         "status": None if is_measured else leaderboard.status,
         "how_solved": None if is_measured else leaderboard.how_solved.removeprefix("**Solved.** "),
@@ -171,7 +171,7 @@ def _replanning_summary(board: Leaderboard) -> dict[str, Any]:
         **_suite_facts(_leaderboard_key(board), suite),
         "description": suite.description,
         "answers": "Decisions",
-        "entries": len(board.entries) + len(board.near),
+        "entries": len(board.listed),
         "pause_s": suite[0].pause_s,
         "oracle_hours": _hours(board.best.costs_ms.mean() if board.best else None),
         "plans": [kind.name for kind in KINDS if not kind.headroom or any(task.grows for task in suite)],

@@ -69,10 +69,15 @@ def test_what_is_no_agent_is_told_apart(folder: Path, tmp_path: Path, suite: Tas
         make_agent("walk")
     (tmp_path / "agent.pt").write_bytes(b"\x80\x04.")
     TrainingRun(make_learner("walk", suite), folder, {}).run()
+    (tmp_path / "mine.py").touch()
+    for number in range(2):
+        TrainingRun(make_learner("walk", suite), tmp_path / "seeds" / f"seed-{number}", {}).run()
     for path, says in (
         ("no/such/run", "There is no trained agent in no/such/run; name the folder"),
         ("none.safetensors", "There is no trained agent in none.safetensors;"),
-        (tmp_path, r"There is no trained agent in .*/agent.safetensors"),
+        (tmp_path, r"There is no trained agent in .*/agent.safetensors; .* in it\.$"),
+        (tmp_path / "seeds", r"There is no trained agent in .* The folder has the runs seed-0, seed-1\.$"),
+        (tmp_path / "mine.py", r"mine\.py has no trained agent\. Name the agent in it: .*mine\.py:NAME\."),
         (tmp_path / "agent.pt", "no safetensors file"),
         (folder / "training.safetensors", "holds 'training', not 'agent'"),
     ):

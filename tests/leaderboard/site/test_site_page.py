@@ -76,7 +76,7 @@ def test_all_columns_are_a_choice_and_missing_numbers_are_last(browser: Browser,
 
 def test_gaps_on_fresh_tasks_are_a_column_where_there_are_some(browser: Browser, example: Any, tmp_path: Path) -> None:
     board, *others = example.leaderboards
-    stays = FreshGap(0.0123, (0.01, 0.02), 0.01, 0, 1.0, (0.9, 1.1))
+    stays = FreshGap(0.0123, 0.01, 0, 1.0, (0.9, 1.1))
     gaps = (stays, replace(stays, mean=0.5, rise_interval=(1.5, 3.0)), None)
     entries = [replace(each, fresh=gap) for each, gap in zip(board.entries, gaps, strict=True)]
     agent = entries[1].verified.entry.agent.model_copy(update={"learns": True})
