@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -89,7 +90,7 @@ class DeviceSpec:
         name: for example "A100-SXM4-80GB".
         dram_gb_per_s: reachable DRAM bandwidth, 1e9 bytes per second.
         l2_gb_per_s: reachable L2 bandwidth, 1e9 bytes per second.
-        num_sms: streaming multiprocessors.
+        num_sms: streaming multiprocessors; 1 of a process of a CPU, which no GPU has (see `device_type`).
         clock_ghz: SM clock under load, GHz.
         kernel_launch_us: fixed time of one kernel, microseconds.
         rates: measured rates of its work, which the analytical model then uses in place of bandwidths and clock; None,
@@ -115,6 +116,11 @@ class DeviceSpec:
         _require_valid(self)
         if not (self.rates is None or isinstance(self.rates, WorkRates)):
             raise InvalidTopologyError(f"rates of DeviceSpec must be WorkRates, or None, not {short_repr(self.rates)}.")
+
+    @property
+    def device_type(self) -> Literal["cpu", "cuda"]:
+        """What PyTorch calls the device: "cpu" of a process of a CPU, whose memory is a share of the machine's."""
+        return "cpu" if self.num_sms == 1 else "cuda"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ def test_every_number_says_where_it_comes_from(profile: HardwareProfile) -> None
             assert source.startswith("[spec]") or len(source) > len("[measured] ") + 5
 
 
+def test_profiles_of_gpus_and_of_cpus_have_their_device_type() -> None:
+    of_type = {profile.name: profile.device.device_type for profile in PROFILES.values()}
+    assert of_type == {**dict.fromkeys(of_type, "cuda"), "cpu": "cpu"}
+
+
 @EVERY_GPU
 def test_the_numbers_are_in_their_units(profile: HardwareProfile) -> None:
     """A slip of a thousand, or of bits for bytes, leaves these ranges."""

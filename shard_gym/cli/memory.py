@@ -43,7 +43,12 @@ def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec)
         )
     if not 1 <= cap_gib * GIB < math.inf:
         raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {cap_gib!r}.")
-    if cap_gib * GIB > device.memory_bytes:
+    if device.device_type == "cpu":  # its memory is an assumed share of the machine's
+        if cap_gib * GIB > MAX_HOST_BYTES:
+            raise InvalidOptionError(
+                f"--memory-cap-gib must be at most {MAX_HOST_BYTES // GIB:,} of a process of a CPU, not {cap_gib:,g}."
+            )
+    elif cap_gib * GIB > device.memory_bytes:
         raise InvalidOptionError(
             f"--memory-cap-gib is {cap_gib:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} "
             "of memory. Give at most that, or leave the option out."

@@ -33,6 +33,7 @@ from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
     CostModelOptions,
+    OptionalDeviceType,
     OptionalFloat,
     OptionalInt,
     OptionalPath,
@@ -83,6 +84,7 @@ def place(
     seed: int = 0,
     format: Literal["shard-gym", "torchrec"] = "shard-gym",
     module: str = "",
+    device_type: OptionalDeviceType = None,
     compare: OptionalStr = None,
     out: OptionalPath = None,
 ) -> None:
@@ -119,12 +121,15 @@ def place(
         seed: of the agent, if it is random.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
         module: with torchrec, path of the collection in the model that is wrapped.
+        device_type: with torchrec, cpu or cuda in the placements of shards; that of the hardware if not given.
         compare: file with the plan that you have, in the JSON of ShardGym or TorchRec, to show beside the new one; or
             torchrec, for the default plan of TorchRec's planner.
         out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed.
     """
     if module and format != "torchrec":
         raise InvalidOptionError("--module is a path in the JSON of TorchRec; give --format torchrec, too.")
+    if device_type is not None and format != "torchrec":
+        raise InvalidOptionError("--device-type is of the placements in the JSON of TorchRec; give --format torchrec.")
     if out is not None:
         require_writable(out)
     if agent is not None:
@@ -176,7 +181,7 @@ def place(
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
         warn_of_caches(explanation)
-        content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module)
+        content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module, device_type)
     warn_if_full(explanation, room)
     if out is None and own.host_bytes:
         warn(host_sentence(explanation), "dim")

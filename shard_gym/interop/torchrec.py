@@ -92,14 +92,14 @@ def tables_of_pooling_factors(
 
 
 def to_torchrec(
-    plan: ShardingPlan, tables: Tables, topology: Topology, model: nn.Module, device_type: str = "cuda"
+    plan: ShardingPlan, tables: Tables, topology: Topology, model: nn.Module, device_type: str | None = None
 ) -> TorchRecPlan:
     """The plan as the argument `plan` of TorchRec's `DistributedModelParallel`.
 
     Args:
         tables: the tables of the model, by name.
         topology: the devices; device d is rank d.
-        device_type: "cuda" or "cpu".
+        device_type: "cuda" or "cpu"; None, the default, is that of the topology's devices.
 
     Raises:
         InvalidPlanError, MemoryExceededError: the plan is not valid (`check_plan`), or a table is not in the model.

@@ -35,7 +35,11 @@ _PLACEMENT = re.compile(r"rank:([0-9]{1,9})/.+")
 
 
 def torchrec_json(
-    plan: ShardingPlan, tables: Tables, topology: Topology, modules: str | Mapping[str, str], device_type: str = "cuda"
+    plan: ShardingPlan,
+    tables: Tables,
+    topology: Topology,
+    modules: str | Mapping[str, str],
+    device_type: str | None = None,
 ) -> dict[str, Any]:
     """The plan as TorchRec's JSON; needs no TorchRec.
 
@@ -47,14 +51,16 @@ def torchrec_json(
         tables: their names are those of the model.
         modules: path of the collection of every table in the module that will be wrapped, by the table's name; or one
             for all.
-        device_type: "cuda" or "cpu".
+        device_type: "cuda" or "cpu"; None, the default, is that of the topology's devices.
 
     Raises:
         InvalidPlanError, MemoryExceededError: the plan is not valid (`check_plan`), or a table has no module; or it has
             rows of replicas in host memory, or more tables than it holds, as a table with a cache is there whole.
     """
+    if device_type is None:
+        device_type = topology.device.device_type
     if device_type not in ("cuda", "cpu"):
-        raise InvalidPlanError(f"device_type must be 'cuda' or 'cpu', not {short_repr(device_type)}.")
+        raise InvalidPlanError(f"device_type must be 'cuda', 'cpu' or None, not {short_repr(device_type)}.")
     paths = modules.values() if isinstance(modules, Mapping) else [modules]
     if not all(isinstance(path, str) for path in paths):
         raise InvalidPlanError(f"modules is a path, or the path of each table by its name, not {short_repr(modules)}.")

@@ -80,7 +80,7 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     assert "placements of tables that no fit saw, the network is" in " ".join(done.out.split())
     assert "plans of tables that no fit saw" in " ".join(done.out.split())
     profile = hardware_profile(str(out))
-    assert profile.name == "mine"
+    assert (profile.name, profile.device.device_type) == ("mine", "cpu")
     assert profile.device.rates is not None
     assert profile.device.rates.forward[:2] == pytest.approx((50, 20), rel=0.2)
     assert profile.device.rates.dense_update == pytest.approx(2, rel=0.2)
@@ -103,6 +103,11 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     assert record["cost_model"] == make_cost_model(str(out)).fingerprint
     shown = run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--out", plan)
     assert "calibrated on" in " ".join(shown.out.split())  # what the rates were measured on
+    torchrec = ("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--format", "torchrec")
+    entries = json.loads(run.ok(*torchrec).out)["plan"][""].values()
+    assert {shard["placement"] for entry in entries for shard in entry.get("shards", [])} <= {
+        f"rank:{rank}/cpu" for rank in range(4)
+    }
 
 
 def test_a_run_that_was_stopped_continues_without_measuring_twice(

@@ -90,6 +90,28 @@ def test_what_cannot_be_placed_is_a_sentence(run, file: Path, options: dict[str,
     run.refused(says, *arguments(file, **options))
 
 
+def placements_of(record: dict[str, Any]) -> set[str]:
+    """Where the shards of a plan in TorchRec's JSON are."""
+    entries = record["plan"][""].values()
+    return {shard["placement"] for entry in entries for shard in entry.get("shards", [])}
+
+
+def test_plans_for_torchrec_have_the_device_type_of_the_hardware_or_the_one_asked_for(run, file: Path) -> None:
+    torchrec = {"hardware": "cpu", "num-devices": 2, "format": "torchrec"}
+    found = [json.loads(run.ok(*arguments(file, **torchrec, **more)).out) for more in ({}, {"device-type": "cuda"})]
+    assert [placements_of(each) for each in found] == [{"rank:0/cpu", "rank:1/cpu"}, {"rank:0/cuda:0", "rank:1/cuda:1"}]
+    gpus = {"num-devices": 2, "format": "torchrec", "device-type": "cpu"}
+    assert placements_of(json.loads(run.ok(*arguments(file, **gpus)).out)) == {"rank:0/cpu", "rank:1/cpu"}
+    run.refused("give --format torchrec", *arguments(file, **{"device-type": "cpu"}))
+
+
+def test_processes_of_a_cpu_may_take_more_than_the_share_that_is_assumed(run, file: Path) -> None:
+    out = run.ok(*arguments(file, **{"hardware": "cpu", "memory-cap-gib": 40, "out": file.with_name("p.json")})).out
+    assert "Memory of a training step, GiB of 40.00" in " ".join(out.split())
+    most = "--memory-cap-gib must be at most 1,048,576 of a process of a CPU, not 2e+06."
+    run.refused(most, *arguments(file, **{"hardware": "cpu", "memory-cap-gib": 2e6}))
+
+
 @pytest.mark.parametrize("name", ["tables.csv", "folder/tables"])
 def test_a_path_that_does_not_end_in_json_is_told_apart_from_an_unknown_pool(run, tmp_path: Path, name: str) -> None:
     path = tmp_path / name

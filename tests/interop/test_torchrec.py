@@ -22,6 +22,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.agents import make_agent
+from shard_gym.cli import main
 from shard_gym.errors import InvalidPlanError, InvalidTablesError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec import (
@@ -33,6 +34,7 @@ from shard_gym.interop.torchrec import (
     to_torchrec,
 )
 from shard_gym.interop.torchrec_json import torchrec_json
+from shard_gym.pools import Pool, PoolCard, save_pool
 from shard_gym.sharding import (
     ShardingPlan,
     column_wise,
@@ -268,55 +270,84 @@ def copy_weights(model: torch.nn.Module, sharded: torch.nn.Module) -> None:
             weight.copy_(whole[name])
 
 
-def trained(rank: int, folder: str) -> None:
-    """One process: outputs and gradients' step of the sharded model, written to a file."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
-    from torch import distributed
+def cpus() -> Topology:
+    """Two processes of a CPU, the device type of whose plans is "cpu" without a word."""
+    return hardware_profile("cpu").topology(2)
+
+
+def trained_under(plan: Any, rank: int) -> list[dict[str, torch.Tensor]]:
+    """Outputs of two steps of the model sharded by a plan of TorchRec, each of which changes the weights."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    torch.set_num_threads(1)
-    model, topology = Model(), devices()
+    model = Model()
     apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.5})
-    tables = tables_of_lookups(model, lookups(batch=2 * BATCH))
-    plan = to_torchrec(mixed_plan(tables, topology), tables, topology, model, "cpu")
     sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=plan, sharders=[EmbeddingBagCollectionSharder()]
     )
     with pytest.raises(InvalidTablesError, match=r"is sharded already.*'user', 'item'"):
         modules_of(sharded)
     copy_weights(Model(), sharded)
-    outputs = []
+    outputs, entries = [], plan.plan["sparse.bags"]
+    replicas = [f".{name}." for name, entry in entries.items() if entry.sharding_type == "data_parallel"]
     for step in range(2):
         found = sharded(lookups(10 * step + rank)).to_dict()
         outputs.append({key: value.detach().clone() for key, value in found.items()})
         sum(value.sum() for value in found.values()).backward()
         for name, parameter in sharded.named_parameters():  # replicas have an optimizer of their own
-            if parameter.grad is not None and "tag" in name:
+            if parameter.grad is not None and any(each in name for each in replicas):
                 with torch.no_grad():
                     parameter -= 0.5 * parameter.grad
-    torch.save(outputs, f"{folder}/{rank}.pt")
+    return outputs
+
+
+def trained(rank: int, folder: str) -> None:
+    """One process: outputs under a plan with all sharding types, and under that of the command line, to a file."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
+    from torch import distributed
+
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    tables = tables_of_lookups(Model(), lookups(batch=2 * BATCH))
+    placed = json.loads(Path(folder, "plan.json").read_text())
+    plans = [to_torchrec(mixed_plan(tables, cpus()), tables, cpus(), Model()), plan_from_torchrec_json(placed)]
+    torch.save([trained_under(plan, rank) for plan in plans], f"{folder}/{rank}.pt")
     distributed.barrier()
     os._exit(0)  # threads of Gloo end some processes with SIGABRT while they exit
 
 
-def test_two_processes_train_as_one_with_every_sharding_type(tmp_path: Path) -> None:
+def place_on_cpus(folder: Path) -> list[str]:
+    """Let `shard-gym place` write a plan for two processes of a CPU; returns the placements of its shards."""
+    tables = replace(tables_of_lookups(Model(), lookups(batch=2 * BATCH)), popularity=None)
+    save_pool(Pool("model", tables, PoolCard("model", source="made up", how_made="here")), folder / "tables.json")
+    options = {
+        **{"tables": folder / "tables.json", "hardware": "cpu", "num-devices": 2, "agent": "plan-search"},
+        **{"format": "torchrec", "module": "sparse.bags", "out": folder / "plan.json"},
+    }
+    assert main(["place", *(str(part) for name, value in options.items() for part in (f"--{name}", value))]) == 0
+    entries = json.loads((folder / "plan.json").read_text())["plan"]["sparse.bags"].values()
+    return [shard["placement"] for entry in entries for shard in entry.get("shards", [])]
+
+
+def test_two_processes_train_as_one_with_every_sharding_type_and_as_placed(tmp_path: Path) -> None:
+    assert set(place_on_cpus(tmp_path)) <= {"rank:0/cpu", "rank:1/cpu"}
     multiprocessing.spawn(trained, (str(tmp_path),), nprocs=2)
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    model = Model()
-    for step in range(2):
-        outputs = [model(lookups(10 * step + rank)).to_dict() for rank in range(2)]
-        for rank in range(2):
-            for key, value in outputs[rank].items():
-                torch.testing.assert_close(found[rank][step][key], value.detach(), msg=f"{key}, step {step}")
-        loss = sum(value.sum() for each in outputs for value in each.values()) / 2  # gradients are means over ranks
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
-                parameter.grad = None
+    of_ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for plan, found in enumerate(zip(*of_ranks, strict=True)):
+        model = Model()
+        for step in range(2):
+            outputs = [model(lookups(10 * step + rank)).to_dict() for rank in range(2)]
+            for rank in range(2):
+                for key, value in outputs[rank].items():
+                    said = f"plan {plan}, {key}, step {step}"
+                    torch.testing.assert_close(found[rank][step][key], value.detach(), msg=said)
+            loss = sum(value.sum() for each in outputs for value in each.values()) / 2  # gradients are means over ranks
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.5 * parameter.grad
+                    parameter.grad = None
 
 
 def json_of(entry: dict[str, Any]) -> dict[str, Any]:

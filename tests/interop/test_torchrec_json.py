@@ -140,6 +140,21 @@ def test_tables_without_rows_in_hbm_are_fused_uvm_and_those_with_all_are_fused()
     assert from_torchrec_json(value, tables, nothing) == plan_of_placement([0, 1], tables)
 
 
+@pytest.mark.parametrize(("hardware", "own", "other"), [("cpu", "cpu", "cuda"), ("h100-dgx", "cuda", "cpu")])
+def test_the_device_type_is_that_of_the_devices_unless_another_is_named(hardware: str, own: str, other: str) -> None:
+    tables, topology = sizes([1_000, 3_000]), hardware_profile(hardware).topology(2)
+    placements = {}
+    for named in (None, own, other):
+        value = torchrec_json(plan_of_placement([0, 1], tables), tables, topology, "m", named)
+        shards = [entry["shards"][0]["placement"] for entry in value["plan"]["m"].values()]
+        placements[named] = shards
+    assert placements[None] == placements[own] != placements[other]
+    assert placements["cpu"] == ["rank:0/cpu", "rank:1/cpu"]
+    assert placements["cuda"] == ["rank:0/cuda:0", "rank:1/cuda:1"]
+    with pytest.raises(InvalidPlanError, match="device_type must be 'cuda', 'cpu' or None, not 'gpu'"):
+        torchrec_json(plan_of_placement([0, 1], tables), tables, topology, "m", "gpu")
+
+
 def test_what_torchrec_cannot_train_is_not_written() -> None:
     tables = sizes([1_000, 3_000])
     replicas = ShardingPlan((data_parallel(tables, 0, with_host(500)), table_wise(tables, 1, 1)))
