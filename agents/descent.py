@@ -13,6 +13,7 @@ from shard_gym.agents.neighbourhood import NO_TABLE, Costs, Moves, Neighbourhood
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models import CountedCostModel, CountedEstimates
 from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.sharding.column_levels import NONE
 
 MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error
 LISTED = 4096  # moves listed at once
@@ -165,7 +166,7 @@ class Descent:
         """Make a change of the parts or of a spread table that lowers the smoothed cost; False if none does."""
         options = self.split.options
         for changes in (
-            self._of_parts if options.max_halvings else None,
+            self._of_parts if len(options.levels) > 1 else None,
             self._of_spreads if options.spreads else None,
         ):
             if changes is None:
@@ -185,32 +186,35 @@ class Descent:
         split, options, devices = self.split, self.split.options, self.split.device
         critical = self.current.critical_tables()
         left = self.current.items.memory_left(devices)
-        # One half stays, the other one goes to any other device.
+        # The wider half stays, the other one goes to any other device.
         parts = critical[options.can_halve(split.table[critical], split.level[critical])]
         part, target = (each.ravel() for each in np.meshgrid(parts, np.arange(len(left)), indexing="ij"))
         table, level, own = split.table[part], split.level[part], devices[part]
         if len(part):
-            half = options.memory[table, level + 1]
-            fits = (left[target] >= half) & (left[own] + options.memory[table, level] >= half) & (own != target)
-            part, target = part[fits], target[fits]
-            half_loads = options.loads[split.table[part], split.level[part] + 1]
+            stays, goes = options.levels.halves[table, level].T
+            fits = left[own] + options.memory[table, level] >= options.memory[table, stays]
+            fits &= (left[target] >= options.memory[table, goes]) & (own != target)
+            part, target, table = part[fits], target[fits], table[fits]
             yield from self._best(
                 np.stack([devices[part], target]),
                 np.stack([part, np.full(len(part), NO_TABLE)]),
-                np.stack([half_loads, half_loads]),
+                np.stack([options.loads[table, stays[fits]], options.loads[table, goes[fits]]]),
                 lambda which: split.halved(int(part[which]), int(target[which])),
             )
-        # Two parts of a table that are halved equally often become one, on the device of either.
-        key = split.table * (options.max_halvings + 1) + split.level
-        same = (key[critical][:, None] == key) & (devices[critical][:, None] != devices) & (split.level > 0)
-        one, two = np.nonzero(same)
+        # Two parts of a table that are halves of one become that one, on the device of either.
+        one, two = np.nonzero((split.table[critical][:, None] == split.table) & (devices[critical][:, None] != devices))
         one = critical[one]
+        halves = options.levels.merged(split.table[one], split.level[one], split.level[two]) != NONE
+        one, two = one[halves], two[halves]
         one, two = np.concatenate([one, two]), np.concatenate([two, one])  # the merged part is where the first was
         if len(one):
-            merged = options.memory[split.table[one], split.level[one] - 1]
-            fits = left[devices[one]] + options.memory[split.table[one], split.level[one]] >= merged
+            merged = options.levels.merged(split.table[one], split.level[one], split.level[two])
+            fits = (
+                left[devices[one]] + options.memory[split.table[one], split.level[one]]
+                >= (options.memory[split.table[one], merged])
+            )
             one, two = one[fits], two[fits]
-            merged_loads = options.loads[split.table[one], split.level[one] - 1]
+            merged_loads = options.loads[split.table[one], merged[fits]]
             yield from self._best(
                 np.stack([devices[one], devices[two]]),
                 np.stack([one, two]),

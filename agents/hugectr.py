@@ -19,8 +19,8 @@ from shard_gym.errors import (
 )
 from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.sharding.column_levels import UNIT, near_equal_widths
 from shard_gym.sharding.variants import checked_max_shards
-from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
 _Candidate = tuple[float, ShardingPlan]  # the cost of the costliest device, in lookups of a sample, and the plan
@@ -120,24 +120,24 @@ class _Rule:
 
     def _can_split(self, table: int) -> bool:
         twice = 2 * int(self._splits[table])
-        legal = self._tables.embedding_dim[table] % (4 * twice) == 0
-        return bool(legal and twice <= min(self._max_shards, self._topology.num_devices))
+        units = int(self._tables.embedding_dim[table]) // UNIT
+        return twice <= min(units, self._max_shards, self._topology.num_devices)
 
     def _greedily(self) -> tuple[float, dict[int, list[int]], int | None]:
         """The cost of the costliest device, the devices of each table, and the table for which there is no room."""
         costs = np.zeros(self._topology.num_devices)
-        memory = _shard_bytes(self._tables, self._splits)
+        memory = self._shard_bytes()
         left = self._topology.memory_cap_bytes - self._tables.memory_bytes[self._replicated].sum()
         devices: dict[int, list[int]] = {}
         for table in self._by_lookups().tolist():
             own = devices[table] = []
-            for _ in range(int(self._splits[table])):
-                free = np.flatnonzero((left >= memory[table]) & ~np.isin(np.arange(len(costs)), own))
+            for needed in memory[table]:
+                free = np.flatnonzero((left >= needed) & ~np.isin(np.arange(len(costs)), own))
                 if not free.size:
                     return 0.0, devices, table
                 device = int(free[costs[free].argmin()])
                 own.append(device)
-                left[device] -= memory[table]
+                left[device] -= needed
                 costs[device] += self._tables.pooling_factor[table] / self._splits[table] + self._shard_cost
         return float(costs.max()), devices, None
 
@@ -145,7 +145,19 @@ class _Rule:
         if self._replicated[table]:
             return self._replica(table)
         own = devices[table]
-        return table_wise(self._tables, table, own[0]) if len(own) == 1 else column_wise(self._tables, table, own)
+        if len(own) == 1:
+            return table_wise(self._tables, table, own[0])
+        return column_wise(
+            self._tables, table, own, near_equal_widths(int(self._tables.embedding_dim[table]), len(own))
+        )
+
+    def _shard_bytes(self) -> list[list[int]]:
+        """Bytes of each column shard of each table, with the optimizer's state."""
+        tables, each = self._tables, zip(self._tables.embedding_dim.tolist(), self._splits.tolist(), strict=True)
+        widths = [near_equal_widths(dim, parts) for dim, parts in each]
+        table = np.repeat(np.arange(len(tables)), self._splits)
+        sizes = tables.num_embeddings[table] * tables.workload.row_bytes(np.concatenate(widths))
+        return [some.tolist() for some in np.split(sizes, np.cumsum(self._splits)[:-1])]
 
     def _replica(self, table: int) -> TableSharding:
         return data_parallel(self._tables, table, self._topology)
@@ -155,8 +167,3 @@ class _Rule:
             return [(cost, check_plan(ShardingPlan(tuple(shardings)), self._tables, self._topology))]
         except MemoryExceededError:
             return []
-
-
-def _shard_bytes(tables: Tables, shards: IntArray) -> IntArray:
-    """(T,) int64, bytes of each of `shards` equal column shards, with the optimizer's state."""
-    return np.asarray(tables.num_embeddings * tables.workload.row_bytes(tables.embedding_dim // shards))

@@ -19,7 +19,8 @@ from shard_gym.cost_models.counted import CountedShardingModel
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.placement import Placement
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.sharding.plan import TABLE_WISE
+from shard_gym.sharding.column_levels import UNIT
+from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
 from shard_gym.tasks import Task
 
@@ -116,7 +117,8 @@ class PlanSearchAgent(Agent):
     Args:
         cost_model: the model to search under, or its name; a `ShardingCostModel`.
         sharding_types: those allowed, a list or names with commas between them.
-        max_shards: column shards of a table at most, a power of two.
+        max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
+            where they cannot be (`shard_gym.sharding.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start. Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a plan may have
             groups of devices, four times as many are made (`in_groups`).
@@ -190,11 +192,30 @@ class PlanSearchAgent(Agent):
         max_queries = max(1, int(share * min(self.max_queries, max(FEW, PER_PAIR * task.num_tables**2))))
         budget = Budget(model, max_queries, None if self.max_seconds is None else share * self.max_seconds)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
-        found = {start.key: start for start in starts(options, most, lambda: budget.share > SHARE_OF_STARTS)}
+        found = _starts(options, most, budget)
+        # Parts that are no halves may fit. Groups of so few devices that halves do not fit are left out.
+        if not found and COLUMN_WISE in sharding_types and task.topology.replicas is None:
+            found = _starts(SplitOptions(task, model, sharding_types, self.max_shards, every_count=True), most, budget)
         if not found:
             raise NoPlacementFoundError(
                 f"No plan of task {task.name!r} was found that fits the memory of its devices with "
-                f"{', '.join(sharding_types)} and at most {self.max_shards} shards of a table. Raise the caps of the "
-                "devices, or ask an agent that may split tables more."
+                f"{', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
+                + _ways_out(task, sharding_types, self.max_shards)
             )
-        return search_plans(found.values(), task_rng(self.seed, task), budget).in_order()
+        return search_plans(found, task_rng(self.seed, task), budget).in_order()
+
+
+def _starts(options: SplitOptions, most_queries: int, budget: Budget) -> list[SplitTables]:
+    """The starts that differ."""
+    found = starts(options, most_queries, lambda: budget.share > SHARE_OF_STARTS)
+    return list({start.key: start for start in found}.values())
+
+
+def _ways_out(task: Task, sharding_types: tuple[str, ...], max_shards: int) -> str:
+    """What could make a plan fit, a sentence."""
+    ways = ["Raise the caps of the devices"]
+    if COLUMN_WISE in sharding_types and (task.tables.embedding_dim // UNIT > max_shards).any():
+        ways.append("allow more shards of a table (max_shards)")
+    if others := [name for name in SHARDING_TYPES if name not in sharding_types]:
+        ways.append(f"allow other sharding types ({', '.join(others)})")
+    return f"{', or '.join(ways)}."

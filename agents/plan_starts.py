@@ -18,6 +18,7 @@ from shard_gym.agents.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.analytical import lane_share
 from shard_gym.cost_models.base import IntArray
+from shard_gym.sharding.column_levels import NONE
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.table_features import MAX_DIM
 
@@ -49,7 +50,7 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     yield from (split for _, split in found)
     for others in (_in_rows(options), _replicated(options)):
         yield from (split for _, split in _placed(others, most))
-    if (options.max_halvings or options.spreads) and not spent():
+    if (len(options.levels) > 1 or options.spreads) and not spent():
         yield from _by_price(options, most_queries // 6, spent)
     for split in narrow:
         if not spent():
@@ -77,8 +78,7 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
     costs least, the costliest first over all or within a class, whichever is cheaper.
     """
     options, devices = split.options, split.options.task.num_devices
-    widths = options.task.tables.embedding_dim[split.table] >> split.level
-    _, of_part = np.unique(-lane_share(widths), return_inverse=True)  # 0 is the widest class
+    _, of_part = np.unique(-lane_share(split.widths), return_inverse=True)  # 0 is the widest class
     at_most = most_queries // max(1, 2 * devices * len(split.table))
     if not at_most:
         return []
@@ -101,7 +101,7 @@ def _by_price(options: SplitOptions, most_queries: int, spent: Callable[[], bool
     left, shapes = PUT_BY_PRICE * most_queries, shapes_by_price(options, most_queries, BY_PRICE)
     for by_width in (True, False):
         for split, limits in shapes:
-            of_part = classes_of(options, options.task.tables.embedding_dim[split.table] >> split.level)
+            of_part = classes_of(options, split.widths)
             alone, memory = options.part_ms[split.table, split.level], options.memory[split.table, split.level]
             keys = (-alone, of_part) if by_width else (-alone,)
             for first in ((), (-np.where(memory > large, memory, 0),)):
@@ -212,24 +212,21 @@ def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:
     return best
 
 
-def _least_halvings(options: SplitOptions, most_bytes: int) -> IntArray:
-    """(T,) int64, how often each table is halved at least so that a part has so many bytes at most; -1 if it cannot."""
-    levels = slice(options.max_halvings + 1)
-    fits = options.legal[:, levels] & (options.memory[:, levels] <= most_bytes)
-    return np.where(fits.any(axis=1), fits.argmax(axis=1), -1)
+def _fewest_parts(options: SplitOptions, most_bytes: int) -> IntArray:
+    """(T,) int64, the level of the fewest parts of each table that have so many bytes at most, or NONE."""
+    return options.levels.fewest_parts(options.memory[:, : len(options.levels)] <= most_bytes)
 
 
 def _no_wider(options: SplitOptions, width: int) -> SplitTables:
-    """All tables halved until they fit a device and no part is wider than `width`, where that is possible.
+    """All tables in parts that fit a device, halved until none is wider than `width`, where that is possible.
 
     Tables of which no part fits are spread.
     """
-    least = _least_halvings(options, options.task.topology.memory_cap_bytes.max())
-    level, dims = np.maximum(least, 0), options.task.tables.embedding_dim
-    every = np.arange(options.task.num_tables)
-    while (halve := (dims >> level > width) & options.can_halve(every, level)).any():
-        level = level + halve
-    return SplitTables.in_parts(options, np.where(least < 0, _smallest_spread(options)[0], NOT_SPREAD), level)
+    fewest = _fewest_parts(options, options.task.topology.memory_cap_bytes.max())
+    level, every = np.where(fewest == NONE, 0, fewest), np.arange(options.task.num_tables)
+    while (halve := (options.levels.width[every, level] > width) & options.can_halve(every, level)).any():
+        level = np.where(halve, options.levels.halves[every, level, 0], level)
+    return SplitTables.in_parts(options, np.where(fewest == NONE, _smallest_spread(options)[0], NOT_SPREAD), level)
 
 
 def _smallest_spread(options: SplitOptions) -> tuple[IntArray, IntArray]:
@@ -264,12 +261,13 @@ def _spread_more_and_more(options: SplitOptions) -> Iterator[SplitTables]:
 
 
 def _halved(options: SplitOptions) -> Iterator[tuple[IntArray, IntArray, NDArray[np.bool_]]]:
-    """Tables halved until parts have a half, a quarter, ... of the bytes of a device, or as few as they can.
+    """Tables in parts of at most a half, a quarter, ... of the bytes of a device, or of as few as they can have.
 
     Each is the (T,) level of each table, the (T,) bytes of its parts, and whether (T,) they are that small.
     """
-    memory = np.where(options.legal, options.memory, np.iinfo(np.int64).max)[:, : options.max_halvings + 1]
+    levels, most = options.levels, int(options.task.topology.memory_cap_bytes.max())
+    memory = np.where(levels.is_form, options.memory[:, : len(levels)], np.iinfo(np.int64).max)
     for halvings in range(1, MEMORY_HALVINGS + 1):
-        least = _least_halvings(options, int(options.task.topology.memory_cap_bytes.max()) >> halvings)
-        level = np.where(least < 0, memory.argmin(axis=1), least)
-        yield level, np.take_along_axis(memory, level[:, None], axis=1)[:, 0], least >= 0
+        fewest = _fewest_parts(options, most >> halvings)
+        level = np.where(fewest == NONE, memory.argmin(axis=1), fewest)
+        yield level, np.take_along_axis(memory, level[:, None], axis=1)[:, 0], fewest != NONE

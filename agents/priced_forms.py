@@ -34,10 +34,9 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     counts. This is the subgradient method on the linear program behind `cost_models.plan_bounds`, for any cost model.
     """
     devices = options.task.num_devices
-    widths = options.task.tables.embedding_dim[:, None] >> np.arange(options.max_halvings + 1)
-    classes = classes_of(options, widths)
-    count = int(classes[options.legal[:, : classes.shape[1]]].max()) + 1
-    forms = count * classes.shape[1] + len(options.spreads)
+    classes = classes_of(options, options.levels.width)
+    count = int(classes[options.levels.legal].max()) + 1
+    forms = count * int(options.levels.is_form.any(axis=0).sum()) + len(options.spreads)
     at_most = min(
         most_queries // (ROUNDS * (len(options.model.sums(options.loads.shape[-1])) + 2)),
         MAX_NUMBERS // (options.task.num_tables * forms),
@@ -55,9 +54,8 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
 
 def classes_of(options: SplitOptions, widths: IntArray) -> IntArray:
     """The class of each width, of those that parts can have; 0 is the widest."""
-    levels = options.max_halvings + 1
-    possible = options.task.tables.embedding_dim[:, None] >> np.arange(levels)
-    return np.searchsorted(np.unique(-lane_share(possible)[options.legal[:, :levels]]), -lane_share(widths))
+    possible = options.levels.width[options.levels.legal]
+    return np.searchsorted(np.unique(-lane_share(possible)), -lane_share(widths))
 
 
 class _Prices:
@@ -71,17 +69,20 @@ class _Prices:
         self._options, self._limits = options, limits
         task, model = options.task, options.model
         self._sums = sums = model.sums(options.loads.shape[-1])
-        devices, groups, levels = task.num_devices, limits.shape[1], options.max_halvings + 1
+        devices, groups, levels = task.num_devices, limits.shape[1], options.levels
+        stand_for = np.flatnonzero(levels.is_form.any(axis=0))  # the levels whose parts stand for a form
         ways = {way.variant: number for number, way in enumerate(options.spreads)}  # the last host stands for all
-        self._spread = np.array([NOT_SPREAD] * (levels * groups) + [*ways.values()])
+        self._spread = np.array([NOT_SPREAD] * (len(stand_for) * groups) + [*ways.values()])
         is_part = self._spread == NOT_SPREAD
         self._weight = np.where(is_part, dearer, 1.0)  # of the scores of forms
-        variant = np.array([*np.repeat(range(levels), groups), *ways])
+        variant = np.array([*np.repeat(stand_for, groups), *ways])
         self._level = np.where(is_part, variant, 0)
         group = np.where(is_part, np.arange(len(variant)) % groups, 0)
-        parts = np.where(is_part, 1 << self._level, 1)
-        loads = np.concatenate([options.loads[:, variant][..., sums], options.memory[:, variant, None]], axis=-1)
-        self._loads = loads * parts[:, None]  # (T, F, K + 1)
+        loads = np.concatenate([options.loads[..., sums], options.memory[..., None]], axis=-1)
+        wider, narrower = np.where(is_part[:, None], levels.counts[:, self._level], (1, 0)).transpose(2, 0, 1)  # (T, F)
+        self._loads = loads[:, variant] * wider[..., None]  # (T, F, K + 1)
+        if narrower.any():
+            self._loads += loads[:, levels.narrower[self._level]] * narrower[..., None]
         self._alone = model.device_phases(options.loads).sum(axis=-1)[:, variant]  # (T, F)
 
         self._group = (np.arange(devices)[:, None, None] >= limits).sum(axis=-1).T  # (N, D), of each device
@@ -90,18 +91,19 @@ class _Prices:
         caps = np.where(member, task.topology.memory_cap_bytes[:, None], 0)
         self._room = LARGEST_SUM * caps.sum(axis=1) / np.maximum(self._sizes, 1)  # (N, G), of the mean device
         even = (np.arange(groups) == group[:, None]) / np.maximum(self._sizes, 1)[:, None]
-        hosts = [1.0] * (levels * groups) + [len(options.spreads[n].devices) / devices for n in ways.values()]
+        hosts = [1.0] * (len(stand_for) * groups) + [len(options.spreads[n].devices) / devices for n in ways.values()]
         self._share = np.where(is_part[:, None], even, np.array(hosts)[:, None])  # (N, F, G), of a form on a device
         # A group has no wider parts than its class, so a spread table may not be wider than the narrowest group.
         least = np.where(is_part, group, self._group[:, -1:])  # (N, F)
         largest = np.where(
             is_part, LARGEST_PART * caps.max(axis=1)[:, group], LARGEST_SPREAD * task.topology.memory_cap_bytes.min()
         )
-        self._legal = options.legal[:, variant] & (classes[:, self._level] >= least[:, None])
+        self._legal = np.where(is_part, levels.is_form[:, self._level], options.legal[:, variant])
+        self._legal = self._legal & (classes[:, self._level] >= least[:, None])
         self._legal &= options.memory[:, variant] <= largest[:, None]
         self._legal &= ~(is_part & (self._sizes[:, group] == 0))[:, None]
-        legal = options.legal[:, :levels]
-        of_class = [options.loads[:, :levels][legal & (classes >= g)][:, model.maxima] for g in range(groups)]
+        parts = options.loads[:, : len(levels)]
+        of_class = [parts[levels.legal & (classes >= g)][:, model.maxima] for g in range(groups)]
         self._maxima = np.stack([loads.max(axis=0) for loads in of_class])  # (G, maxima)
 
     def shapes(self, most: int) -> tuple[IntArray, list[tuple[SplitTables, IntArray]]]:

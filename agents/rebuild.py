@@ -126,7 +126,7 @@ class Rebuilder:
         self._split, self._rng, self._phases = split, rng, phases
         self._options = split.options
         self._spread = np.flatnonzero(split.spread != NOT_SPREAD).tolist()
-        self._has_forms = self._options.max_halvings > 0 or bool(self._options.spreads)
+        self._has_forms = len(self._options.levels) > 1 or bool(self._options.spreads)
 
     def rebuild(self, stop: Callable[[], bool]) -> Rebuilt:
         """About AT_ONCE / D plans, one at least; all cost inf if `stop`, asked before each step, says so."""
@@ -189,11 +189,11 @@ class Rebuilder:
     def _change_form(
         self, stays: NDArray[np.bool_], spread: IntArray, redrawn: NDArray[np.bool_]
     ) -> tuple[int, list[int]]:
-        """Halve a part that is out, merge it with another one, or give its table or a spread one any other form.
+        """Halve a part that is out, merge it with another half, or give its table or a spread one any other form.
 
         Returns the table, NONE if it is `redrawn` already, and the levels of all its parts to put back.
         """
-        split, options, some = self._split, self._options, self._some
+        split, options, levels, some = self._split, self._options, self._options.levels, self._some
         out = np.flatnonzero(~stays)
         if self._spread and (not len(out) or self._rng.random() < SPREAD_SHARE):
             table, part, level, action = some(self._spread), NONE, 0, 1.0
@@ -205,20 +205,27 @@ class Rebuilder:
         if redrawn[table]:
             return NONE, []
         own = np.flatnonzero(split.table == table)
-        if action < 0.3 and level < options.max_halvings and options.legal[table, level + 1]:
-            gone, put = [part], [level + 1] * 2
-        elif action < 0.6 and (mates := [mate for mate in own[split.level[own] == level].tolist() if mate != part]):
-            gone, put = [part, some(mates)], [level - 1]
+        if action < 0.3 and levels.halves[table, level, 0] != NONE:
+            gone, put = [part], levels.halves[table, level].tolist()
+        elif action < 0.6 and (mates := self._mates(table, level, part, own)):
+            mate = some(mates)
+            gone, put = [part, mate], [int(levels.merged(table, level, split.level[mate]))]
         else:
             stays[own] = False
-            levels = np.flatnonzero(options.legal[table, : options.max_halvings + 1]).tolist()
+            forms = np.flatnonzero(levels.is_form[table])
             ways = [number for number, way in enumerate(options.spreads) if options.legal[table, way.variant]]
-            form = int(self._rng.random() * (len(levels) + len(ways)))
-            spread[table] = ways[form - len(levels)] if form >= len(levels) else NOT_SPREAD
-            return table, [levels[form]] * (1 << levels[form]) if form < len(levels) else []
+            form = int(self._rng.random() * (len(forms) + len(ways)))
+            spread[table] = ways[form - len(forms)] if form >= len(forms) else NOT_SPREAD
+            chosen = forms[form : form + 1]  # none of a spread
+            return table, levels.in_form(np.full(len(chosen), table), chosen)[1].tolist()
         others = [other for other in own[~stays[own]].tolist() if other not in gone]
         stays[gone] = False
         return table, put + split.level[others].tolist()
+
+    def _mates(self, table: int, level: int, part: int, own: IntArray) -> list[int]:
+        """Those of a table's `own` parts that can be merged with the one of number `part`."""
+        halves = self._options.levels.merged(table, level, self._split.level[own]) != NONE
+        return [mate for mate in own[halves].tolist() if mate != part]
 
     def _some(self, among: Sequence[int] | IntArray) -> int:
         return int(among[int(self._rng.random() * len(among))])
@@ -228,7 +235,7 @@ class Rebuilder:
         which, table, level = parts.T
         order = self._rng.random(count)[which]
         alone = np.where(order < 0.25, self._rng.random(len(parts)), -self._options.part_ms[table, level])
-        widths = self._options.task.tables.embedding_dim[table] >> level
+        widths = self._options.levels.width[table, level]
         parts = parts[np.lexsort((alone, np.where((order >= 0.25) & (order < 0.5), -lane_share(widths), 0.0), which))]
         many = np.bincount(which, minlength=count)
         put = np.full((count, many.max(), 2), NONE)

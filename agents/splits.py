@@ -22,7 +22,8 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.sharding.column_levels import NONE, ColumnLevels
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tasks import Task
 
@@ -44,27 +45,34 @@ class SplitOptions:
     Attributes:
         task: the task.
         model: the cost model; a `ShardingCostModel` unless tables stay whole.
-        max_halvings: H, how often a part is halved at most.
+        levels: the L levels that parts of columns have; the first L variants are theirs.
         loads: (T, V, K) float64, of one part of each variant (see `shard_gym.sharding.variants.Variants`).
         memory: (T, V) int64, its bytes.
         legal: (T, V) bool, whether the table has the variant.
-        part_ms: (T, H + 1) float64, the cost of one part alone on a device, by number of halvings.
+        part_ms: (T, L) float64, the cost of one part alone on a device, by its level.
         spreads: the ways to put a table on many devices.
     """
 
     def __init__(
-        self, task: Task, model: AdditiveCostModel, sharding_types: Sequence[str] = (TABLE_WISE,), max_shards: int = 1
+        self,
+        task: Task,
+        model: AdditiveCostModel,
+        sharding_types: Sequence[str] = (TABLE_WISE,),
+        max_shards: int = 1,
+        every_count: bool = False,
     ) -> None:
+        """With `every_count`, all tables may be cut into every number of parts, see `part_counts`."""
         topology = task.topology
-        variants = variants_of(task.tables, topology, sharding_types, max_shards.bit_length() - 1)
+        max_shards = max_shards if COLUMN_WISE in sharding_types else 1
+        self.levels = ColumnLevels.of(task.tables.embedding_dim, max_shards, every_count)
+        variants = variants_of(task.tables, topology, sharding_types, levels=self.levels)
         self.task, self.model, self.cluster = task, model, topology.cluster()
-        self.max_halvings = variants.max_halvings
         self.memory, self.legal = variants.memory, variants.legal
         if isinstance(model, ShardingCostModel) and variants.num_variants > 1:
             self.loads = model.variant_loads(variants, topology)
         else:
             self.loads = model.table_loads(task.tables, topology)[:, None]
-        parts = self.loads[:, : self.max_halvings + 1]
+        parts = self.loads[:, : len(self.levels)]
         self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)
         self.spreads: list[Spread] = []
@@ -76,9 +84,8 @@ class SplitOptions:
                 self.spreads += [Spread(name, variant, devices, host) for host, devices in enumerate(hosts)]
 
     def can_halve(self, tables: IntArray, levels: IntArray) -> NDArray[np.bool_]:
-        """Whether parts of `tables`, halved so often, can be halved once more; broadcasts."""
-        more = levels < self.max_halvings
-        return more & self.legal[tables, np.where(more, levels + 1, 0)]
+        """Whether parts of `tables` with these levels can be halved; broadcasts."""
+        return np.asarray(self.levels.halves[tables, levels, 0] != NONE)
 
     def fixed(self, spread: IntArray) -> tuple[FloatArray, IntArray]:
         """(D, K) loads of the tables that (T,) `spread` puts on many devices, and (D,) bytes that they leave."""
@@ -99,7 +106,7 @@ class SplitTables:
 
     options: SplitOptions  # what is possible
     table: IntArray  # (I,) int64, the table of each part
-    level: IntArray  # (I,) int64, how often it is halved
+    level: IntArray  # (I,) int64, which of `options.levels` it has
     device: IntArray  # (I,) int64, where it is
     spread: IntArray  # (T,) int64, which of `options.spreads` a table has, or NOT_SPREAD
 
@@ -112,10 +119,15 @@ class SplitTables:
 
     @staticmethod
     def in_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
-        """The tables that are not spread, in equal parts by their (T,) `level`, none of which has a device yet (0)."""
+        """The tables that are not spread, in the forms of their (T,) `level`; no part has a device yet (0)."""
         table = np.flatnonzero(spread == NOT_SPREAD)
-        table = np.repeat(table, 1 << level[table])
-        return SplitTables(options, table, level[table], np.zeros(len(table), np.int64), spread)
+        table, level = options.levels.in_form(table, level[table])
+        return SplitTables(options, table, level, np.zeros(len(table), np.int64), spread)
+
+    @property
+    def widths(self) -> IntArray:
+        """(I,) int64, the columns of each part."""
+        return self.options.levels.width[self.table, self.level]
 
     @property
     def key(self) -> bytes:
@@ -151,20 +163,20 @@ class SplitTables:
         return replace(self, device=device)
 
     def halved(self, part: int, device: int) -> SplitTables:
-        """One half of `part` stays, the other one, a new last part, goes to `device`."""
+        """The wider half of `part` stays, the other one, a new last part, goes to `device`."""
         level = self.level.copy()
-        level[part] += 1
+        level[part], other = self.options.levels.halves[self.table[part], level[part]]
         return replace(
             self,
             table=np.append(self.table, self.table[part]),
-            level=np.append(level, level[part]),
+            level=np.append(level, other),
             device=np.append(self.device, device),
         )
 
     def merged(self, part: int, other: int, device: int) -> SplitTables:
-        """Two parts of a table that are halved equally often become one, on `device`."""
+        """Two parts of a table that are halves of one become that one, on `device`."""
         level, where = self.level.copy(), self.device.copy()
-        level[part] -= 1
+        level[part] = self.options.levels.merged(self.table[part], level[part], level[other])
         where[part] = device
         keep = np.arange(len(level)) != other
         return replace(self, table=self.table[keep], level=level[keep], device=where[keep])
@@ -188,7 +200,7 @@ class SplitTables:
         )
 
     def plan(self) -> ShardingPlan:
-        """As a plan for anybody. Parts that lie on one device and fill a half together are one shard there."""
+        """As a plan for anybody: each part is a shard."""
         return ShardingPlan(tuple(self._sharding(table) for table in range(self.options.task.num_tables)))
 
     def _sharding(self, table: int) -> TableSharding:
@@ -201,5 +213,4 @@ class SplitTables:
         parts = np.flatnonzero(self.table == table)
         if len(parts) == 1:
             return table_wise(tables, table, int(self.device[parts[0]]))
-        widths = (int(tables.embedding_dim[table]) >> self.level[parts]).tolist()
-        return column_wise(tables, table, self.device[parts].tolist(), widths)
+        return column_wise(tables, table, self.device[parts].tolist(), self.widths[parts].tolist())

@@ -69,6 +69,19 @@ def test_a_table_that_fits_no_device_is_allowed_if_it_may_be_split_so_that_it_fi
         Task("x", wide, enough, splittable=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_column_shards_of_any_width_count_where_a_table_may_be_split(tables: Tables, optimizer: str) -> None:
+    """Two small devices leave too little for blocks of rows, and states of rows too little for narrow shards."""
+    odd = tables.select([0]).with_dims([100]).with_training(optimizer=optimizer)
+    room = (odd.num_embeddings * odd.workload.row_bytes(np.array([44, 36, 20, 4, 4]))).astype(np.int64)
+    room[3:] -= 1
+    assert Task("x", odd, PROFILE.topology(5, memory_cap_bytes=room), splittable=True)
+    for device in range(3):
+        less = room - (np.arange(5) == device)
+        with pytest.raises(TableTooLargeError, match="no split of it fits"):
+            Task("x", odd, PROFILE.topology(5, memory_cap_bytes=less), splittable=True)
+
+
 def test_tables_that_need_more_than_all_devices_have_are_refused(tables: Tables) -> None:
     largest, total = int(tables.memory_bytes.max()), int(tables.memory_bytes.sum())
     fits = np.array([largest, total - largest])

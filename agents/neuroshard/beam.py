@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models.base import COMPUTE, FloatArray, IntArray
 from shard_gym.errors import NoPlacementFoundError
+from shard_gym.sharding.column_levels import ColumnLevels
 
 LIMITS = (1.0, 1.5)  # ends of the grid: a device has at most so many times a D-th of the columns of all tables
 
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """A set of splits: the (I,) table of each part and how often it is halved."""
+    """A set of splits: the (I,) table of each part and its level."""
 
     table: IntArray
-    level: IntArray
+    level: IntArray  # one of `SplitOptions.levels`
 
     @property
     def key(self) -> bytes:
@@ -30,11 +31,11 @@ class _Parts:
         order = np.lexsort((self.level, self.table))
         return self.table[order].tobytes() + self.level[order].tobytes()
 
-    def halved(self, part: int) -> _Parts:
-        """`part` becomes two, of which one is last."""
+    def halved(self, part: int, levels: ColumnLevels) -> _Parts:
+        """`part` becomes two, of which the narrower one is last."""
         level = self.level.copy()
-        level[part] += 1
-        return _Parts(np.append(self.table, self.table[part]), np.append(level, level[part]))
+        level[part], other = levels.halves[self.table[part], level[part]]
+        return _Parts(np.append(self.table, self.table[part]), np.append(level, other))
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class BeamSearch:
         by_cost = np.argsort(-options.part_ms[parts.table, parts.level], kind="stable")[: self.candidates]
         chosen = np.union1d(by_size, by_cost)
         chosen = chosen[options.can_halve(parts.table[chosen], parts.level[chosen])]
-        return [parts.halved(int(part)) for part in chosen]
+        return [parts.halved(int(part), options.levels) for part in chosen]
 
     def _cheapest(self, options: SplitOptions, sets: list[_Parts]) -> tuple[FloatArray, list[SplitTables | None]]:
         """(S,) ms of the cheapest placement of each set, inf where none fits; and the plans."""
@@ -110,7 +111,7 @@ def place_greedily(
     model, task = options.model, options.task
     num_sets, most, num_devices = len(sets), max(len(parts.table) for parts in sets), task.num_devices
     tables = task.tables
-    columns = tables.embedding_dim * tables.num_features
+    columns = options.levels.width * tables.num_features[:, None]
     order = np.full((num_sets, most), -1)
     table, level = np.zeros((2, num_sets, most), np.int64)
     for row, parts in enumerate(sets):
@@ -126,11 +127,13 @@ def place_greedily(
     busy = np.zeros((runs, num_devices))
     used = np.zeros((runs, num_devices), np.int64)
     caps = task.topology.memory_cap_bytes
-    columns_left = np.repeat(np.tile(limits, num_sets)[:, None] * (columns.sum() / num_devices), num_devices, axis=1)
+    columns_left = np.repeat(
+        np.tile(limits, num_sets)[:, None] * (columns[:, 0].sum() / num_devices), num_devices, axis=1
+    )
     devices, alive = np.full((runs, most), -1), np.ones(runs, np.bool_)
     for step in range(most):
         parts_of = (table[number, step], level[number, step])
-        needed, width = options.memory[parts_of], columns[parts_of[0]] >> parts_of[1]
+        needed, width = options.memory[parts_of], columns[parts_of]
         fits = (used + needed[:, None] <= caps) & (columns_left >= width[:, None])
         placed = real[number, step] & alive
         cost = np.where(fits, busy, np.inf)

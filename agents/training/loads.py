@@ -98,10 +98,9 @@ def load_of(split: SplitTables) -> ShardLoad:
         placement = np.empty(task.num_tables, np.int64)
         placement[split.table] = split.device
         return whole_tables(task.tables, task.topology, placement)
-    widths = task.tables.embedding_dim[split.table] >> split.level
     shards = []
     if len(split.table):
-        parts = task.tables.select(split.table).with_dims(widths)
+        parts = task.tables.select(split.table).with_dims(split.widths)
         shards.append(Shards(COLUMN_WISE, parts, split.device))
     for number, spread in enumerate(split.options.spreads):
         tables = np.flatnonzero(split.spread == number)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.hbm_split import split_bytes
+from shard_gym.sharding.column_levels import NONE, ColumnLevels
 from shard_gym.sharding.plan import has_equal_blocks
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes
@@ -134,9 +135,8 @@ def _packed(sizes: NDArray[np.int64], num_devices: int, room: int) -> bool:
 
 
 def _column_parts(tables: Tables, most_bytes: float) -> NDArray[np.int64]:
-    """(P,) bytes of the parts of all tables, halved by columns until they have `most_bytes`, or as often as can be."""
-    parts, dims = np.ones(len(tables), np.int64), tables.embedding_dim
-    for _ in range(MAX_SHARDS.bit_length() - 1):
-        sizes = whole_table_bytes(tables.with_dims(dims // parts))
-        parts = np.where((sizes > most_bytes) & (dims % (8 * parts) == 0), 2 * parts, parts)
-    return np.repeat(whole_table_bytes(tables.with_dims(dims // parts)), parts)
+    """(P,) bytes of the column shards of all tables, the fewest that have `most_bytes` each, or as many as can be."""
+    levels = ColumnLevels.of(tables.embedding_dim, MAX_SHARDS)
+    sizes = np.stack([whole_table_bytes(tables.with_dims(width)) for width in levels.width.T], axis=1)
+    fewest, most = levels.fewest_parts(sizes <= most_bytes), np.where(levels.is_form, levels.parts, 0).argmax(axis=1)
+    return sizes[levels.in_form(np.arange(len(tables)), np.where(fewest == NONE, most, fewest))]

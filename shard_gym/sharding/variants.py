@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import checked_count
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
+from shard_gym.sharding.column_levels import UNIT, ColumnLevels
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -32,10 +33,11 @@ FULL_WIDTH = 128  # columns that a warp reads at once; all that is rounded up, s
 class Variants:
     """V variants of T tables.
 
-    Variant 0 is the whole table, variant h its columns halved h times, then the other types.
+    Variant 0 is the whole table, variant h its columns halved h times or another of its `ColumnLevels`, then the other
+    types.
     """
 
-    sharding_types: tuple[str, ...]  # V sharding types; those of halves are column_wise
+    sharding_types: tuple[str, ...]  # V sharding types; those of columns are column_wise
     # (V,) int64, how many parts of a variant make the table: 2^h halves, D or W blocks, D replicas; of
     # `with_all_widths` (T, V) float64.
     parts: NDArray[np.int64] | NDArray[np.float64]
@@ -62,11 +64,6 @@ class Variants:
             else:
                 fits[:, variant] &= memory <= caps.min()
         return fits
-
-    @property
-    def max_halvings(self) -> int:
-        """How often a table can be halved at most."""
-        return self.sharding_types.count(COLUMN_WISE)
 
 
 def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
@@ -101,10 +98,13 @@ def whole_tables(tables: Tables) -> Variants:
 
 def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
     """(T,) bool, whether each table alone fits the memory of the devices, whole or split in some way."""
-    halvings = int(tables.embedding_dim.max() // 4).bit_length() - 1
-    fits = variants_of(tables, topology, max_halvings=halvings).fit_empty_devices(topology).any(axis=1)
-    narrow = shard_tables(tables, COLUMN_WISE, topology, np.full(len(tables), 4)).memory_bytes
-    return np.asarray(fits | _parts_fit(narrow, tables.embedding_dim // 4, topology.memory_cap_bytes))
+    fits = variants_of(tables, topology, max_halvings=0).fit_empty_devices(topology).any(axis=1)
+    # The columns of which one shard fits each device, in units: of one shard the states of rows are the fewest.
+    no_columns, one_column = tables.workload.row_bytes(np.arange(2)).tolist()
+    row_bytes = topology.memory_cap_bytes // tables.num_embeddings[:, None]
+    most = np.maximum((row_bytes - no_columns) // (one_column - no_columns) // UNIT, 0)
+    units = tables.embedding_dim // UNIT
+    return np.asarray(fits | (np.minimum(most, units[:, None]).sum(axis=1) >= units))
 
 
 def _parts_fit(memory: NDArray[np.int64], parts: NDArray[np.int64], caps: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -115,21 +115,30 @@ def _parts_fit(memory: NDArray[np.int64], parts: NDArray[np.int64], caps: NDArra
 
 
 def variants_of(
-    tables: Tables, topology: Topology, sharding_types: Collection[str] = SHARDING_TYPES, max_halvings: int = 3
+    tables: Tables,
+    topology: Topology,
+    sharding_types: Collection[str] = SHARDING_TYPES,
+    max_halvings: int = 3,
+    levels: ColumnLevels | None = None,
 ) -> Variants:
-    """The variants of `tables` on `topology`; with column_wise, a table is halved at most `max_halvings` times.
+    """The variants of `tables` on `topology`.
 
-    Where hosts differ in size, table_row_wise is legal for no table; it never is for sequence tables, for which
-    TorchRec does not have it.
+    With column_wise, a table is halved at most `max_halvings` times, or has the parts of `levels`. Where hosts differ
+    in size, table_row_wise is legal for no table; it never is for sequence tables, for which TorchRec does not have it.
     """
     types = checked_sharding_types(sharding_types)
     every = np.ones(len(tables), np.bool_)
     found = [(TABLE_WISE, 1, tables, every)]  # sharding type, parts, what a part is, which tables have it
-    most = checked_count("max_halvings", max_halvings, 0, MAX_DIM.bit_length()) if COLUMN_WISE in types else 0
-    for halvings in range(1, most + 1):
-        fits = tables.embedding_dim % (4 << halvings) == 0
-        widths = np.where(fits, tables.embedding_dim >> halvings, tables.embedding_dim)
-        found.append((COLUMN_WISE, 2**halvings, shard_tables(tables, COLUMN_WISE, topology, widths), fits))
+    most = checked_count("max_halvings", max_halvings, 0, MAX_DIM.bit_length())
+    if COLUMN_WISE in types and levels is not None:
+        for level, parts in enumerate(levels.parts[1:].tolist(), start=1):
+            part = shard_tables(tables, COLUMN_WISE, topology, levels.width[:, level])
+            found.append((COLUMN_WISE, parts, part, levels.legal[:, level]))
+    elif COLUMN_WISE in types:
+        for halvings in range(1, most + 1):
+            fits = tables.embedding_dim % (UNIT << halvings) == 0
+            widths = np.where(fits, tables.embedding_dim >> halvings, tables.embedding_dim)
+            found.append((COLUMN_WISE, 2**halvings, shard_tables(tables, COLUMN_WISE, topology, widths), fits))
     for name in (ROW_WISE, TABLE_ROW_WISE):
         if name in types:
             blocks = topology.num_devices if name == ROW_WISE else devices_of_hosts(topology)
@@ -140,10 +149,10 @@ def variants_of(
     if DATA_PARALLEL in types:
         replicas = shard_tables(tables, DATA_PARALLEL, topology)
         found.append((DATA_PARALLEL, topology.num_devices, replicas, every))
-    names, parts, forms, legal = zip(*found, strict=True)
+    names, numbers, forms, legal = zip(*found, strict=True)
     return Variants(
         names,
-        np.array(parts, np.int64),
+        np.array(numbers, np.int64),
         forms,
         np.stack(legal, axis=1),
         np.stack([form.memory_bytes for form in forms], axis=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.plan_search import PlanSearchAgent
@@ -24,6 +27,7 @@ from shard_gym.errors import (
     UnknownNameError,
 )
 from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
 from shard_gym.pools import load_pool
 from shard_gym.sharding import (
     SHARDING_TYPES,
@@ -32,12 +36,15 @@ from shard_gym.sharding import (
     check_plan,
     column_wise,
     data_parallel,
+    plan_from_json,
+    plan_to_json,
     row_wise,
     table_row_wise,
     table_wise,
 )
 from shard_gym.sharding.check import plan_memory_used
-from shard_gym.sharding.plan import ROW_WISE, TABLE_ROW_WISE
+from shard_gym.sharding.column_levels import NONE, near_equal_widths
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.suites import load_suite
 from shard_gym.suites.best_known import best_known_costs
 from shard_gym.tables import Tables
@@ -48,11 +55,25 @@ from shard_gym.workload import Workload
 MODEL = make_sharding_cost_model("analytical")
 
 
-def shardings(tables: Tables, topology: Topology, table: int = 0) -> Iterator[TableSharding]:
-    """Every way to shard one table with at most two column shards."""
-    devices = range(topology.num_devices)
+def column_cuts(dim: int, max_shards: int) -> list[list[int]]:
+    """Widths of 2, 3 and 4 nearly equal shards, and of one half with both halves of the other; 3 of odd quarters."""
+    counts = [k for k in range(2, max_shards + 1) if k != 3 or dim // 4 % max_shards]
+    found = [near_equal_widths(dim, k) for k in counts if k <= dim // 4 and (dim % (4 * k) == 0 or dim & (dim - 1))]
+    halves = near_equal_widths(dim, 2)
+    if max_shards == 4 and min(halves) >= 8:
+        found += [[halves[one], *near_equal_widths(halves[1 - one], 2)] for one in range(2)]
+    return found
+
+
+def shardings(tables: Tables, topology: Topology, max_shards: int) -> Iterator[TableSharding]:
+    """Every way to shard one table with at most two or four column shards."""
+    devices, table = range(topology.num_devices), 0
     yield from (table_wise(tables, table, device) for device in devices)
-    ways: list[Any] = [lambda pair=pair: column_wise(tables, table, pair) for pair in product(devices, repeat=2)]
+    ways: list[Any] = [
+        lambda own=own, widths=widths: column_wise(tables, table, own, widths)
+        for widths in column_cuts(int(tables.embedding_dim[0]), max_shards)
+        for own in product(devices, repeat=len(widths))
+    ]
     ways += [lambda: row_wise(tables, table, topology), lambda: data_parallel(tables, table, topology)]
     hosts = -(-topology.num_devices // topology.devices_per_host)
     ways += [lambda host=host: table_row_wise(tables, table, topology, host) for host in range(hosts)]
@@ -67,12 +88,12 @@ def cost_ms(plan: ShardingPlan, task: Task) -> float:
     return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
 
 
-def best_of_all(task: Task) -> float:
+def best_of_all(task: Task, max_shards: int = 2) -> float:
     """The lowest cost of all plans that fit, from the loads and bytes of each sharding of each table alone."""
     loads, free = np.zeros((1, task.num_devices, MODEL.num_loads)), task.topology.memory_cap_bytes[None]
     for table in range(task.num_tables):
         alone = task.tables.select([table])
-        ways = [ShardingPlan((sharding,)) for sharding in shardings(alone, task.topology)]
+        ways = [ShardingPlan((sharding,)) for sharding in shardings(alone, task.topology, max_shards)]
         more = np.stack([MODEL.plan_loads(plan, alone, task.topology) for plan in ways])
         needed = np.stack([plan_memory_used(plan, alone, task.num_devices) for plan in ways])
         free = (free[:, None] - needed).reshape(-1, task.num_devices)
@@ -94,6 +115,117 @@ def test_it_finds_the_best_of_all_plans(random_task: Any, task_seed: int, slack:
     for seed in range(2):
         found = PlanSearchAgent(max_shards=2, max_queries=10_000, seed=seed).plan(task)
         assert cost_ms(found, task) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dims", "devices", "slack"),
+    [((100, 36), 3, 1.2), ((124, 12), 2, None), ((200, 100), 2, 1.2), ((60, 64), 2, 1.2), ((36, 12), 3, None)],
+)
+def test_it_finds_the_best_of_all_plans_of_dims_whose_halves_are_no_shards(
+    random_task: Any, dims: tuple[int, int], devices: int, slack: float | None
+) -> None:
+    drawn = random_task(np.random.default_rng(devices), 2, devices, devices_per_host=2)
+    tables = drawn.tables.with_dims(dims)
+    cap = None if slack is None else int(slack * tables.memory_bytes.sum() / devices)
+    topology = hardware_profile("a100-dgx").topology(devices, devices_per_host=2, memory_cap_bytes=cap)
+    task = Task("odd", tables, topology, splittable=True)
+    found = PlanSearchAgent(max_shards=4, max_queries=10_000).plan(task)
+    assert cost_ms(found, task) == pytest.approx(best_of_all(task, max_shards=4), rel=1e-9)
+
+
+COLUMNS = ("table_wise", "column_wise")
+
+
+def short_of_memory(dims: list[int], columns: list[int], optimizer: str = "sgd") -> Task:
+    """Tables of so many columns, and devices of which each has room for so many of them, in one shard."""
+    tables = Tables.from_zipf([100_000] * len(dims), dims, 5.0, 1.0, Workload(8192, "fp32", optimizer))
+    room = 100_000 * tables.workload.row_bytes(np.array(columns))
+    topology = hardware_profile("a100-dgx").topology(len(columns), memory_cap_bytes=room)
+    return Task("short", tables, topology, splittable=True)
+
+
+@pytest.mark.parametrize(
+    ("dims", "columns", "wanted"),
+    [
+        ([100], [20] * 5, {(20,) * 5}),
+        ([36], [12] * 3, {(12,) * 3}),
+        ([124], [64, 64], {(60, 64)}),
+        ([12], [4] * 3, {(4,) * 3}),
+        ([200], [28] * 6 + [32], {(28,) * 6 + (32,)}),
+        ([100, 128], [52, 112, 64], None),
+        ([96], [32] * 3, {(32,) * 3}),  # halves are shards, but none of their forms fits
+        ([128, 4], [44, 44, 44], None),
+    ],
+)
+def test_tables_are_cut_as_the_caps_need_it(
+    dims: list[int], columns: list[int], wanted: set[tuple[int, ...]] | None
+) -> None:
+    """The plan is valid, costs what the search says, and is read back equal from both formats."""
+    task = short_of_memory(dims, columns, "rowwise_adagrad" if len(dims) == 1 else "sgd")
+    split = PlanSearchAgent(sharding_types=COLUMNS, max_queries=3_000).split(task)
+    plan = check_plan(split.plan(), task.tables, task.topology)
+    widths = {tuple(sorted(shard.num_columns for shard in sharding.shards)) for sharding in plan.tables[:1]}
+    assert wanted is None or widths == wanted
+    assert split.items().cost_ms(split.device) == cost_ms(plan, task)
+    lower, upper = MODEL.plan_bounds(task.tables, task.topology)
+    assert lower <= cost_ms(plan, task) <= upper
+    tables, topology = task.tables, task.topology
+    for written, read in (
+        (plan_to_json(plan, tables, topology), plan_from_json),
+        (torchrec_json(plan, tables, topology, "ebc"), from_torchrec_json),
+    ):
+        assert read(json.loads(json.dumps(written)), tables, topology) == plan
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_parts_of_any_width_cost_and_take_what_their_shards_do(random_tables: Any, seed: int) -> None:
+    """From random forms, halvings and mergers: loads and bytes of the parts are those of the plan from scratch."""
+    rng = np.random.default_rng(seed)
+    dims = tuple((4 * rng.integers(1, 65, 4)).tolist())
+    tables = random_tables(rng, 4, dims=dims, optimizer=str(rng.choice(["sgd", "rowwise_adagrad", "adam"])))
+    topology = hardware_profile("a100-dgx").topology(int(rng.integers(1, 7)), devices_per_host=int(rng.integers(1, 4)))
+    task = Task("any", tables, topology, splittable=True)
+    options = SplitOptions(task, MODEL, SHARDING_TYPES, int(rng.choice([2, 8, 16])), every_count=bool(rng.integers(2)))
+    levels = options.levels
+    level = np.array([rng.choice(np.flatnonzero(own)) for own in levels.is_form])
+    spread = np.full(4, NOT_SPREAD)
+    replicated = [way.sharding_type for way in options.spreads].index(DATA_PARALLEL)
+    spread[0] = rng.choice([NOT_SPREAD, replicated])
+    split = SplitTables.in_parts(options, spread, level)
+    split = split.moved(rng.integers(task.num_devices, size=len(split.table)))
+    for _ in range(6):
+        part = int(rng.integers(len(split.table)))
+        together = levels.merged(split.table[part], split.level[part], split.level)
+        mates = np.flatnonzero((together != NONE) & (split.table == split.table[part]))
+        mates = mates[mates != part]
+        device = int(rng.integers(task.num_devices))
+        if options.can_halve(split.table[part], split.level[part]) and rng.random() < 0.5:
+            split = split.halved(part, device)
+        elif len(mates):
+            split = split.merged(part, int(rng.choice(mates)), device)
+    plan = split.plan()
+    used = topology.memory_cap_bytes - split.items().memory_left(split.device)
+    assert np.array_equal(used, plan_memory_used(plan, tables, task.num_devices))
+    assert [sum(s.num_columns for s in each.shards) for each in plan.tables[1:]] == tables.embedding_dim[1:].tolist()
+    assert split.items().cost_ms(split.device) == pytest.approx(cost_ms(plan, task), rel=1e-12)
+
+
+def test_what_would_help_is_named_where_nothing_fits() -> None:
+    """More shards only where columns are left to cut: 100 columns are 25 shards of four, and no more."""
+    options = {"sharding_types": COLUMNS, "max_queries": 500}
+    with pytest.raises(NoPlacementFoundError, match=r"or allow more shards of a table \(max_shards\), or allow other"):
+        PlanSearchAgent(**options, max_shards=4).plan(short_of_memory([100], [20] * 5))
+    check = PlanSearchAgent(**options, max_shards=8).plan(short_of_memory([100], [20] * 5))
+    assert len(check.tables[0].shards) == 5
+    task = short_of_memory([40, 24], [32, 32])
+    caps = task.topology.memory_cap_bytes + np.array([-1, 1])
+    small = replace(task, topology=replace(task.topology, memory_cap_bytes=caps))
+    with pytest.raises(NoPlacementFoundError) as error:
+        PlanSearchAgent(**options, max_shards=16).plan(small)
+    assert str(error.value).endswith(
+        "Raise the caps of the devices, or allow other sharding types (row_wise, table_row_wise, data_parallel)."
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

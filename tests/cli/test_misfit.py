@@ -104,6 +104,13 @@ def test_tables_with_large_outputs_are_counted_in_column_shards() -> None:
     assert devices_that_hold(tables, devices(1, 30)) == 4
 
 
+def test_column_shards_that_are_no_halves_are_counted() -> None:
+    """Outputs of 100 columns take 100 MiB, and every shard has 8 MiB of inputs: five of 20 columns take 28 MiB each."""
+    tables = tables_of(1, batch=2**18).with_dims(100)
+    assert devices_that_hold(tables, devices(1, 29)) == 5
+    assert devices_that_hold(tables, devices(1, 45)) == 3
+
+
 def test_where_no_number_of_devices_holds_them_that_is_said() -> None:
     """Every part reads all indices: 8 MiB, with offsets, here."""
     tables = tables_of(100, batch=2**18)

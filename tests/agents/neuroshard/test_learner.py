@@ -175,16 +175,17 @@ def plain_greedy(task: Task, parts: Tables, limit: float) -> list[int] | None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_greedy_grid_places_as_a_plain_loop_does(random_task: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    task = random_task(rng, 7, 3, slack=3.0 if seed % 2 else None, dims=(8, 32, 64))
-    level = np.zeros(7, np.int64)
+    task = random_task(rng, 7, 3, slack=3.0 if seed % 2 else None, dims=(8, 32, 60 if seed < 2 else 64))
+    level, options = np.zeros(7, np.int64), options_of(task)
     sets = [_Parts(np.arange(7), level)]
-    sets.append(sets[0].halved(int(task.tables.embedding_dim.argmax())))
+    sets.append(sets[0].halved(int(task.tables.embedding_dim.argmax()), options.levels))
     limits = np.array([1.1, 1.5, 3.0])
-    devices, costs = place_greedily(options_of(task), sets, limits)
+    devices, costs = place_greedily(options, sets, limits)
     feasible = 0
     for number, parts in enumerate(sets):
-        tables = task.tables.select(parts.table)
-        tables = tables.with_dims(tables.embedding_dim >> parts.level)
+        widths = options.levels.width[parts.table, parts.level]
+        assert widths.sum() == task.tables.embedding_dim.sum()
+        tables = task.tables.select(parts.table).with_dims(widths)
         for run, limit in enumerate(limits):
             plain = plain_greedy(task, tables, float(limit))
             assert (plain is None) == (costs[number, run] == np.inf)
