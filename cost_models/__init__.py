@@ -31,6 +31,7 @@ def _measured() -> CostModel:
 
 COST_MODELS: dict[str, Callable[[], CostModel]] = {
     "analytical": AnalyticalCostModel,
+    "analytical-exposed-indices": lambda: AnalyticalCostModel(index_exchange="exposed"),
     "analytical-inference": InferenceCostModel,
     "analytical-lru": lambda: AnalyticalCostModel(host_policy="lru"),
     "measured": _measured,
@@ -99,7 +100,8 @@ def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> Sh
     if isinstance(made, ShardingCostModel):
         return made
     if type(made) is AnalyticalCostModel:
-        return AnalyticalShardingModel(constants=made.constants, host_policy=made.host_policy.name)
+        own = {"host_policy": made.host_policy.name, "index_exchange": made.index_exchange}
+        return AnalyticalShardingModel(constants=made.constants, **own)
     raise InvalidOptionError(
         f"The cost model {made.name!r} does not estimate sharded tables. Name 'analytical' or pass a ShardingCostModel."
     )

@@ -15,7 +15,7 @@ plus a fixed cost, and the backward first sorts.
 Of a device with measured rates (`topology.WorkRates`) work_rates.py has the times in place of these limits.
 Rows in host memory, of a topology that has some: host_rows.py, or host_cache.py with the policy "lru".
 All-to-all: each device sends its pooled outputs to all others (all_to_all.py). The gradients are sent back in the same
-time.
+time. Before, it gets its indices (index_exchange.py), for which the model with an exposed exchange waits.
 
 pytorch/FBGEMM v1.6.0 and v1.8.0 prove the groups: codegen/training/forward/embedding_forward_split_template.cu:731 and
 codegen/training/backward/embedding_backward_split_template.cu:985 (733 and 987 in v1.8.0) dispatch on max_D, and
@@ -33,13 +33,11 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.checks import is_not_negative, is_positive
 from shard_gym.cost_models.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -47,6 +45,7 @@ from shard_gym.cost_models.all_to_all import (
     plain_all_to_all_ms,
     to_parts_of_bytes,
 )
+from shard_gym.cost_models.analytical_constants import FITTED, Constants, checked_constants
 from shard_gym.cost_models.base import (
     BACKWARD,
     BACKWARD_COMM,
@@ -62,10 +61,21 @@ from shard_gym.cost_models.base import (
 )
 from shard_gym.cost_models.device_rates import Rates
 from shard_gym.cost_models.host_policies import host_policy_named
+from shard_gym.cost_models.index_exchange import (
+    EXPOSED,
+    HIDDEN,
+    add_index_exchange,
+    checked_index_exchange,
+    index_bytes,
+    index_exchange_ms,
+    index_exchange_ms_with_one,
+    least_index_exchange_ms,
+    plain_index_exchange_ms,
+)
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.cost_models.work_rates import work_ms
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
 from shard_gym.topology import Cluster, DeviceSpec, Topology
 
@@ -81,32 +91,6 @@ ones."""
 
 FULL_WARP_DIM = 128  # 32 threads of four elements each
 
-
-class Constants(NamedTuple):
-    """The constants of the model; `FITTED` are those of tools/fit_analytical.py."""
-
-    cycles_per_row: float  # of a full thread group, for 128 columns of a row in the forward pass
-    cycles_per_bag: float  # of a full thread group: the chain from the offset over the index to the first row
-    overlap_loss: float  # share of the two lesser limits that is not hidden behind the slowest
-    cycles_per_gradient: float  # of a full thread group, for 128 columns of a gradient in the backward pass
-    cycles_per_update: float  # of a full thread group, for 128 columns of a row that is read, updated and written
-    sort_efficiency: float  # share of the DRAM bandwidth that the sort reaches
-    random_update_efficiency: float  # share of it that random reads and writes of rows reach
-    forward_launches: float  # fixed cost of the forward operator, in launches of a kernel
-    backward_launches: float  # fixed cost of the backward operator, in launches of a kernel
-
-
-FITTED = Constants(
-    cycles_per_row=26.1,
-    cycles_per_bag=32.5,
-    overlap_loss=0.141,
-    cycles_per_gradient=26.7,
-    cycles_per_update=103.0,
-    sort_efficiency=0.570,
-    random_update_efficiency=0.534,
-    forward_launches=5.67,
-    backward_launches=22.2,
-)
 
 # The counts of a table; all but the last are summed.
 (
@@ -198,25 +182,19 @@ def loads_of(counts: FloatArray, rates: Rates, constants: Constants = FITTED) ->
     return loads
 
 
-def _checked(constants: Constants) -> Constants:
-    for name, value in constants._asdict().items():
-        efficiency = name.endswith("efficiency")
-        if not (is_positive if efficiency else is_not_negative)(value):
-            wanted = "a positive number" if efficiency else "a number of at least 0"
-            raise InvalidOptionError(f"The constant {name} must be {wanted}, not {short_repr(value)}.")
-    return constants
-
-
 class AnalyticalCostModel(AdditiveCostModel):
     """The model described at the top of this file; costs never decrease when a table is added to a device.
 
     Args:
         constants: others than `FITTED`; the fingerprint then ends with a hash of them.
         host_policy: "static" or "lru", see `host_policies.py`; with "lru" its name is "analytical-lru".
+        index_exchange: "hidden" or "exposed". A pipeline hides the exchange of the indices; exposed, it is part of the
+            forward exchange of every device, so a cost is that of the hidden one and `index_exchange_ms`. Then the
+            name ends in "-exposed-indices", and there is one load more, in front of the others, the `index_bytes`.
 
     Raises:
         InvalidOptionError: a constant is no number or negative, or an efficiency is 0.
-        UnknownNameError: there is no such policy.
+        UnknownNameError: there is no such policy or index exchange.
     """
 
     name = "analytical"
@@ -227,13 +205,23 @@ class AnalyticalCostModel(AdditiveCostModel):
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED
+    index_exchange: str = HIDDEN
+    first_load: int = 0  # of those named above
 
-    def __init__(self, constants: Constants | None = None, host_policy: str = "static") -> None:
+    def __init__(
+        self, constants: Constants | None = None, host_policy: str = "static", index_exchange: str = HIDDEN
+    ) -> None:
         if constants is not None:
-            self.constants = _checked(constants)
+            self.constants = checked_constants(constants)
         self.host_policy = host_policy_named(host_policy)
         if host_policy != "static":
             self.name = f"{self.name}-{host_policy}"
+        self.index_exchange = checked_index_exchange(index_exchange)
+        if self.index_exchange == EXPOSED:
+            self.name = f"{self.name}-exposed-indices"
+            self.first_load = 1
+            self.num_loads, self.num_sum_loads = self.num_loads + 1, self.num_sum_loads + 1
+            self.shared_loads = slice(0, self.shared_loads.stop + 1)
 
     @property
     @override
@@ -243,11 +231,13 @@ class AnalyticalCostModel(AdditiveCostModel):
         return super().fingerprint + own
 
     def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT in bytes."""
-        loads = self.hbm_loads(tables, topology)
-        if topology.host is None:
-            return loads
-        return np.concatenate([loads, self.host_policy.loads(tables, topology)], axis=1)
+        """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT and those of indices in bytes."""
+        parts = [self.hbm_loads(tables, topology)]
+        if self.first_load:
+            parts.insert(0, index_bytes(tables, TABLE_WISE)[:, None])
+        if topology.host is not None:
+            parts.append(self.host_policy.loads(tables, topology))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
         """(T, 10) float64, the loads if all rows are in HBM; of a calibrated device from its measured rates."""
@@ -262,7 +252,8 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, with all-to-alls of 0."""
-        return self.host_policy.with_host(self.hbm_phases(loads[..., :LOADS]), loads[..., LOADS:])
+        first, end = self.first_load, self.first_load + LOADS
+        return self.host_policy.with_host(self.hbm_phases(loads[..., first:end]), loads[..., end:])
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
@@ -289,10 +280,12 @@ class AnalyticalCostModel(AdditiveCostModel):
         return np.array([self.constants.forward_launches, self.constants.backward_launches])
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
-        """Write the two all-to-alls, which take the same time."""
-        took = all_to_all_ms(shared[..., 0], cluster)
+        """Write the two all-to-alls, which take the same time, and before the first an exposed exchange of indices."""
+        took = all_to_all_ms(shared[..., -1], cluster)
         phases[..., FORWARD_COMM] = took
         phases[..., BACKWARD_COMM] = took
+        if self.first_load:
+            add_index_exchange(phases, shared[..., 0], cluster)
 
     @property
     def plain_costs(self) -> PlainCosts:
@@ -303,6 +296,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         self, device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
     ) -> float:
         constants = self.constants
+        if self.first_load:
+            loads = loads[self.first_load :]
         share, launch, loss = loads[LANE_SHARE], loads[LAUNCH_MS], constants.overlap_loss
         forward, backward = phases[FORWARD], phases[BACKWARD]
         dram, l2, lanes = loads[FORWARD_DRAM_MS], loads[FORWARD_L2_MS], loads[FORWARD_LANE_MS] * share
@@ -316,8 +311,12 @@ class AnalyticalCostModel(AdditiveCostModel):
             added = self.host_policy.plain_added_ms(loads[LOADS:])
             forward[device] += added[0]
             backward[device] += added[1]
-        exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[0], cluster)
+        exchange = phases[FORWARD_COMM] = phases[BACKWARD_COMM] = plain_all_to_all_ms(shared[-1], cluster)
         exchanged = max(exchange)
+        if self.first_load:
+            took, real = plain_index_exchange_ms(shared[0], cluster), cluster.device_mask[0].tolist()
+            phases[FORWARD_COMM] = [ms + took if there else ms for ms, there in zip(exchange, real, strict=True)]
+            return max(forward) + (exchanged + took) + exchanged + max(backward)
         return max(forward) + exchanged + exchanged + max(backward)
 
     def costs_with_one(
@@ -329,20 +328,24 @@ class AnalyticalCostModel(AdditiveCostModel):
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """O(M + D), with the bits of the inherited method (tests/cost_models/test_base.py)."""
-        phases = self.device_phases(new_loads)
-        outputs, own = device_loads[:, OUTPUT_BYTES_SENT], new_loads[:, OUTPUT_BYTES_SENT]
-        took, slowest = all_to_all_ms_with_one(outputs, devices, own, cluster)
+        phases, sent = self.device_phases(new_loads), self.first_load + OUTPUT_BYTES_SENT
+        took, slowest = all_to_all_ms_with_one(device_loads[:, sent], devices, new_loads[:, sent], cluster)
         phases[:, COMMUNICATION] = took[:, None]
         forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
+        if self.first_load:
+            indices = index_exchange_ms_with_one(device_loads[:, 0], devices, new_loads[:, 0], cluster)
+            phases[:, FORWARD_COMM] += indices
+            return phases, forward + (slowest + indices) + slowest + backward
         return phases, forward + slowest + slowest + backward
 
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
         """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
 
-        None where phases are no maxima of linear functions: with an overlap loss above 1, and with cached rows.
+        None where phases are no maxima of linear functions: with an overlap loss above 1, and with cached rows. None,
+        too, with exposed indices, of which `LinearCosts` has no link.
         """
         cached = topology.host is not None and not self.host_policy.is_linear
-        if cached or not 0.0 <= self.constants.overlap_loss <= 1.0:
+        if cached or self.first_load or not 0.0 <= self.constants.overlap_loss <= 1.0:
             return None
         cluster = topology.cluster()
         return self.linear_costs_of(self.table_loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
@@ -383,9 +386,15 @@ class AnalyticalCostModel(AdditiveCostModel):
             even[self.num_loads :] = 0.0  # with other rows the mean device could read for longer than the slowest
         costliest_table = self.single_table_phases(loads, topology).max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
-        lower = float(compute + self.exchanges * least_all_to_all_ms(loads[:, OUTPUT_BYTES_SENT].sum(), cluster))
+        outputs = loads[:, self.first_load + OUTPUT_BYTES_SENT].sum()
+        lower = float(compute + self.exchanges * least_all_to_all_ms(outputs, cluster))
         # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
         which = np.unique([0, size - 1])
         all_on_one = np.zeros((len(which), size, loads.shape[1]))
         all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]
-        return lower, float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum())
+        indices = 0.0
+        if self.first_load:
+            lower += least_index_exchange_ms(loads[:, 0].sum(), cluster)
+            indices = float(index_exchange_ms(all_on_one[..., 0], cluster).max())
+            all_on_one[..., 0] = 0.0  # another of the two may be the slowest for outputs
+        return lower, float(self.device_costs(all_on_one, cluster).max(axis=(0, 1)).sum()) + indices

@@ -26,7 +26,8 @@ of whole tables costs exactly what the model `analytical` says of the placement.
   replicas stay FP32, because the codecs do not cover them (pytorch/torchrec, distributed/fbgemm_qcomm_codec.py).
 - On one device nothing is exchanged, coded or reduced, so all types of one shard cost the same.
 
-Not in the model: indices on their way to the shards, which pipelines prefetch; copies before and after collectives.
+Not in the model: copies before and after collectives; and unless it is told that they are exposed, the indices on their
+way to the shards (index_exchange.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from typing_extensions import override
 
 from shard_gym.cost_models import collectives
 from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms, one_of_each
-from shard_gym.cost_models.analytical import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel, Constants
+from shard_gym.cost_models.analytical import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel
+from shard_gym.cost_models.analytical_constants import Constants
 from shard_gym.cost_models.base import (
     BACKWARD_COMM,
     COMPUTE,
@@ -48,6 +50,13 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     FloatArray,
     largest_of_others,
+)
+from shard_gym.cost_models.index_exchange import (
+    HIDDEN,
+    add_index_exchange,
+    index_bytes,
+    index_exchange_ms_with_one,
+    least_index_exchange_ms,
 )
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.work_rates import MS
@@ -98,7 +107,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     Args:
         communication_dtype: a name in `COMMUNICATION_BYTES`, of pooled outputs and their gradients on the links.
-        constants, host_policy: see `AnalyticalCostModel`.
+        constants, host_policy, index_exchange: see `AnalyticalCostModel`.
 
     Raises:
         UnknownNameError: there is no such communication dtype.
@@ -114,8 +123,9 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         communication_dtype: str = "fp32",
         constants: Constants | None = None,
         host_policy: str = "static",
+        index_exchange: str = HIDDEN,
     ) -> None:
-        super().__init__(constants, host_policy)
+        super().__init__(constants, host_policy, index_exchange)
         if not isinstance(communication_dtype, str) or communication_dtype not in COMMUNICATION_BYTES:
             raise unknown_name("communication dtype", communication_dtype, COMMUNICATION_BYTES)
         self.communication_dtype = communication_dtype
@@ -139,14 +149,17 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
 
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
-        loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
+        all_loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
+        loads = all_loads[:, self.first_load :]
+        if self.first_load:
+            all_loads[:, 0] = index_bytes(shards, sharding_type)
         several = topology.num_devices > 1
         dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         dense_state = shards.workload.state.per_weight if dense else 0
         updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
+            all_loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
         numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
         summed = np.where(shards.pooled, numbers, 0.0)  # by a collective, if the shards are blocks of rows
         loads[:, OUTPUT_BYTES_SENT] = 0.0
@@ -168,15 +181,24 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             loads[:, OUTPUT_BYTES_SENT] = numbers * self.sent_bytes
         if several and self.sent_bytes != OUTPUT_BYTES:
             loads[:, CODEC_MS_PER_BYTE] = self._coded_bytes(self.sent_bytes) / dram_bytes_per_ms
-        return loads
+        return all_loads
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        return self.host_policy.with_host(self.hbm_phases(loads[..., OWN_LOADS]), loads[..., self.num_loads :])
+        own = loads[..., self.columns(OWN_LOADS)]
+        return self.host_policy.with_host(self.hbm_phases(own), loads[..., self.num_loads :])
+
+    def columns(self, names: list[int]) -> list[int]:
+        """Where the loads of these names are; behind the bytes of exposed indices, they are one further."""
+        return [self.first_load + name for name in names] if self.first_load else names
+
+    def exchanged(self, shared: FloatArray) -> list[FloatArray]:
+        """The (...) outputs, partial sums, partial sums on a host, gradients and codec of (..., C) `shared_loads`."""
+        return [shared[..., column] for column in range(shared.shape[-1] - 5, shared.shape[-1])]
 
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
         """Write the exchanges of the forward and the backward; the latter has the all-reduce, too."""
-        outputs, partial, host_partial, gradient, codec = (shared[..., column] for column in range(5))
+        outputs, partial, host_partial, gradient, codec = self.exchanged(shared)
         took = all_to_all_ms(outputs, cluster)
         # An exchange that no topology of a batch has would add zeros, which take time but change no bit.
         if partial.any():
@@ -193,6 +215,8 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if gradient.any():
             took = took + collectives.all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
+        if self.first_load:
+            add_index_exchange(phases, shared[..., 0], cluster)
 
     def _host_reduce_scatter_ms(self, partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         """(..., D) ms; what was added up inside the hosts passes between them as pooled outputs do."""
@@ -216,30 +240,35 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         devices: NDArray[np.int64],
         new_loads: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """O(M + D) where the all-to-all alone changes and takes no codec.
+        """O(M + D) where all-to-alls alone change and take no codec.
 
         The other exchanges must also take all devices equally long; then the slowest device is that of the all-to-all.
         """
-        shared = device_loads[:, self.shared_loads]
-        outputs, partial, host_partial, gradient, codec = shared.T
+        shared = self.exchanged(device_loads[:, self.shared_loads])
+        outputs, partial, host_partial, gradient, codec = shared
         exchanges = (
             (collectives.reduce_scatter_ms, partial),
             (self._host_reduce_scatter_ms, host_partial),
             (collectives.all_reduce_ms, gradient),
         )
         times = [exchange(sent, cluster) if sent.any() else np.zeros(1) for exchange, sent in exchanges]
-        others_change = (new_loads[:, self.shared_loads][:, 1:] != shared[devices, 1:]).any()
+        new = self.exchanged(new_loads[:, self.shared_loads])
+        others_change = any((after != before[devices]).any() for after, before in zip(new[1:], shared[1:], strict=True))
         if others_change or codec.any() or any(took.min() < took.max() for took in times):
             return AdditiveCostModel.costs_with_one(self, cluster, device_loads, own_phases, devices, new_loads)
         reduce, host_reduce, all_reduce = (took[0] for took in times)
         phases = self.device_phases(new_loads)
         took, slowest = (
-            each + reduce + host_reduce
-            for each in all_to_all_ms_with_one(outputs, devices, new_loads[:, OUTPUT_BYTES_SENT], cluster)
+            each + reduce + host_reduce for each in all_to_all_ms_with_one(outputs, devices, new[0], cluster)
         )
         phases[:, FORWARD_COMM], phases[:, BACKWARD_COMM] = took, took + all_reduce
         forward, backward = np.maximum(largest_of_others(own_phases[:, COMPUTE].T)[:, devices], phases[:, COMPUTE].T)
-        return phases, forward + slowest + (slowest + all_reduce) + backward
+        there = slowest
+        if self.first_load:
+            indices = index_exchange_ms_with_one(device_loads[:, 0], devices, new_loads[:, 0], cluster)
+            phases[:, FORWARD_COMM] += indices
+            there = slowest + indices
+        return phases, forward + there + (slowest + all_reduce) + backward
 
     def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
         """O(M + D), with the bits of the inherited method, whatever the loads are."""
@@ -273,5 +302,9 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer
         # for two exchanges together than for one after the other.
         may_be_replicated = DATA_PARALLEL in variants.sharding_types
-        outputs = 0.0 if may_be_replicated else float(loads[:, 0, OUTPUT_BYTES_SENT].sum())
-        return float(compute + self.exchanges * least_all_to_all_ms(outputs, cluster)), high
+        sent = self.first_load + OUTPUT_BYTES_SENT
+        outputs = 0.0 if may_be_replicated else float(loads[:, 0, sent].sum())
+        exchange = self.exchanges * least_all_to_all_ms(outputs, cluster)
+        if self.first_load:
+            exchange += least_index_exchange_ms(float(least[:, 0].sum()), cluster)
+        return float(compute + exchange), high

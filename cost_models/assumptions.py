@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from shard_gym.checks import is_not_negative
-from shard_gym.cost_models.analytical import FITTED
+from shard_gym.cost_models.analytical_constants import FITTED
 from shard_gym.cost_models.analytical_sharding import (
     CODEC_MS_PER_BYTE,
     GRADIENT_BYTES,
@@ -21,6 +21,7 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.errors import InvalidOptionError, short_repr, unknown_name
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, ShardingPlan
 from shard_gym.tables import Tables
@@ -83,14 +84,16 @@ class VariedShardingModel(AnalyticalShardingModel):
 
     Args:
         scales: by name of the term, see `ASSUMED`; 1 for those that are left out.
-        communication_dtype: see `AnalyticalShardingModel`.
+        communication_dtype, index_exchange: see `AnalyticalShardingModel`.
 
     Raises:
         UnknownNameError: there is no such term.
         InvalidOptionError: a scale is negative or no number.
     """
 
-    def __init__(self, scales: Mapping[str, float], communication_dtype: str = "fp32") -> None:
+    def __init__(
+        self, scales: Mapping[str, float], communication_dtype: str = "fp32", index_exchange: str = HIDDEN
+    ) -> None:
         for name, scale in scales.items():
             if name not in ASSUMED:
                 raise unknown_name("assumed term", name, ASSUMED)
@@ -106,6 +109,7 @@ class VariedShardingModel(AnalyticalShardingModel):
                 cycles_per_update=FITTED.cycles_per_update * self._scale("update_lanes"),
                 sort_efficiency=FITTED.sort_efficiency / max(self._scale("sort"), _LEAST_SHARE),
             ),
+            index_exchange=index_exchange,
         )
         self.dense_update_scale = self._scale("dense_update")
 
@@ -125,7 +129,7 @@ class VariedShardingModel(AnalyticalShardingModel):
         loads = super().shard_loads(shards, sharding_type, topology)
         for name, columns in _COLUMNS.items():
             if name in self.scales:
-                loads[:, columns] *= self.scales[name]
+                loads[:, self.columns(columns)] *= self.scales[name]
         return loads
 
     def varied_topology(self, topology: Topology) -> Topology:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shard_gym.cost_models.analytical import FITTED
+from shard_gym.cost_models.analytical_constants import FITTED
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import BACKWARD, COMMUNICATION, FORWARD, FloatArray
 from shard_gym.cost_models.data.dataset import CostDataset

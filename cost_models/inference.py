@@ -37,7 +37,7 @@ class InferenceCostModel(AnalyticalShardingModel):
     @override
     def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
         loads = super().shard_loads(shards, sharding_type, topology)
-        loads[:, _OF_TRAINING] = 0.0
+        loads[:, self.columns(_OF_TRAINING)] = 0.0
         return loads
 
     @override

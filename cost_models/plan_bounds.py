@@ -15,6 +15,8 @@ plan gives a solution that costs no more than the plan:
   group of levels, or of a device of the smallest host, which receives the outputs of all others. Two cases for a link,
   below its knee or not, and one for plans that exchange nothing in the forward. Of an all-reduce and of the slower kind
   of link the knees are left out; of latencies all but one in the forward and one in the backward.
+- An exposed exchange of indices takes at least what those of the mean device of a group take at the full bandwidth, and
+  its latencies unless all tables are data-parallel.
 - All shards together fit the memory of their devices.
 
 As in `bounds.py`, the solver only proposes multipliers, and the bound is the Lagrangian of these.
@@ -41,6 +43,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.bounds import ROUNDING, lagrangian_ms, linprog
 from shard_gym.cost_models.host_bounds import HostCuts
 from shard_gym.cost_models.host_rows import host_read_ms
+from shard_gym.cost_models.index_exchange import latencies_ms, links_of_indices
 from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.linear import Line, links_of
 from shard_gym.errors import InvalidOptionError
@@ -82,7 +85,7 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
     return next(best_first(relaxation, programs))[0]
 
 
-OTHERS = 4  # variables behind the shares, those of `_Rows.add` without the read times
+OTHERS = 4  # variables behind the shares, those of `_Rows.add` without indices and the read times
 _Group = tuple[tuple[int, ...], FloatArray]
 
 
@@ -102,7 +105,8 @@ class _Relaxation:
         kinds, which, parts, loads, memory = (
             np.concatenate(each) for each in zip(*_forms(tables, topology, model), strict=True)
         )
-        costs = model.linear_costs_of(loads[:, [*OWN_LOADS, *range(model.num_loads, loads.shape[1])]])
+        named = loads[:, model.first_load :]
+        costs = model.linear_costs_of(named[:, [*OWN_LOADS, *range(OWN_LOADS[-1] + 1, named.shape[1])]])
         everywhere = np.isin(kinds, (ROW_WISE, DATA_PARALLEL))
         # A form on all devices has one variable, at its own level; others have one for each level that is as wide.
         levels = np.arange(len(costs.lane_shares))[:, None]
@@ -110,9 +114,10 @@ class _Relaxation:
         self.num_shares = len(form)
         self._table, self._everywhere, self._parts = which[form], everywhere[form], parts[form]
         self._replica = kinds[form] == DATA_PARALLEL
-        self._outputs, self._partial, self._host_partial, self._gradient = loads[form][
+        self._outputs, self._partial, self._host_partial, self._gradient = named[form][
             :, [OUTPUT_BYTES_SENT, PARTIAL_BYTES, HOST_PARTIAL_BYTES, GRADIENT_BYTES]
         ].T
+        self._indices = loads[form, 0] if model.first_load else None
         self._far = self._host_partial * (model.sent_bytes / model.summed_bytes)  # in the all-to-all across hosts
         self._memory, self._caps = memory[form], topology.memory_cap_bytes.astype(np.float64)
         self._ms = costs.ms[..., form]  # (2, L, P, V) of a part
@@ -165,17 +170,21 @@ class _Relaxation:
         usable &= case.exchanges | self._replica
         groups = list(self._groups(counts))
         reads = 0 if self._host is None else len(groups)
-        objective = np.concatenate([np.zeros(len(usable)), np.ones(OTHERS), np.zeros(reads)])
+        others = OTHERS + (self._indices is not None)
+        objective = np.concatenate([np.zeros(len(usable)), np.ones(others), np.zeros(reads)])
         low = np.zeros(len(objective))
-        high = np.concatenate([usable.astype(float), np.full(OTHERS, self._high), np.full(reads, self._most_read)])
+        high = np.concatenate([usable.astype(float), np.full(others, self._high), np.full(reads, self._most_read)])
         shares = np.arange(len(usable))
         whole = csr_array((np.ones(len(shares)), (self._table, shares)), (self._table.max() + 1, len(objective)))
         constant = self._fixed_ms + self._latency_ms * (2.0 if case.exchanges else 1.0)
+        if self._indices is not None and case.exchanges:
+            constant += float(latencies_ms(self._cluster))
         while True:
             self.solved += 1
-            rows = _Rows(reads)
+            rows = _Rows(reads, self._indices is not None)
             self._add_compute(rows, counts, groups)
             self._add_exchanges(rows, groups, case)
+            self._add_indices(rows, groups)
             matrix, limits = csr_array(np.array(rows.values)), np.array(rows.limits)
             ends = np.stack([low, high], axis=1)
             result = linprog()(objective, matrix, limits, whole, np.ones(whole.shape[0]), ends, "highs")
@@ -245,6 +254,14 @@ class _Relaxation:
                 send(received)
                 rows.add(received * case.line.slope + reduced, back=-1.0)
 
+    def _add_indices(self, rows: _Rows, groups: list[_Group]) -> None:
+        if self._indices is None:
+            return
+        links = links_of(links_of_indices(self._cluster))
+        for _, share in groups:
+            for link in links:
+                rows.add(self._indices * share * (link.sent.min() / link.bytes_per_ms), indices=-1.0)
+
     def _groups(self, counts: Counts) -> Iterator[_Group]:
         """Groups of levels, and how many parts of each form, (V,), their mean device has at least."""
         for group in counts.groups():
@@ -254,10 +271,10 @@ class _Relaxation:
 
 
 class _Rows:
-    """Rows of a linear program, with the read times of so many groups."""
+    """Rows of a linear program, with the read times of so many groups, and the exchange of indices if it is exposed."""
 
-    def __init__(self, reads: int) -> None:
-        self._reads = reads
+    def __init__(self, reads: int, exposed: bool = False) -> None:
+        self._reads, self._exposed = reads, exposed
         self.values: list[FloatArray] = []
         self.limits: list[float] = []
 
@@ -270,17 +287,19 @@ class _Rows:
         backward: float = 0.0,
         exchange: float = 0.0,
         back: float = 0.0,
+        indices: float = 0.0,
         reads: Mapping[int, float] | None = None,
     ) -> None:
         """Let the (V,) shares and the other variables, times these numbers, be at most the limit.
 
-        Those are the ms of forward and backward without fixed costs, of the exchange in each without a latency, and
-        those that the mean device of each group reads from its host.
+        Those are the ms of forward and backward without fixed costs, of the exchange in each without a latency, of that
+        of indices, and those that the mean device of each group reads from its host.
         """
         of_groups = np.zeros(self._reads)
         for group, factor in (reads or {}).items():
             of_groups[group] = factor
-        self.values.append(np.concatenate([shares, [forward, backward, exchange, back], of_groups]))
+        phases = [forward, backward, exchange, back, indices][: OTHERS + self._exposed]
+        self.values.append(np.concatenate([shares, phases, of_groups]))
         self.limits.append(limit)
 
 

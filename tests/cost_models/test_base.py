@@ -26,6 +26,7 @@ from shard_gym.cost_models.analytical_sharding import (
     AnalyticalShardingModel,
 )
 from shard_gym.cost_models.base import placement_order
+from shard_gym.cost_models.index_exchange import INDEX_EXCHANGES
 from shard_gym.envs.core.problem import prepare
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MemoryExceededError, UnknownNameError
@@ -130,27 +131,31 @@ PRESENT = {"outputs": (), "blocks": (PARTIAL_BYTES,), "replicas": (GRADIENT_BYTE
 @pytest.mark.parametrize("devices_per_host", [1, 3, 8])
 @pytest.mark.parametrize("num_devices", [1, 8, 10])
 @pytest.mark.parametrize("present", ["whole tables", *PRESENT, "blocks on a host"])
+@pytest.mark.parametrize("index_exchange", INDEX_EXCHANGES)
 def test_one_changed_device_costs_what_all_devices_together_say(
-    present: str, num_devices: int, devices_per_host: int
+    index_exchange: str, present: str, num_devices: int, devices_per_host: int
 ) -> None:
     """The ways of the analytical models in O(D), bit for bit; some devices are empty, or hold equal outputs.
 
     Exchanges other than that of outputs take as long on all devices, or not.
     """
-    model = MODEL if present == "whole tables" else AnalyticalShardingModel()
+    kind = AnalyticalCostModel if present == "whole tables" else AnalyticalShardingModel
+    model = kind(index_exchange=index_exchange)
     cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
     rng = np.random.default_rng([num_devices, devices_per_host])
     for changes in 5 * (False, True):
         device_loads, new_loads = rng.random((num_devices, model.num_loads)), rng.random((12, model.num_loads))
+        own, new = (loads[:, model.first_load :] for loads in (device_loads, new_loads))
         for loads in (device_loads, new_loads):
-            loads[:, OUTPUT_BYTES_SENT] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
-            loads[:, PARTIAL_BYTES : CODEC_MS_PER_BYTE + 1] = 0.0
+            for column in {0, OUTPUT_BYTES_SENT + 1} if model.first_load else {OUTPUT_BYTES_SENT}:
+                loads[:, column] = rng.choice([0, 4096, 4096, int(10 ** rng.uniform(3, 9))], len(loads))
+        own[:, PARTIAL_BYTES : CODEC_MS_PER_BYTE + 1] = new[:, PARTIAL_BYTES : CODEC_MS_PER_BYTE + 1] = 0.0
         devices = rng.integers(0, num_devices, 12)
         for column in PRESENT.get(present, () if present == "whole tables" else (HOST_PARTIAL_BYTES,)):
-            device_loads[:, column] = 8192.0
+            own[:, column] = 8192.0
             if present == "blocks on a host":
-                device_loads[num_devices // 2 :, column] = 0.0
-            new_loads[:, column] = device_loads[devices, column] + 4096.0 * changes
+                own[num_devices // 2 :, column] = 0.0
+            new[:, column] = own[devices, column] + 4096.0 * changes
         state = cluster, device_loads, model.device_phases(device_loads), devices, new_loads
         counted = CountedCostModel(model)
         for fast, plain in zip(

@@ -18,6 +18,7 @@ pytest.importorskip("scipy")
 from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.cost_models import AnalyticalShardingModel, plan_bounds
 from shard_gym.cost_models.analytical import FITTED
+from shard_gym.cost_models.index_exchange import EXPOSED, HIDDEN, INDEX_EXCHANGES
 from shard_gym.cost_models.lane_counts import Counts, best_first
 from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
 from shard_gym.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError, NoPlacementFoundError
@@ -63,12 +64,22 @@ def shardings(task: Task, table: int) -> Iterator[TableSharding]:
             yield table_row_wise(tables, table, topology, host)
 
 
-@pytest.mark.parametrize(("per_host", "host_memory"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
+@pytest.mark.parametrize(
+    ("per_host", "host_memory", "index_exchange"),
+    [
+        (1, False, HIDDEN),
+        (2, False, HIDDEN),
+        (4, False, HIDDEN),
+        (2, True, HIDDEN),
+        (4, True, HIDDEN),
+        (2, False, EXPOSED),
+    ],
+)
 def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(
-    random_task: Any, in_host: Any, per_host: int, host_memory: bool
+    random_task: Any, in_host: Any, per_host: int, host_memory: bool, index_exchange: str
 ) -> None:
     """Two tables on two or three devices: on one host, on hosts of one size, or on hosts of two and one."""
-    ratios = []
+    ratios, model = [], AnalyticalShardingModel(index_exchange=index_exchange)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         slack = 1.2 if seed % 2 else None
@@ -76,10 +87,13 @@ def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(
         if host_memory:
             task = in_host(task, (0.05, 0.2, 0.5)[seed // 2])
         choices = product(*(list(shardings(task, table)) for table in range(2)))
-        best = min(cost_ms(ShardingPlan(choice), task) for choice in choices)
-        ratios.append(plan_lower_bound_ms(task.tables, task.topology, MODEL) / best)
+        best = min(cost_ms(ShardingPlan(choice), task, model) for choice in choices)
+        ratios.append(plan_lower_bound_ms(task.tables, task.topology, model) / best)
     assert max(ratios) <= 1.0
-    assert np.mean(ratios[::2]) > 0.9  # where memory is scarce, that tables are whole matters more
+    # Of the exchange of indices, the slower start of messages is left out.
+    assert np.mean(ratios[::2]) > (
+        0.9 if index_exchange == HIDDEN else 0.85
+    )  # where memory is scarce, that tables are whole matters more
 
 
 @settings(max_examples=25)
@@ -97,7 +111,10 @@ def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, se
     if rng.random() < 0.5:
         task = replace(task, topology=replace(task.topology, cross_host_ratio=float(rng.uniform(0.01, 1.0))))
     loss = rng.choice([FITTED.overlap_loss, 1.0])
-    model = AnalyticalShardingModel(str(rng.choice(["fp32", "fp16", "mx4"])), FITTED._replace(overlap_loss=float(loss)))
+    constants = FITTED._replace(overlap_loss=float(loss))
+    model = AnalyticalShardingModel(
+        str(rng.choice(["fp32", "fp16", "mx4"])), constants, index_exchange=str(rng.choice(INDEX_EXCHANGES))
+    )
     bound = plan_lower_bound_ms(task.tables, task.topology, model)
     plans = [random_plan(rng, task.tables, task.topology) for _ in range(20)]
     with suppress(NoPlacementFoundError):

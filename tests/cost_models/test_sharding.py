@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shard_gym.cost_models import AnalyticalCostModel, counted, make_sharding_cost_model
 from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.index_exchange import INDEX_EXCHANGES
 from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
@@ -97,7 +98,9 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
     rng = np.random.default_rng(seed)
     tables, topology = random_tables(rng, 2, dims=(8, 16, 128)), random_topology(rng, 4)
     types = ("table_wise", *rng.choice(SHARDING_TYPES, 2).tolist())
-    model = AnalyticalShardingModel(str(rng.choice(sorted(COMMUNICATION_BYTES))))
+    model = AnalyticalShardingModel(
+        str(rng.choice(sorted(COMMUNICATION_BYTES))), index_exchange=str(rng.choice(INDEX_EXCHANGES))
+    )
     variants = variants_of(tables, topology, types, max_halvings=2)
     low, high = model.variant_bounds(variants, model.variant_loads(variants, topology), topology)
     kinds = list(zip(variants.sharding_types, variants.parts.tolist(), strict=True))
@@ -126,7 +129,9 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
 def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: int) -> None:
     """However an array of them lies in memory, also with the fractions of bytes that sequences and codecs have."""
     rng = np.random.default_rng(seed)
-    model = AnalyticalShardingModel(str(rng.choice(sorted(COMMUNICATION_BYTES))))
+    model = AnalyticalShardingModel(
+        str(rng.choice(sorted(COMMUNICATION_BYTES))), index_exchange=str(rng.choice(INDEX_EXCHANGES))
+    )
     size, per_host = int(rng.integers(2, 19)), int(rng.choice([1, 3, 8]))
     topology = hardware_profile("a100-dgx").topology(size, devices_per_host=per_host)
     tables = replace(random_tables(rng, 6), pooled=rng.random(6) < 0.5)

@@ -58,10 +58,16 @@ def random_actions() -> Callable[[EmbeddingPlacementEnv, np.random.Generator], I
 def together() -> Callable[..., Problem]:
     """Makes one problem of tasks, one for each environment, padded to a number of tables and of devices."""
 
-    def make(tasks: list[Task], max_tables: int, max_devices: int, rules: SplitRules | None = None) -> Problem:
+    def make(
+        tasks: list[Task],
+        max_tables: int,
+        max_devices: int,
+        rules: SplitRules | None = None,
+        cost_model: str = "analytical",
+    ) -> Problem:
         # No suite: every task is stored once for each environment.
         source: Any = SimpleNamespace(host_memory=any(task.topology.host is not None for task in tasks))
-        model = make_additive_cost_model("analytical") if rules is None else make_sharding_cost_model("analytical")
+        model = make_additive_cost_model(cost_model) if rules is None else make_sharding_cost_model(cost_model)
         prepared = PreparedTasks(source, model, max_tables, max_devices, len(tasks), rules=rules)
         prepared.begin(np.arange(len(tasks)), tasks)
         return prepared.problem

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import AnalyticalCostModel, PlainCosts, make_cost_model
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, PlainCosts, make_additive_cost_model
 from shard_gym.envs.core.episode_state import UNPLACED, PlacementState, Status
 from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.placement import memory_used
 
-MODEL = make_cost_model("analytical")
+MODEL = make_additive_cost_model("analytical")
 MAX_TABLES, MAX_DEVICES = 12, 9
 
 
@@ -35,8 +35,8 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per
     ]
 
 
-def prepared(task: Any, host_memory: bool = False) -> Problem:
-    return prepare(task, MODEL, MAX_TABLES, MAX_DEVICES, host_memory)
+def prepared(task: Any, host_memory: bool = False, model: AdditiveCostModel = MODEL) -> Problem:
+    return prepare(task, model, MAX_TABLES, MAX_DEVICES, host_memory)
 
 
 def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -72,9 +72,17 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 33])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("hosts", ["one or several", "one", "one or several with memory"])
+@pytest.mark.parametrize(
+    ("hosts", "cost_model"),
+    [
+        ("one or several", "analytical"),
+        ("one", "analytical"),
+        ("one or several with memory", "analytical"),
+        ("one or several with memory", "analytical-exposed-indices"),
+    ],
+)
 def test_many_rows_step_exactly_as_each_would_alone(
-    random_task: Any, in_host: Any, together: Any, count: int, seed: int, hosts: str
+    random_task: Any, in_host: Any, together: Any, count: int, seed: int, hosts: str, cost_model: str
 ) -> None:
     """The single ones on plain numbers, the many on arrays: state and observations bit by bit, after every step."""
     rng = np.random.default_rng([seed, count])
@@ -82,17 +90,21 @@ def test_many_rows_step_exactly_as_each_would_alone(
     memory = hosts.endswith("memory")
     if memory:  # of all tasks but each third
         tasks = [task if row % 3 == 2 else in_host(task, rng.uniform(0.01, 1.1)) for row, task in enumerate(tasks)]
-    problems, many = [prepared(task, memory) for task in tasks], together(tasks, MAX_TABLES, MAX_DEVICES)
+    model = make_additive_cost_model(cost_model)
+    problems, many = (
+        [prepared(task, memory, model) for task in tasks],
+        together(tasks, MAX_TABLES, MAX_DEVICES, cost_model=cost_model),
+    )
     if hosts == "one" or count > 1:
         assert many.cluster.crosses_hosts.any() == (hosts != "one")
-    state, alone = initial_state(many, MODEL), [initial_state(problem, MODEL) for problem in problems]
+    state, alone = initial_state(many, model), [initial_state(problem, model) for problem in problems]
     for _ in range(MAX_TABLES + 2):  # goes on after the last row is over
         actions = mostly_legal(action_mask(many, state), rng)
         before = state.copy()
-        advance(many, state, actions, MODEL)
+        advance(many, state, actions, model)
         assert not differing(before, state, before.over)
         for i, (problem, row) in enumerate(zip(problems, alone, strict=True)):
-            advance(problem, row, actions[i : i + 1], MODEL)
+            advance(problem, row, actions[i : i + 1], model)
             assert not differing(row, PlacementState(**{name: value[i, None] for name, value in vars(state).items()}))
         for observation in OBSERVATIONS:
             observe = make_observation(observation, memory)
