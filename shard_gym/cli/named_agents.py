@@ -37,6 +37,11 @@ class CustomAgent(Agent):
         self._place, self._plan = place, plan
 
     @property
+    def places(self) -> bool:
+        """Whether it places whole tables."""
+        return self._place is not None
+
+    @property
     @override
     def splits(self) -> bool:
         return self._plan is not None

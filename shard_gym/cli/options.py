@@ -15,7 +15,7 @@ from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.cost_models import CostModel, InferenceCostModel, make_cost_model
 from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import Suite, cost_model_for
+from shard_gym.tasks import Suite, Task, cost_model_for
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -105,11 +105,14 @@ def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:
     return suite if count in (0, len(suite)) else replace(suite, tasks=suite.tasks[:count])
 
 
-def proven_bound(agent: Agent, model: CostModel) -> float | None:
-    """`Agent.last_bound_ms`, if it bounds costs of `model`; see `placing_agent` for why it may not."""
-    if isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint:
-        return agent.last_bound_ms
-    return None
+def proven_bound(agent: Agent, task: Task, model: CostModel) -> float | None:
+    """`Agent.last_bound_ms`, if it bounds all answers to the task under `model`.
+
+    It is a bound of whole tables, which a plan may cost less than; and an agent may have planned under another model
+    (see `placing_agent`).
+    """
+    asked = isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint
+    return agent.last_bound_ms if asked and not task.splittable else None
 
 
 def command_line(*words: object, **options: object) -> str:

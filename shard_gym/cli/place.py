@@ -70,6 +70,7 @@ def place(
     option: AgentOptions,
     lookups: Lookups,
     agent: OptionalStr = None,
+    whole: bool = False,
     memory_cap_gib: OptionalFloat = None,
     reserve: OptionalFloat = None,
     host_memory: OptionalFloat = None,
@@ -90,7 +91,7 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, plan-search splits tables where whole ones do not fit.
+    Without --agent, plan-search searches for the cheapest plan, in which tables may be split.
 
     Rows for which the HBM has no room lie in host memory.
 
@@ -100,7 +101,8 @@ def place(
         num_devices: number of devices.
         lookups: NPZ or Parquet file of recorded lookups, whose statistics the tables get; repeat it for more. A column
             is found by the name of its table. Batches have --batch-size samples, or those of the tables.
-        agent: name of the agent that plans, or folder of a training run; one that suits the tables if not given.
+        agent: name of the agent that plans, or folder of a training run; plan-search if not given.
+        whole: whether all tables stay whole; without --agent, local-search then places them.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
@@ -166,12 +168,12 @@ def place(
             how = "without" if index_dedup else "with"
             warn(f"{compare} is a plan {how} index dedup; both plans are costed as this one.")
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
-    plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options))
+    plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options), whole=whole)
     own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
     old = None if given is None else explained_plan(own, given)
-    bound = None if plan.lowered else proven_bound(plan.agent, model)
+    bound = None if plan.lowered else proven_bound(plan.agent, plan.task, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
     content = answer_to_json(explanation, plan.name) | ({"index_dedup": True} if index_dedup else {})
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)

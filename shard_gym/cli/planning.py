@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +15,6 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
 from shard_gym.cost_models import CostModel, make_plan_cost_model
-from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.errors import (
     InvalidOptionError,
@@ -35,9 +35,9 @@ from shard_gym.topology import MAX_DEVICES, Topology
 from shard_gym.training_memory import training_memory, whole_table_bytes
 
 WHOLE, SPLITTING = "local-search", "plan-search"
-"""The agents that answer where none is named: of whole tables, and of tables that are split."""
+"""The agents that answer where none is named: of whole tables, and of plans, which may split tables."""
 
-OR_SPLIT = f"An agent that splits tables, such as {SPLITTING}, can do it; without --agent one is chosen."
+OR_SPLIT = f"An agent that splits tables, such as {SPLITTING}, can do it: leave out --agent and --whole."
 
 ATTEMPTS = 3  # plans that are made until one leaves room for its buffers
 
@@ -99,21 +99,22 @@ class Planned:
     own: OwnModel  #: the tables and devices, with host memory if they need it
 
 
-def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
-    """The answer of the agent `name`; of None that of whole tables where they fit, otherwise of split ones.
+def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], *, whole: bool = False) -> Planned:
+    """The answer of the agent `name`; of None that of `SPLITTING`, or of `WHOLE` where only whole tables have a cost.
 
     Host memory is used only if no plan was found whose rows are all in HBM.
 
     Args:
         make: makes an agent from its name.
+        whole: whether all tables stay whole; then `WHOLE` answers for None.
 
     Raises:
         InvalidOptionError: the named agent does not suit the tables.
         NoPlacementFoundError: the tables fit no plan, or none was found; the message has numbers.
     """
-    knows = own.model.knows_host_memory
+    knows, name = own.model.knows_host_memory, WHOLE if whole and name is None else name
     try:
-        return _planned(own.in_hbm, name, make)
+        return _planned(own.in_hbm, name, make, whole)
     except (NoPlacementFoundError, _TooLargeWholeError) as error:
         if not own.host_bytes:
             raise
@@ -122,16 +123,20 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Pl
                 f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "
                 "leave out --cost-model to use it."
             ) from error
-    return _planned(own, name, make)
+    return _planned(own, name, make, whole)
 
 
 class _TooLargeWholeError(InvalidOptionError):
     """A table fits no device whole, and the agent splits none."""
 
 
-def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> Planned:
+def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], whole: bool) -> Planned:
     agent = None if name is None else make(name)
-    splits = agent is None or getattr(agent, "splits", False)
+    if whole and not getattr(agent, "places", True):
+        raise InvalidOptionError(
+            f"--whole asks for whole tables, and {name} has plan(task) alone: give it place(task), or leave it out."
+        )
+    splits = not whole and (agent is None or getattr(agent, "splits", False))
     if own.sync_every and (own.host_bytes or not splits):
         raise InvalidOptionError(
             "--sync-every averages copies of tables in groups of devices, which "
@@ -145,30 +150,40 @@ def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent]) -> P
         )
     if missing_bytes(own.tables, own.topology):
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
-    within = _within_host_memory if own.host_bytes else _within_room
-    too_large = _too_large(own, own.room)
-    if agent is not None and name is not None:
-        too_large = _too_large(own, int(own.topology.memory_cap_bytes.max()))
-        if too_large and not splits:
-            raise _TooLargeWholeError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
-        if splits:
-            _require_costs_of_parts(own.model, f"agent {name!r} splits tables")
-        return within(own, name, agent)
-    why_split = too_large or _too_few(own) or "groups of devices may hold copies of them" * bool(own.sync_every)
-    if not why_split:
-        try:
-            placed = within(own, WHOLE, make(WHOLE))
-            if isinstance(own.model, ShardingCostModel):
-                warn(f"Whole tables, by {WHOLE}; --agent {SPLITTING} splits some where that costs less.", "dim")
-            return placed
-        except NoPlacementFoundError:
-            why_split = "no placement of whole tables was found that fits"
-    _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")
-    warn(f"Tables are split, by {SPLITTING}: {why_split}.", "dim")
+    if agent is None or name is None:
+        return _by_default(own, make)
+    too_large = _too_large(own, int(own.topology.memory_cap_bytes.max()))
+    if too_large and not splits:
+        raise _TooLargeWholeError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
+    if splits:
+        _require_costs_of_parts(own.model, f"agent {name!r} splits tables")
+    return _within(own, name, agent, splits)
+
+
+def _by_default(own: OwnModel, make: Callable[[str], Agent]) -> Planned:
+    """The plan of `SPLITTING`; of `WHOLE` where the cost model costs no parts of tables, or no plan was found."""
+    why_split = _too_large(own, own.room) or _too_few(own) or "--sync-every asks for plans" * bool(own.sync_every)
     try:
-        return within(own, SPLITTING, make(SPLITTING))
+        _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")
+    except InvalidOptionError as unknown:
+        if why_split:
+            raise
+        warn(f"Whole tables, by {WHOLE}: the cost model {own.model.name!r} does not cost parts of tables.", "dim")
+        try:
+            return _within(own, WHOLE, make(WHOLE), splits=False)
+        except NoPlacementFoundError as error:
+            raise NoPlacementFoundError(f"{error} {unknown}") from error
+    try:
+        return _within(own, SPLITTING, make(SPLITTING), splits=True)
     except NoPlacementFoundError as error:
+        if not why_split:  # parts have more buffers than whole tables
+            with suppress(NoPlacementFoundError):
+                return _within(own, WHOLE, make(WHOLE), splits=False)
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+
+
+def _within(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
+    return (_within_host_memory if own.host_bytes else _within_room)(own, name, agent, splits)
 
 
 def _require_costs_of_parts(model: CostModel, why: str) -> None:
@@ -198,9 +213,8 @@ def _too_few(own: OwnModel) -> str:
     return "" if own.num_devices <= count else f"{counted(count, 'table')} whole would leave devices empty"
 
 
-def _within_host_memory(own: OwnModel, name: str, agent: Agent) -> Planned:
+def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
     """The answer of an agent with host memory; it plans again where buffers take more HBM than it was told of."""
-    splits = getattr(agent, "splits", False)
     of_buffers = int((whole_table_bytes(own.tables) - own.tables.memory_bytes).sum())
     told = -(-of_buffers // own.num_devices)  # the least that those of the fullest device take
     for _ in range(ATTEMPTS):
@@ -242,9 +256,8 @@ def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFound
     return NoPlacementFoundError(f"{name} found no plan whose HBM holds the states of all rows. {error}")
 
 
-def _within_room(own: OwnModel, name: str, agent: Agent) -> Planned:
+def _within_room(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
     """The answer of an agent, which plans again with lower caps where tables leave too little for their buffers."""
-    splits = getattr(agent, "splits", False)
     cap, failure = own.room, ""
     for attempt in range(ATTEMPTS):
         try:

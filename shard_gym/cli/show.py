@@ -115,7 +115,7 @@ def _show_answer(asked: Asked) -> None:
     problem.require_agent(agent)
     answer = problem.checked(problem.asker(agent)(task), task)
     stored = lower_bounds(suite, model).get(task.name)
-    bound = max(filter(None, (stored, proven_bound(agent, model))), default=None)
+    bound = max(filter(None, (stored, proven_bound(agent, task, model))), default=None)
     best = best_known_costs(suite, model).get(task.name)
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
     _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import Agent, make_agent
+from shard_gym.cli.named_agents import CustomAgent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
-from shard_gym.cost_models import CountedEstimates, make_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.placement import Placement
 from shard_gym.pools import Pool, load_pool, save_pool
+from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, plan_from_json
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
@@ -66,49 +68,67 @@ def quick(name: str) -> Agent:
     return make_agent(name, max_queries=300)
 
 
-def test_whole_tables_are_placed_where_they_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    own = own_model(tables_of(1, 1, 2, 3), 2, 6)
-    plan = planned(own, None, quick)
-    assert (plan.name, plan.lowered) == ("local-search", False)
-    assert not isinstance(plan.answer, ShardingPlan)
-    assert training_memory(plan.answer, own.tables, 2).total.max() <= own.room
-    assert plan.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
-    assert capsys.readouterr().err == ""
+def test_plans_are_searched_where_whole_tables_fit_too() -> None:
+    """The best placement has a table with most lookups alone on a device; a plan shares it out."""
+    tables = Tables.from_zipf([10_000] * 3, 64, [1, 1, 40], 0.0, Workload(4096, "fp32", "sgd"), names=["a", "b", "c"])
+    own = own_model(tables, 2, 100)
+    plan, whole = (planned(own, None, quick, whole=whole) for whole in (False, True))
+    assert (plan.name, whole.name) == ("plan-search", "local-search")
+    assert isinstance(plan.answer, ShardingPlan)
+    assert not isinstance(whole.answer, ShardingPlan)
+    costs = [problem_of(each.task).cost_ms(each.answer, each.task, AnalyticalShardingModel()) for each in (plan, whole)]
+    assert costs[0] < costs[1]
+    for each in (plan, whole):
+        assert training_memory(each.answer, own.tables, 2).total.max() <= own.room
+        assert each.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
 
 
 @pytest.mark.parametrize(
-    ("mib", "devices", "room", "why"),
+    ("mib", "devices", "room"),
     [
-        (
-            (1, 9, 1),
-            4,
-            5,
-            "Tables are split, by plan-search: table table1 needs 9.28 MiB with its buffers, and a device has 5.00 MiB "
-            "for it.",
-        ),
-        # Two whole tables do not fit a device; a whole one and a half of another do.
-        ((1, 1, 1), 2, 2.3, "Tables are split, by plan-search: no placement of whole tables was found that fits."),
-        ((1, 1), 4, 5, "Tables are split, by plan-search: 2 tables whole would leave devices empty."),
-        # It fits without its buffers.
-        ((4, 1), 2, 4.1, "Tables are split, by plan-search: table table0 needs 4.28 MiB with its buffers"),
+        ((1, 9, 1), 4, 5),
+        ((1, 1, 1), 2, 2.3),  # Two whole tables do not fit a device; a whole one and a half of another do.
+        ((1, 1), 4, 5),  # fewer tables than devices
+        ((4, 1), 2, 4.1),  # It fits without its buffers.
     ],
 )
-def test_tables_are_split_where_whole_ones_do_not_fit(
-    capsys: pytest.CaptureFixture[str], mib: tuple[int, ...], devices: int, room: float, why: str
-) -> None:
+def test_tables_are_split_where_whole_ones_do_not_fit(mib: tuple[int, ...], devices: int, room: float) -> None:
     own = own_model(tables_of(*mib), devices, room)
-    made: list[str] = []
-
-    def make(name: str) -> Agent:
-        made.append(name)
-        return quick(name)
-
-    plan = planned(own, None, make)
+    plan = planned(own, None, quick)
     assert plan.name == "plan-search"
-    assert isinstance(plan.answer, ShardingPlan)
+    assert plan.answer.split_tables
     assert training_memory(plan.answer, own.tables, devices).total.max() <= own.room
-    assert why in " ".join(capsys.readouterr().err.split())
-    assert made == ["local-search"] * ("no placement" in why) + ["plan-search"]
+    with pytest.raises((InvalidOptionError, NoPlacementFoundError)):
+        planned(own, None, quick, whole=True)
+
+
+def test_whole_tables_are_placed_where_only_they_have_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    own = replace(own_model(tables_of(1, 1, 2), 2, 20), model=CountedEstimates(make_cost_model("analytical")))
+    assert planned(own, None, quick).name == "local-search"
+    says = "Whole tables, by local-search: the cost model 'analytical' does not cost parts of tables."
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_whole_tables_are_the_answer_where_no_plan_leaves_room_for_buffers() -> None:
+    """Parts of a table read all its indices again, so a search that splits too much finds nothing."""
+
+    class Splits(FirstFit):
+        def plan(self, task: Task) -> ShardingPlan:
+            raise NoPlacementFoundError("full")
+
+    own = own_model(tables_of(1, 1, 2), 2, 4)
+    plan = planned(own, None, lambda name: Splits() if name == "plan-search" else quick(name))
+    assert (plan.name, isinstance(plan.answer, ShardingPlan)) == ("local-search", False)
+
+
+def test_an_agent_of_plans_places_whole_tables_if_asked_to() -> None:
+    own = own_model(tables_of(1, 1, 2, 3), 2, 20)
+    plan = planned(own, "plan-search", quick, whole=True)
+    assert plan.name == "plan-search"
+    assert not isinstance(plan.answer, ShardingPlan)
+    only_plans = CustomAgent("mine", None, lambda task: None)
+    with pytest.raises(InvalidOptionError, match=r"^--whole asks for whole tables, and mine has plan\(task\) alone"):
+        planned(own, "mine", lambda _: only_plans, whole=True)
 
 
 def test_an_agent_that_leaves_no_room_for_buffers_plans_again_with_lower_caps() -> None:
@@ -156,7 +176,7 @@ def test_an_agent_of_whole_tables_is_refused_where_they_must_be_split(
     with pytest.raises(InvalidOptionError) as refused:
         planned(own_model(tables_of(*mib), devices, room), "local-search", make_agent)
     assert str(refused.value).startswith(says)
-    assert str(refused.value).endswith("such as plan-search, can do it; without --agent one is chosen.")
+    assert str(refused.value).endswith("such as plan-search, can do it: leave out --agent and --whole.")
 
 
 @pytest.mark.parametrize("agent", [None, "plan-search", "local-search"])
@@ -199,12 +219,14 @@ def place(file: Path, **options: Any) -> list[object]:
 
 def test_the_agent_that_answers_is_named_in_the_plan(run: Any, file: Callable[..., Path]) -> None:
     path = file(4, 1, 1)
-    whole = json.loads(run.ok(*place(path)).out)
+    whole = json.loads(run.ok(*place(path), "--whole").out)
     assert whole["agent"] == "local-search"
-    split = run.ok(*place(path, memory_cap_gib=4 / 1024, option="max_queries=300"), columns=400)
-    content = json.loads(split.out)
+    assert list(whole["placement"]) == ["table0", "table1", "table2"]
+    options = {"memory_cap_gib": 4 / 1024, "option": "max_queries=300"}
+    content = json.loads(run.ok(*place(path, **options)).out)
     assert content["agent"] == "plan-search"
-    assert "table table0 needs 4.28 MiB with its buffers, and a device has 4.00 MiB for it." in split.err
+    says = "Agent 'local-search' places whole tables, but table table0 needs 4.28 MiB with its buffers, and a device"
+    run.refused(says, *place(path, **options, host_memory=0), "--whole")
     tables, topology = tables_of(4, 1, 1), hardware_profile("a100-dgx").topology(2, memory_cap_bytes=4 * MIB)
     memory = training_memory(plan_from_json(content["plan"], tables, topology), tables, 2)
     assert memory.total.max() <= 4 * MIB
