@@ -29,4 +29,4 @@ if __name__ == "__main__":
     path = Path("my_tables.json")
     save_pool(make_pool(), path)
     print(f"Written: {path}. Next:")
-    print(f"shard-gym place --tables {path} --hardware a100-dgx --num-devices 2 --agent plan-search --out plan.json")
+    print(f"shard-gym place --tables {path} --hardware a100-dgx --num-devices 2 --out plan.json")

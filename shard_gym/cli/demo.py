@@ -34,7 +34,7 @@ NEXT = (
     (
         "place the tables of your model",
         "python examples/make_tables.py && shard-gym place --tables my_tables.json --hardware a100-dgx --num-devices 2 "
-        "--agent plan-search --out plan.json",
+        "--out plan.json",
     ),
     ("evaluate a custom solver", "python examples/custom_agent.py"),
 )

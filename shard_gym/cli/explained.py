@@ -98,10 +98,13 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
     grid.add_column(justify="right")
     grid.add_column()
     grid.add_row("cost", f"{format_ms(total)} ms", "", style="bold")
-    bound = "lower bound" + ", whole tables" * (explanation.noun == "placement")  # plans may cost less
-    for name, value in (("best known", explanation.best_known_ms), (bound, explanation.lower_bound_ms)):
+    of_whole = "; split tables may cost less" * (explanation.noun == "placement")
+    for name, value, scope in (
+        ("best known", explanation.best_known_ms, ""),
+        ("lower bound", explanation.lower_bound_ms, of_whole),
+    ):
         if value is not None:
-            change = f"this {explanation.noun} {format_change(total / value - 1)}"
+            change = f"this {explanation.noun} {format_change(total / value - 1)}{scope}"
             grid.add_row(name, f"{format_ms(value)} ms", change)
     console.print()
     console.print(grid)

@@ -91,7 +91,7 @@ def place(
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
 
-    Without --agent, plan-search searches for the cheapest plan, in which tables may be split.
+    Without --agent, plan-search looks for the cheapest plan; it may split tables.
 
     Rows for which the HBM has no room lie in host memory.
 

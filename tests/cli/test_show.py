@@ -69,8 +69,22 @@ def test_a_bound_holds_for_the_model_that_the_agent_planned_under(monkeypatch: p
     """With measured costs, `exact` plans under the analytical model, whose bounds are none of measured costs."""
     monkeypatch.setattr(LocalSearchAgent, "last_bound_ms", 1.0)
     agent = placing_agent("local-search", CostModelOptions("measured"), MeasuredCostModel("cpu"), seed=0)
-    assert proven_bound(agent, MODEL) == 1.0
-    assert proven_bound(agent, MeasuredCostModel("cpu")) is None
+    assert proven_bound(agent, TASK, MODEL) == 1.0
+    assert proven_bound(agent, TASK, MeasuredCostModel("cpu")) is None
+
+
+def test_a_bound_of_whole_tables_is_none_of_plans(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of whole tables stands beside the bound of plans alone; that of a placement says whose it is."""
+    monkeypatch.setattr(LocalSearchAgent, "last_bound_ms", 1e6)
+    asked = ("show", "--task", 0, "--agent", "local-search", "--option", "max_queries=300", "--suite")
+    splittable = load_suite("shard-4")
+    stored = bounds.lower_bounds(splittable, MODEL)[splittable[0].name]
+    beside = re.findall("^lower bound +(.*)$", run.ok(*asked, "shard-4").out, re.MULTILINE)
+    assert [line.split()[0] for line in beside] == [format_ms(stored)]
+    assert "may cost less" not in beside[0]
+    whole = re.findall("^lower bound +(.*)$", run.ok(*asked, "mixdim-4").out, re.MULTILINE)
+    assert [line.split()[0] for line in whole] == [format_ms(1e6)]
+    assert whole[0].endswith("; split tables may cost less")
 
 
 def test_the_moves_are_listed_largest_gain_first(run) -> None:
