@@ -12,7 +12,7 @@ from typing_extensions import override
 from shard_gym.cost_models.base import PENALTY_MARGIN, AdditiveCostModel, CostEstimate, CostModel, FloatArray
 from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.check import check_plan
-from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, ShardingPlan
+from shard_gym.sharding.plan import COLUMN_WISE, SHARDING_TYPES, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.sharding.variants import Variants, variants_of, with_all_widths
 from shard_gym.tables import Tables
@@ -76,15 +76,15 @@ class ShardingCostModel(AdditiveCostModel, PlanCosts):
     ) -> tuple[FloatArray, NDArray[np.int64]]:
         """(S, K) float64 loads of each shard of a checked plan, and the (S, 6) `shard_arrays` of the plan."""
         arrays = plan.shard_arrays()
-        kinds = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in plan.tables])[arrays[:, 0]]
+        kinds = np.array([SHARDING_TYPES.index(sharding.shard_type) for sharding in plan.tables])[arrays[:, 0]]
+        wanted = np.column_stack([arrays[:, [0, 5]], blocks_of_rows(arrays)])
         loads = np.empty((len(arrays), self.num_loads_with(topology.host is not None)))
         for kind in np.unique(kinds):
             name, chosen = SHARDING_TYPES[kind], np.flatnonzero(kinds == kind)
             # The shards of a table that differ in their device alone have equal loads, which are computed once.
-            wanted = arrays[chosen][:, [0, 5]]
-            different, which = np.unique(wanted, axis=0, return_inverse=True)
-            widths = different[:, 1] if name == COLUMN_WISE else None
-            shards = shard_tables(tables.select(different[:, 0]), name, topology, widths)
+            different, which = np.unique(wanted[chosen], axis=0, return_inverse=True)
+            widths = different[:, 1] if name in (COLUMN_WISE, TABLE_ROW_WISE) else None
+            shards = shard_tables(tables.select(different[:, 0]), name, topology, widths, different[:, 2])
             loads[chosen] = self.shard_loads(shards, name, topology)[which.reshape(-1)]
         return loads, arrays
 

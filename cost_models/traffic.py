@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.collectives import all_to_all_bytes, host_reduce_scatter_bytes
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan
+from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -36,11 +36,12 @@ def sent_bytes(
         plan: a checked plan.
         communication_dtype: a name in `COMMUNICATION_BYTES`, of pooled outputs and their gradients on the links.
     """
-    table, device, _, rows, _, columns = plan.shard_arrays().T
-    kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
+    shards = plan.shard_arrays()
+    table, device, _, rows, _, columns = shards.T
+    kinds = np.array([sharding.shard_type for sharding in plan.tables])[table]
     of_rows = (kinds == ROW_WISE) | (kinds == TABLE_ROW_WISE)
-    parts = np.where(of_rows & ~tables.pooled[table], np.bincount(table)[table], 1)
-    bags = tables.outputs_per_batch[table] / parts
+    parts = np.where(of_rows & ~tables.pooled[table], blocks_of_rows(shards), 1)
+    bags = np.where(parts > 0, tables.outputs_per_batch[table] / np.maximum(parts, 1), 0.0)
     of_number = COMMUNICATION_BYTES[communication_dtype]
     of_sum = max(of_number, LEAST_SUMMED_BYTES)
     outputs, partial = bags * columns * of_number, bags * columns * of_sum

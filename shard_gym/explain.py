@@ -209,7 +209,7 @@ def _explain_plan(
     memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
     moves, splits = None, tuple(Split(table, None, None) for table in checked.split_tables)
     if own is not None:
-        types = np.array([SHARDING_TYPES.index(sharding.sharding_type) for sharding in checked.tables])
+        types = np.array([SHARDING_TYPES.index(sharding.shard_type) for sharding in checked.tables])
         free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
         moves = best_moves(loads, devices, memory, topology, own, np.isin(types[shards[:, 0]], free_to_move))
         splits = _splits(task, checked, own, loads, shards, memory, estimate.total_ms)

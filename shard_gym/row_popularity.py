@@ -88,9 +88,9 @@ class RowPopularity:
         """Those of the tables at `indices`."""
         return RowPopularity(self.q[indices], self.s[indices])
 
-    def of_blocks(self, blocks: int) -> RowPopularity:
-        """Those of a block of every `blocks`-th row: (n k + q)^-s ~ (k + q / n)^-s."""
-        return RowPopularity(self.q / blocks, self.s)
+    def of_blocks(self, blocks: ArrayLike) -> RowPopularity:
+        """Those of a block of every n-th row, n of each table or of all in `blocks`: (n k + q)^-s ~ (k + q / n)^-s."""
+        return RowPopularity(self.q / np.asarray(blocks), self.s)
 
     def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
         """(T, n) the share of the lookups that one row gets, falling, and (T, n) how many rows get as much.
@@ -175,9 +175,9 @@ class RowSteps:
         """Those of the tables at `indices`."""
         return RowSteps(self.rows[indices], self.shares[indices])
 
-    def of_blocks(self, blocks: int) -> RowSteps:
-        """Those of a block with a `blocks`-th of the rows of each step."""
-        return RowSteps(self.rows / blocks, self.shares)
+    def of_blocks(self, blocks: ArrayLike) -> RowSteps:
+        """Those of a block with an n-th of the rows of each step, n of each table or of all in `blocks`."""
+        return RowSteps(self.rows / np.reshape(blocks, (-1, 1)), self.shares)
 
     def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
         """(T, J) the share of the lookups that one row gets, falling, and (T, J) how many rows get as much."""

@@ -5,10 +5,10 @@ For a batch of B samples on D devices, and a table of dim E with L lookups and F
 in it, a shard holds
 
 - inputs: 8 bytes for each index that it reads (`_calculate_shard_io_sizes`): all L of whole tables and of column
-  shards, L / n of each of n row blocks, L / D of a replica. Twice, because a pipeline distributes the next batch
-  meanwhile (`calculate_pipeline_io_cost`, TRAIN_SPARSE_DIST). Offsets are added, which TorchRec's planner leaves out:
-  8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted: rows in host
-  memory are read in place.
+  shards, L / n of each of n row blocks that have rows, L / D of a replica. Twice, because a pipeline distributes the
+  next batch meanwhile (`calculate_pipeline_io_cost`, TRAIN_SPARSE_DIST). Offsets are added, which TorchRec's planner
+  leaves out: 8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted:
+  rows in host memory are read in place.
 - outputs: 4 bytes for each column of the shard and each bag, as with `run_embedding_at_peak_memory`. Each row block has
   partial sums of all bags; a replica has its own samples. Of a sequence table, a lookup is a bag. FBGEMM's outputs are
   FP32 whatever the weights are; TorchRec counts the bytes of a weight, and fewer than B bags of a feature whose pooling
@@ -38,6 +38,7 @@ from shard_gym.sharding.plan import (
     ROW_WISE,
     TABLE_WISE,
     ShardingPlan,
+    blocks_of_rows,
     plan_of_placement,
 )
 from shard_gym.tables import Tables
@@ -120,9 +121,10 @@ def training_memory(
         host_bytes: (S,) int64, bytes of each shard in host memory (`shard_gym.sharding.hbm_rows`); none by default.
     """
     plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(np.asarray(answer), tables)
-    table, devices, _, rows, _, columns = plan.shard_arrays().T
-    kinds = np.array([sharding.sharding_type for sharding in plan.tables])[table]
-    held = _held(tables.select(table).with_dims(columns), rows, kinds, np.bincount(table)[table])
+    shards = plan.shard_arrays()
+    table, devices, _, rows, _, columns = shards.T
+    kinds = np.array([sharding.shard_type for sharding in plan.tables])[table]
+    held = _held(tables.select(table).with_dims(columns), rows, kinds, blocks_of_rows(shards))
     in_host = np.zeros(len(held), np.int64) if host_bytes is None else host_bytes
     return TrainingMemory(held, devices, np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), num_devices, in_host)
 
@@ -140,12 +142,13 @@ def row_block_bytes(tables: Tables, num_devices: int) -> NDArray[np.int64]:
 
 
 def _held(
-    tables: Tables, rows: NDArray[np.int64], kinds: NDArray[np.str_] | str, shards: NDArray[np.int64] | int
+    tables: Tables, rows: NDArray[np.int64], kinds: NDArray[np.str_] | str, blocks: NDArray[np.int64] | int
 ) -> NDArray[np.int64]:
-    """(S, 4) int64, bytes of each of `PARTS` of S shards: `rows` of each of S tables, one of `shards` of its table."""
+    """(S, 4) int64, bytes of each of `PARTS` of S shards: `rows` of each of S tables, one of `blocks` of its table
+    (`blocks_of_rows`)."""
     replica, columns = np.equal(kinds, DATA_PARALLEL), tables.embedding_dim
-    lookups = tables.lookups_per_batch / np.where(np.isin(kinds, (TABLE_WISE, COLUMN_WISE)), 1, shards)
-    bags = tables.workload.batch_size * tables.num_features / np.where(replica, shards, 1)
+    lookups = np.where(np.equal(blocks, 0), 0.0, tables.lookups_per_batch / np.maximum(blocks, 1))
+    bags = tables.workload.batch_size * tables.num_features / np.where(replica, blocks, 1)
     bags = np.where(tables.pooled, bags, lookups)
     parts = (
         rows * tables.workload.row_bytes(columns),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
+    Shard,
     ShardingPlan,
+    TableSharding,
     column_wise,
     data_parallel,
     plan_memory_used,
@@ -18,6 +21,7 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
+from shard_gym.sharding.plan import READ_TYPES
 from shard_gym.tables import Tables
 from shard_gym.training_memory import RESERVE, row_block_bytes, training_memory, usable_bytes, whole_table_bytes
 from shard_gym.workload import Workload
@@ -45,6 +49,9 @@ BY_HAND = {
     "table_row_wise": [(100, 5200, 6400, 0)] * 2,
     # the table; 62.5 indices and 50 offsets; 50 bags; and a gradient of 10 x 8 x 2 bytes
     "data_parallel": [(200, 1800, 1600, 160)] * 4,
+    "table_column_wise": [(120, 7200, 3200, 0), (120, 7200, 3200, 0)],
+    # 4 columns on each of two hosts, 5 rows on each device of a host: 125 indices and all offsets; bags of 4 columns
+    "grid_shard": [(60, 5200, 3200, 0)] * 4,
 }
 
 
@@ -55,6 +62,10 @@ def plan_of(kind: str, tables: Tables) -> ShardingPlan:
         "row_wise": lambda: row_wise(tables, 0, TOPOLOGY),
         "table_row_wise": lambda: table_row_wise(tables, 0, TOPOLOGY, 1),
         "data_parallel": lambda: data_parallel(tables, 0, TOPOLOGY),
+        "table_column_wise": lambda: replace(column_wise(tables, 0, [3, 2]), sharding_type=kind),
+        "grid_shard": lambda: TableSharding(
+            kind, tuple(Shard(2 * host + block, 5 * block, 5, 4 * host, 4) for host in (1, 0) for block in range(2))
+        ),
     }[kind]()
     return ShardingPlan((sharding,))
 
@@ -64,8 +75,14 @@ def test_each_sharding_type_by_hand(kind: str) -> None:
     tables = one_table()
     memory = training_memory(plan_of(kind, tables), tables, DEVICES)
     assert list(map(tuple, memory.of_shards.tolist())) == BY_HAND[kind]
-    assert memory.movable.tolist() == [kind in ("table_wise", "column_wise")] * len(BY_HAND[kind])
-    on = {"table_wise": [1], "column_wise": [3, 1], "table_row_wise": [2, 3]}.get(kind, [0, 1, 2, 3])
+    assert memory.movable.tolist() == [kind in ("table_wise", "column_wise", "table_column_wise")] * len(BY_HAND[kind])
+    on = {
+        "table_wise": [1],
+        "column_wise": [3, 1],
+        "table_row_wise": [2, 3],
+        "table_column_wise": [3, 2],
+        "grid_shard": [2, 3, 0, 1],
+    }.get(kind, [0, 1, 2, 3])
     assert memory.devices.tolist() == on
     total = np.zeros(DEVICES)
     for device, shard in zip(on, BY_HAND[kind], strict=True):
@@ -124,9 +141,21 @@ def test_torchrec_counts_the_same_but_for_offsets_and_gradients(kind: str, optim
         count_ephemeral_storage_cost=True,
     )
     offsets = 2 * 8 * (50 if kind == "data_parallel" else 200)
-    shared = 4 * ROWS // 2 if (kind, optimizer) == ("column_wise", "rowwise_adagrad") else 0
+    halves = kind in READ_TYPES or kind == "column_wise"
+    shared = 4 * shards[:, 3] // 2 if halves and optimizer == "rowwise_adagrad" else 0
     ours = memory.of_shards.sum(axis=1) - offsets - memory.of_shards[:, 3] - shared
     assert [storage.hbm for storage in storages] == ours.tolist()
+
+
+def test_a_block_without_rows_has_no_indices_and_the_partial_sums_of_all_bags() -> None:
+    """4 rows on 3 devices: 2, 2 and 0, so that both blocks with rows get half of 250 indices, and 200 offsets."""
+    tables = replace(one_table(), num_embeddings=[4], distinct_rows=[4.0])
+    blocks = (Shard(0, 0, 2, 0, DIM), Shard(1, 2, 2, 0, DIM), Shard(2, 4, 0, 0, DIM))
+    memory = training_memory(ShardingPlan((TableSharding("row_wise", blocks),)), tables, 3)
+    assert memory.of_shards.tolist() == [[40, 5200, 6400, 0], [40, 5200, 6400, 0], [0, 3200, 6400, 0]]
+    sequence = replace(tables, pooled=[False])  # an output for each of 125 lookups, and an offset
+    memory = training_memory(ShardingPlan((TableSharding("row_wise", blocks),)), sequence, 3)
+    assert memory.of_shards.tolist() == [[40, 4000, 4000, 0], [40, 4000, 4000, 0], [0, 0, 0, 0]]
 
 
 def test_no_plan_holds_less_than_whole_tables(random_tables, random_plan) -> None:

@@ -30,10 +30,18 @@ def require_executable_plan(plan: ShardingPlan, tables: Tables, topology: Topolo
     """Refuse what is not executed; cost models refuse by themselves what they do not know.
 
     Raises:
-        InvalidOptionError: the plan has blocks of rows, and a batch that the devices do not divide.
+        InvalidOptionError: the plan has blocks of rows, and a batch that the devices do not divide; or a block is
+            empty.
     """
+    shards = plan.shard_arrays()
+    empty = np.flatnonzero(shards[:, 3] == 0)
+    if empty.size:
+        raise InvalidOptionError(
+            f"Blocks without rows are not measured, and table {tables.names[shards[empty[0], 0]]!r} has too few rows "
+            "for its blocks. Leave out --cost-model for an estimate."
+        )
     batch_size, devices = tables.workload.batch_size, topology.num_devices
-    blocks = any(sharding.sharding_type in (ROW_WISE, TABLE_ROW_WISE) for sharding in plan.tables)
+    blocks = any(sharding.shard_type in (ROW_WISE, TABLE_ROW_WISE) for sharding in plan.tables)
     if blocks and batch_size % devices:
         raise InvalidOptionError(
             f"Blocks of rows are executed with as many samples for each device, but {devices} devices do not divide a "
@@ -48,7 +56,7 @@ def parts_of(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[Par
     devices are on one host, `table_row_wise` is `row_wise`.
     """
     arrays = plan.shard_arrays()
-    kinds = np.array([_kind(sharding.sharding_type, topology) for sharding in plan.tables])[arrays[:, 0]]
+    kinds = np.array([_kind(sharding.shard_type, topology) for sharding in plan.tables])[arrays[:, 0]]
     return [
         tuple(
             _part(kind, tables, arrays[chosen], device, topology)

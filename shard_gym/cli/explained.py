@@ -8,7 +8,7 @@ from rich.text import Text
 from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
 from shard_gym.cli.trusted import print_evidence
 from shard_gym.explain import Explanation
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ONE_GROUP, TABLE_WISE
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
 
 CRITICAL = "bold yellow"
@@ -83,12 +83,13 @@ def _end_of_name(explanation: Explanation, shard: int) -> str:
 
 
 def _label(explanation: Explanation, shard: int) -> str:
-    table, *_, columns = explanation.shards[shard].tolist()
+    table, _, _, num_rows, first, columns = explanation.shards[shard].tolist()
     sharding = explanation.plan.tables[table]
-    part = {TABLE_WISE: "", COLUMN_WISE: f" {columns} cols", DATA_PARALLEL: " replica"}.get(
-        sharding.sharding_type, f" rows 1/{len(sharding.shards)}"
-    )
-    return f"{explanation.task.tables.names[table]}{part}"
+    blocks = sum(each.num_rows > 0 for each in sharding.shards if each.first_column == first)
+    rows = f" rows 1/{blocks}" if num_rows else " no rows"
+    of_columns = f", {columns} cols" * (sharding.sharding_type == GRID_SHARD)
+    part = {TABLE_WISE: "", COLUMN_WISE: f" {columns} cols", DATA_PARALLEL: " replica"}
+    return f"{explanation.task.tables.names[table]}{part.get(sharding.shard_type, rows + of_columns)}"
 
 
 def _print_totals(console: Console, explanation: Explanation) -> None:

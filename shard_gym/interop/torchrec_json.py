@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from shard_gym.checks import is_integer, is_positive
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import split_bytes
-from shard_gym.sharding import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, check_plan, data_parallel
+from shard_gym.sharding import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
 from shard_gym.sharding.files import in_order
 from shard_gym.sharding.hbm_rows import split_of_plan
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.sharding.plan import DATA_PARALLEL, PLAN_TYPES
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
@@ -169,7 +169,7 @@ def from_torchrec_json(value: Any, tables: Tables, topology: Topology) -> Shardi
 
     Raises:
         InvalidPlanError, MemoryExceededError: `value` is no such JSON, a table is missing or is none of `tables`, its
-            sharding type is none of `SHARDING_TYPES`, its kernel is not known, or keeps rows in host memory where there
+            sharding type is none of `PLAN_TYPES`, its kernel is not known, or keeps rows in host memory where there
             is none (`hbm_shares_of_json` says how many), or the plan is not valid (`check_plan`).
     """
     entries = _by_table(value, tables)
@@ -243,10 +243,9 @@ def _rank(placement: Any) -> int | None:
 
 def _sharding(entry: Mapping[str, Any], tables: Tables, table: int, topology: Topology) -> TableSharding:
     name, kind, ranks = tables.names[table], entry["sharding_type"], entry["ranks"]
-    if kind not in SHARDING_TYPES:
+    if kind not in PLAN_TYPES:
         raise InvalidPlanError(
-            f"Table {name!r} is {short_repr(kind)}, which ShardGym does not know; known are "
-            f"{', '.join(SHARDING_TYPES)}."
+            f"Table {name!r} is {short_repr(kind)}, which ShardGym does not know; known are {', '.join(PLAN_TYPES)}."
         )
     _hbm_share(name, entry)
     if kind == DATA_PARALLEL:
@@ -255,7 +254,8 @@ def _sharding(entry: Mapping[str, Any], tables: Tables, table: int, topology: To
                 f"Table {name!r} is data_parallel on ranks {short_repr(ranks)}, but a replica is on each of the "
                 f"{topology.num_devices} devices."
             )
-        return data_parallel(tables, table, topology)
+        whole = data_parallel(tables, table, topology).shards
+        return TableSharding(kind, tuple(whole[rank] for rank in ranks))
     placed = [rank for shard in entry["shards"] if (rank := _rank(shard["placement"])) is not None]
     if placed != ranks:  # TorchRec takes the ranks for those of the shards, one by one
         raise InvalidPlanError(

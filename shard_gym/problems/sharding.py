@@ -17,7 +17,7 @@ from shard_gym.placement import check_placement
 from shard_gym.problems.base import Problem
 from shard_gym.problems.likeness import kept_together
 from shard_gym.problems.placement import alone_ms, cost_in_turn
-from shard_gym.sharding import ShardingPlan, check_plan, plan_of_placement
+from shard_gym.sharding import ShardingPlan, check_answer, plan_of_placement
 from shard_gym.sharding.files import (
     GROUPS,
     groups_from_json,
@@ -51,7 +51,7 @@ class ShardingProblem(Problem[Task]):
     @override
     def checked(self, returned: Any, task: Task) -> ShardingPlan:
         own = task_of_plan(returned, task) if isinstance(returned, ShardingPlan) else task
-        return check_plan(returned, own.tables, own.topology)
+        return check_answer(returned, own.tables, own.topology)
 
     @override
     def to_json(self, answer: ShardingPlan) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shard_gym.sharding.check import check_plan, plan_memory_used
+from shard_gym.sharding.check import check_answer, check_plan, plan_memory_used
 from shard_gym.sharding.files import plan_from_json, plan_to_json, read_plan, write_plan
 from shard_gym.sharding.plan import (
     SHARDING_TYPES,
@@ -22,6 +22,7 @@ __all__ = [
     "Shard",
     "ShardingPlan",
     "TableSharding",
+    "check_answer",
     "check_plan",
     "column_wise",
     "data_parallel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,11 @@ from shard_gym.hbm_split import require_room_for_states
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
+    GRID_SHARD,
+    PLAN_TYPES,
     ROW_WISE,
     SHARDING_TYPES,
+    TABLE_COLUMN_WISE,
     TABLE_ROW_WISE,
     TABLE_WISE,
     Groups,
@@ -23,7 +26,6 @@ from shard_gym.sharding.plan import (
     ShardingPlan,
     TableSharding,
     devices_of_hosts,
-    has_equal_blocks,
     rows_per_block,
 )
 from shard_gym.tables import Tables
@@ -42,17 +44,25 @@ def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> ND
     return used
 
 
-def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardingPlan:
+def check_plan(
+    plan: ShardingPlan, tables: Tables, topology: Topology, sharding_types: Collection[str] = PLAN_TYPES
+) -> ShardingPlan:
     """`plan` itself, if every cell of every table is where its sharding type wants it and no memory cap is exceeded.
 
     - table_wise: one shard, the table.
     - column_wise: every column in one shard, with all rows; widths are multiples of 4, as FBGEMM needs.
-    - row_wise: block i of ceil(rows / D) rows is on device i, and no block is empty (see `rows_per_block`).
+    - row_wise: block i of ceil(rows / D) rows is on device i (see `rows_per_block`). Where a table has few rows, the
+      last blocks are empty; `check_answer` refuses these.
     - table_row_wise: the same over the W devices of one host; all hosts have W devices, and the table is pooled.
     - data_parallel: the table is on every device once.
+    - table_column_wise: the same as column_wise. TorchRec's planner uses the devices of one host, and TorchRec any.
+    - grid_shard: every column in one column shard, each of which is table_row_wise.
 
     Of a plan with groups, tables and topology are those of one group (`shard_gym.grouping.task_of_group`), for which
     one without groups is valid, too.
+
+    Args:
+        sharding_types: those that the plan may have.
 
     Raises:
         InvalidPlanError: it is not such a plan; the message names the table.
@@ -72,9 +82,13 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
             f"{counted(replicas, 'group')}. `task_of_group` has the tables and devices of a plan with groups."
         )
     for table, sharding in enumerate(plan.tables):
-        problem = _problem(sharding, int(tables.num_embeddings[table]), int(tables.embedding_dim[table]), topology)
-        if not problem and sharding.sharding_type == TABLE_ROW_WISE and not tables.pooled[table]:
-            problem = "is a sequence table, which TorchRec does not split table_row_wise; row_wise is over all devices"
+        shape = int(tables.num_embeddings[table]), int(tables.embedding_dim[table])
+        problem = _problem(sharding, *shape, topology, sharding_types)
+        if not problem and sharding.shard_type == TABLE_ROW_WISE and not tables.pooled[table]:
+            problem = (
+                f"is a sequence table, which TorchRec does not split {sharding.sharding_type}; row_wise is over all "
+                "devices"
+            )
         if problem:
             raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
     used = plan_memory_used(plan, tables, topology.num_devices)
@@ -92,12 +106,33 @@ def check_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shardi
     return plan
 
 
-def _problem(sharding: Any, rows: int, dim: int, topology: Topology) -> str:
+def check_answer(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardingPlan:
+    """`plan` itself, if it is valid (`check_plan`) and an answer to a task: in forms that environments offer.
+
+    Their actions, and the bounds of costs, know `SHARDING_TYPES` alone, and no blocks without rows; plans that are read
+    may have others.
+
+    Raises:
+        InvalidPlanError, MemoryExceededError: see `check_plan`; or it has another type, or a block has no rows.
+    """
+    shards = check_plan(plan, tables, topology, SHARDING_TYPES).shard_arrays()
+    empty = np.flatnonzero(shards[:, 3] == 0)
+    if empty.size:
+        table, device = shards[empty[0], :2].tolist()
+        raise InvalidPlanError(
+            f"Table {table} ({tables.names[table]}) is {plan.tables[table].sharding_type} with "
+            f"{tables.num_embeddings[table]} rows, which leaves device {device} without any. TorchRec runs such plans, "
+            "but no answer to a task may be one; split the table by columns, or do not split it."
+        )
+    return plan
+
+
+def _problem(sharding: Any, rows: int, dim: int, topology: Topology, sharding_types: Collection[str]) -> str:
     """What is wrong with the sharding of one table, as the end of a sentence; empty if nothing is."""
     if not isinstance(sharding, TableSharding):
         return f"needs a TableSharding, not {short_repr(sharding)}"
-    if sharding.sharding_type not in SHARDING_TYPES:
-        return f"has the sharding type {short_repr(sharding.sharding_type)}; known are {', '.join(SHARDING_TYPES)}"
+    if sharding.sharding_type not in sharding_types:
+        return f"has the sharding type {short_repr(sharding.sharding_type)}; known are {', '.join(sharding_types)}"
     shards = sharding.shards
     if not isinstance(shards, (tuple, list)) or not shards:
         return f"has no shards: {short_repr(shards)}"
@@ -108,7 +143,8 @@ def _problem(sharding: Any, rows: int, dim: int, topology: Topology) -> str:
     for shard in shards:
         if not 0 <= shard.device < topology.num_devices:
             return f"has a shard on device {shard.device}, but the devices are 0 to {topology.num_devices - 1}"
-        if min(shard[1:]) < 0 or shard.num_rows < 1 or shard.num_columns < 1:
+        least_rows = 0 if sharding.shard_type in (ROW_WISE, TABLE_ROW_WISE) else 1
+        if min(shard[1:]) < 0 or shard.num_rows < least_rows or shard.num_columns < 1:
             return f"has a shard of no cells or with a negative number: {short_repr(shard)}"
         if shard.first_row + shard.num_rows > rows or shard.first_column + shard.num_columns > dim:
             return f"has {rows} rows and {dim} columns, but a shard beyond them: {short_repr(shard)}"
@@ -130,17 +166,25 @@ def _partial(sharding_type: str, shard: Shard, rows: int, dim: int) -> str:
 
 
 def _column_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
-    holders = np.zeros(dim, np.int64)
     for shard in shards:
-        columns = _range("column", shard.first_column, shard.num_columns)
         if (shard.first_row, shard.num_rows) != (0, rows):
             return (
-                f"is column_wise, so a shard has all {rows} rows, but that of {columns} has "
-                f"{_range('row', shard.first_row, shard.num_rows)}"
+                f"is split by columns, so a shard has all {rows} rows, but that of "
+                f"{_range('column', *shard[3:])} has {_range('row', shard.first_row, shard.num_rows)}"
             )
-        if shard.num_columns % 4:
-            return f"has a shard of {columns}, whose width {shard.num_columns} is not a multiple of 4 as FBGEMM needs"
-        holders[shard.first_column : shard.first_column + shard.num_columns] += 1
+    return _columns([(shard.first_column, shard.num_columns) for shard in shards], dim)
+
+
+def _columns(ranges: Iterable[tuple[int, int]], dim: int) -> str:
+    """Every column is in one of the ranges, each a first column and a number of columns."""
+    holders = np.zeros(dim, np.int64)
+    for first, width in ranges:
+        if width % 4:
+            return (
+                f"has a shard of {_range('column', first, width)}, whose width {width} is not a multiple of 4 as "
+                "FBGEMM needs"
+            )
+        holders[first : first + width] += 1
     wrong = np.flatnonzero(holders != 1)
     if not wrong.size:
         return ""
@@ -150,22 +194,37 @@ def _column_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topol
 
 
 def _row_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
-    return _blocks(ROW_WISE, shards, rows, dim, range(topology.num_devices))
+    return _blocks(ROW_WISE, shards, rows, (0, dim), range(topology.num_devices))
 
 
 def _table_row_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    return _host_blocks(TABLE_ROW_WISE, shards, rows, (0, dim), topology)
+
+
+def _grid_shard(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:
+    of_columns: dict[tuple[int, int], list[Shard]] = {}
+    for shard in shards:
+        of_columns.setdefault((shard.first_column, shard.num_columns), []).append(shard)
+    problems = (_host_blocks(GRID_SHARD, tuple(held), rows, columns, topology) for columns, held in of_columns.items())
+    return _columns(of_columns, dim) or next(filter(None, problems), "")
+
+
+def _host_blocks(
+    sharding_type: str, shards: tuple[Shard, ...], rows: int, columns: tuple[int, int], topology: Topology
+) -> str:
+    """Block i of the columns is on the i-th device of a host."""
     size = devices_of_hosts(topology)
     if not size:
         return (
-            f"is table_row_wise, but {topology.num_devices} devices in hosts of {topology.devices_per_host} leave the "
+            f"is {sharding_type}, but {topology.num_devices} devices in hosts of {topology.devices_per_host} leave the "
             "last host with fewer; use a topology whose hosts are equal, or another sharding type"
         )
     first = min(shard.device for shard in shards) // size * size
-    return _blocks(TABLE_ROW_WISE, shards, rows, dim, range(first, first + size))
+    return _blocks(sharding_type, shards, rows, columns, range(first, first + size))
 
 
-def _blocks(sharding_type: str, shards: tuple[Shard, ...], rows: int, dim: int, devices: range) -> str:
-    """Block i of `rows_per_block` rows is on the i-th of `devices`."""
+def _blocks(sharding_type: str, shards: tuple[Shard, ...], rows: int, columns: tuple[int, int], devices: range) -> str:
+    """Block i of `rows_per_block` rows and of the columns, a first one and a number, is on the i-th of `devices`."""
     where = f"devices {devices[0]} to {devices[-1]}"
     if sorted(shard.device for shard in shards) != list(devices):
         return (
@@ -173,14 +232,12 @@ def _blocks(sharding_type: str, shards: tuple[Shard, ...], rows: int, dim: int, 
             f"{short_repr([shard.device for shard in shards])}"
         )
     size = rows_per_block(rows, len(devices))
-    if not has_equal_blocks(rows, len(devices)):
-        return f"has {rows} rows, so {len(devices)} blocks of {size} leave some empty; split it another way"
     for shard in shards:
-        first = (shard.device - devices[0]) * size
-        if shard[1:] != (first, min(size, rows - first), 0, dim):
+        first = min((shard.device - devices[0]) * size, rows)
+        if shard[1:] != (first, min(size, rows - first), *columns):
             return (
                 f"is {sharding_type}, so device {shard.device} has {_range('row', first, min(size, rows - first))} and "
-                f"all {dim} columns (blocks of ceil({rows} / {len(devices)}) = {size} rows), but it is given "
+                f"{_range('column', *columns)} (blocks of ceil({rows} / {len(devices)}) = {size} rows), but it has "
                 f"{_range('row', shard.first_row, shard.num_rows)} and "
                 f"{_range('column', shard.first_column, shard.num_columns)}"
             )
@@ -197,6 +254,8 @@ def _data_parallel(shards: tuple[Shard, ...], rows: int, dim: int, topology: Top
 
 
 def _range(noun: str, first: int, count: int) -> str:
+    if not count:
+        return f"no {noun}s"
     return f"{noun} {first}" if count == 1 else f"{noun}s {first} to {first + count - 1}"
 
 
@@ -206,4 +265,6 @@ _OF_TYPE: dict[str, Callable[[tuple[Shard, ...], int, int, Topology], str]] = {
     ROW_WISE: _row_wise,
     TABLE_ROW_WISE: _table_row_wise,
     DATA_PARALLEL: _data_parallel,
+    TABLE_COLUMN_WISE: _column_wise,
+    GRID_SHARD: _grid_shard,
 }

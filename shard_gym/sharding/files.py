@@ -15,7 +15,7 @@ from shard_gym.checks import is_integer
 from shard_gym.errors import DamagedFileError, InvalidPlanError, short_repr
 from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
-from shard_gym.sharding.check import check_plan
+from shard_gym.sharding.check import check_answer, check_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows, split_of_plan
 from shard_gym.sharding.plan import LAYOUTS, ONE_GROUP, Groups, Shard, ShardingPlan, TableSharding
 from shard_gym.tables import Tables
@@ -85,12 +85,12 @@ def groups_from_json(value: Any) -> Groups:
 
 
 def shardings_from_json(value: Any, tables: Tables, topology: Topology, groups: Groups = ONE_GROUP) -> ShardingPlan:
-    """The checked plan in a JSON value of `shardings_to_json`, with these groups.
+    """The answer to a task in a JSON value of `shardings_to_json`, with these groups.
 
     Raises:
-        InvalidPlanError: `value` has another form; also the errors of `check_plan`.
+        InvalidPlanError: `value` has another form; also the errors of `check_answer`.
     """
-    return _plan(value, _pair, tables, topology, groups)
+    return _plan(value, _pair, tables, topology, groups, check_answer)
 
 
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
@@ -150,13 +150,14 @@ def _plan(
     tables: Tables,
     topology: Topology,
     groups: Groups = ONE_GROUP,
+    check: Callable[[ShardingPlan, Tables, Topology], ShardingPlan] = check_plan,
 ) -> ShardingPlan:
     if not isinstance(value, list):
         raise InvalidPlanError(f"A plan in JSON is a list with an entry for each table, not {short_repr(value)}.")
     if len(value) != len(tables):
         raise InvalidPlanError(f"The plan has {len(value)} tables, but there are {len(tables)}.")
     shardings = (sharding(entry, table, tables.names[table]) for table, entry in enumerate(value))
-    return check_plan(ShardingPlan(tuple(shardings), groups), tables, topology)
+    return check(ShardingPlan(tuple(shardings), groups), tables, topology)
 
 
 def _pair(entry: Any, table: int, name: str) -> TableSharding:

@@ -13,31 +13,36 @@ from shard_gym.checks import as_array, holds_integers
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import HbmSplit, best_split, split_bytes
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps
-from shard_gym.sharding.plan import SHARDING_TYPES, ShardingPlan, has_dense_gradient
+from shard_gym.sharding.plan import SHARDING_TYPES, ShardingPlan, blocks_of_rows, has_dense_gradient
 from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
 
+_OF_SHARDS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram")
+"""What a shard may have otherwise than its table."""
+
 
 def split_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> HbmSplit:
     """The best split of the S shards of a valid plan, in the order of `ShardingPlan.shard_arrays`."""
     arrays = plan.shard_arrays()
-    kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables], np.int64)[arrays[:, 0]]
+    kinds = np.array([SHARDING_TYPES.index(each.shard_type) for each in plan.tables], np.int64)[arrays[:, 0]]
     updated = [has_dense_gradient(kind, tables, topology.num_devices) for kind in SHARDING_TYPES]
     dense = np.array(updated)[kinds]
     shards = tables.select(arrays[:, 0]).with_dims(arrays[:, 5])
-    rows, pooling, distinct = shards.num_embeddings.copy(), shards.pooling_factor.copy(), shards.distinct_rows.copy()
+    blocks = blocks_of_rows(arrays)
+    changes = {name: getattr(shards, name).copy() for name in _OF_SHARDS}
     popularities: dict[int, tuple[NDArray[np.int64], Popularity]] = {}
     for kind in np.unique(kinds).tolist():
         chosen = np.flatnonzero(kinds == kind)
         own = tables.select(arrays[chosen, 0])
         if not dense[chosen[0]]:  # all rows of a replica are read and updated, whatever its samples are
-            own = shard_tables(own, SHARDING_TYPES[kind], topology, arrays[chosen, 5])
-        rows[chosen], pooling[chosen], distinct[chosen] = own.num_embeddings, own.pooling_factor, own.distinct_rows
+            own = shard_tables(own, SHARDING_TYPES[kind], topology, arrays[chosen, 5], blocks[chosen])
+        for name, values in changes.items():
+            values[chosen] = getattr(own, name)
         popularities[kind] = chosen, own.row_popularity
     popularity = _in_order(popularities.values(), len(shards))
-    parts = replace(shards, num_embeddings=rows, pooling_factor=pooling, distinct_rows=distinct, popularity=popularity)
+    parts = replace(shards, **changes, popularity=popularity)
     split = best_split(parts, arrays[:, 1], dense, topology)
     # The last of several blocks has fewer rows than the others.
     return split._replace(hbm_rows=np.minimum(split.hbm_rows, arrays[:, 3]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,16 +17,31 @@ from shard_gym.topology import Topology
 
 TABLE_WISE, COLUMN_WISE, ROW_WISE = "table_wise", "column_wise", "row_wise"
 TABLE_ROW_WISE, DATA_PARALLEL = "table_row_wise", "data_parallel"
+TABLE_COLUMN_WISE, GRID_SHARD = "table_column_wise", "grid_shard"
 
 SHARDING_TYPES: tuple[str, ...] = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)
 """The sharding types, with TorchRec's names (meta-pytorch/torchrec, torchrec/distributed/types.py, ShardingType):
 
 - table_wise: one shard, the table.
 - column_wise: shards of some columns and all rows, on any devices.
-- row_wise: one block of ceil(rows / D) rows on every device; the last block holds what is left.
+- row_wise: one block of ceil(rows / D) rows on every device; the last block holds what is left. Where a table has few
+  rows, the last blocks are empty; plans that are read may have such blocks, and none that is searched.
 - table_row_wise: the same over the devices of one host.
 - data_parallel: a replica on every device.
 """
+
+READ_TYPES: Mapping[str, str] = {TABLE_COLUMN_WISE: COLUMN_WISE, GRID_SHARD: TABLE_ROW_WISE}
+"""The other sharding types that TorchRec's planner writes, which a plan may have and no search looks for, and the type
+whose shards theirs are: to their device, and on the links.
+
+- table_column_wise: column shards. The planner keeps those of a table on one host; they are looked up and exchanged as
+  those of column_wise (torchrec/distributed/sharding/twcw_sharding.py, which is cw_sharding.py by another name).
+- grid_shard: column shards, each of which is table_row_wise on a host; partial sums are added up inside the host, and
+  pass between hosts in an all-to-all (grid_sharding.py, `GridPooledEmbeddingDist`).
+"""
+
+PLAN_TYPES: tuple[str, ...] = (*SHARDING_TYPES, *READ_TYPES)
+"""All sharding types of plans."""
 
 
 def has_dense_gradient(sharding_type: str, tables: Tables, num_devices: int) -> bool:
@@ -53,11 +68,16 @@ class TableSharding:
     """How one table is split, and where its shards are.
 
     Attributes:
-        sharding_type: one of `SHARDING_TYPES`.
+        sharding_type: one of `PLAN_TYPES`.
     """
 
     sharding_type: str
     shards: tuple[Shard, ...]
+
+    @property
+    def shard_type(self) -> str:
+        """What each shard is to its device: one of `SHARDING_TYPES`."""
+        return READ_TYPES.get(self.sharding_type, self.sharding_type)
 
     @property
     def devices(self) -> list[int]:
@@ -139,6 +159,18 @@ def has_equal_blocks(num_embeddings: ArrayLike, blocks: int) -> NDArray[np.bool_
     """Whether every one of `blocks` blocks has a row; broadcasts. Five rows in four blocks of two leave one empty."""
     rows = np.asarray(num_embeddings, np.int64)
     return np.asarray((blocks - 1) * -(-rows // blocks) < rows)
+
+
+def blocks_of_rows(shards: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(S,) int64, how many shards of its table have the columns of each of (S, 6) `shard_arrays`, and any rows.
+
+    It is the number of blocks or replicas of a table, 1 for a whole table and a column shard, and 0 for a block that is
+    empty itself.
+    """
+    table, _, _, rows, first_column, _ = shards.T
+    _, which = np.unique(table * (first_column.max(initial=0) + 1) + first_column, return_inverse=True)
+    filled = rows > 0
+    return np.where(filled, np.bincount(which, filled)[which], 0).astype(np.int64)
 
 
 def devices_of_hosts(topology: Topology) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
+    GRID_SHARD,
     ROW_WISE,
+    TABLE_COLUMN_WISE,
     TABLE_ROW_WISE,
     TABLE_WISE,
     ShardingPlan,
@@ -24,23 +26,26 @@ def describe_sharding(sharding: TableSharding) -> str:
         return f"{kind} on {where}"
     if kind == DATA_PARALLEL:
         return f"{kind}, a replica on each of {counted(len(shards), 'device')}"
-    if kind == COLUMN_WISE:
+    if kind in (COLUMN_WISE, TABLE_COLUMN_WISE):
         ordered = sorted(shards, key=lambda shard: shard.first_column)
         widths = [shard.num_columns for shard in ordered]
         if len(widths) <= MAX_LISTED:
             return f"{kind}, {' + '.join(map(str, widths))} columns on {_devices([s.device for s in ordered])}"
         return f"{kind}, {len(widths)} shards of {min(widths)} to {max(widths)} columns on {where}"
     blocks = f"{counted(len(shards), 'block')} of {max(shard.num_rows for shard in shards):,} rows"
+    if kind == GRID_SHARD:
+        widths = sorted({shard.num_columns for shard in shards})
+        blocks += f" and {' or '.join(map(str, widths))} columns"
     return f"{kind}, {blocks} on {'all devices' if kind == ROW_WISE else where}"
 
 
 def brief_sharding(sharding: TableSharding) -> str:
     """The same where cells are few: how many parts, but not their rows: "table_row_wise, 8 parts on devices 0 to 7"."""
     count, kind = len(sharding.shards), sharding.sharding_type
-    if kind in (TABLE_WISE, COLUMN_WISE):
+    if sharding.shard_type in (TABLE_WISE, COLUMN_WISE):
         return describe_sharding(sharding)
     parts = f"{kind}, {counted(count, 'replica' if kind == DATA_PARALLEL else 'part')}"
-    return f"{parts} on {_devices(sharding.devices)}" if kind == TABLE_ROW_WISE else parts
+    return f"{parts} on {_devices(sharding.devices)}" if sharding.shard_type == TABLE_ROW_WISE else parts
 
 
 def describe_plan(plan: ShardingPlan) -> str:

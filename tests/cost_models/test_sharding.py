@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel, counted, make_sharding_cost_model
 from shard_gym.cost_models.analytical import FITTED
-from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, PARTIAL_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.index_exchange import INDEX_EXCHANGES
 from shard_gym.cost_models.inference import InferenceCostModel
+from shard_gym.cost_models.traffic import sent_bytes
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
+from shard_gym.row_popularity import RowSteps
 from shard_gym.sharding import (
     SHARDING_TYPES,
+    Shard,
     ShardingPlan,
     TableSharding,
+    check_plan,
     column_wise,
     data_parallel,
     plan_of_placement,
@@ -29,9 +33,12 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
+from shard_gym.sharding.hbm_rows import split_of_plan
 from shard_gym.sharding.variants import variants_of
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
+from shard_gym.training_memory import training_memory
+from shard_gym.workload import Workload
 
 SEEDS = st.integers(0, 2**32 - 1)
 MODEL, ANALYTICAL = AnalyticalShardingModel(), AnalyticalCostModel()
@@ -90,6 +97,93 @@ def sharding_of(
     if kind == "table_row_wise":
         return table_row_wise(tables, table, topology, int(rng.integers(devices // parts)))
     return (row_wise if kind == "row_wise" else data_parallel)(tables, table, topology)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_blocks_without_rows_cost_their_outputs_and_the_others_read_more(random_tables: Any, pooled: bool) -> None:
+    """12 rows on 8 devices: six blocks of two rows, as on six devices, and two blocks of none."""
+    drawn = replace(random_tables(np.random.default_rng(3), 1), pooled=[pooled])
+    tables = replace(drawn, num_embeddings=[12], distinct_rows=np.minimum(drawn.lookups_per_batch, 12))
+    eight, six = (hardware_profile("a100-dgx").topology(count) for count in (8, 6))
+    blocks = row_wise(tables, 0, six)
+    empty = tuple(Shard(device, 12, 0, 0, int(tables.embedding_dim[0])) for device in (6, 7))
+    plan = ShardingPlan((replace(blocks, shards=blocks.shards + empty),))
+    loads, _ = MODEL.each_shard(plan, tables, eight)
+    assert np.array_equal(loads[:6], MODEL.each_shard(ShardingPlan((blocks,)), tables, six)[0])
+    no_lookups = Tables.from_zipf([1], tables.embedding_dim, [0.0], 1.0, tables.workload, tables.num_features)
+    alone = MODEL.shard_loads(replace(no_lookups, pooled=[pooled]), "row_wise", eight)
+    assert np.array_equal(loads[6:], np.repeat(alone, 2, axis=0))
+    assert (loads[6:, PARTIAL_BYTES] == loads[0, PARTIAL_BYTES]).all()
+    assert (loads[0, PARTIAL_BYTES] > 0) == pooled
+    sent = sent_bytes(plan, tables, eight)
+    partial = sent["reduce_scatter"]
+    assert (partial == partial[0]).all()
+    if not pooled:  # empty blocks send none in the forward, and get no gradients
+        assert sent["all_to_all"][6:].sum() < sent["all_to_all"][:2].sum()
+    estimate = MODEL.estimate_plan(plan, tables, eight)
+    assert np.array_equal(estimate.phases_ms, MODEL.costs(MODEL.plan_loads(plan, tables, eight), eight.cluster())[0])
+    on_six = MODEL.estimate_plan(ShardingPlan((blocks,)), tables, six)
+    assert np.array_equal(estimate.phases_ms[:6, 0], on_six.phases_ms[:, 0])
+    assert (estimate.phases_ms[6:, 0] < estimate.phases_ms[0, 0]).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 31, 33, 961])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_table_of_any_rows_is_costed_in_any_blocks(rows: int, known: bool) -> None:
+    """Also where the rows that are read most are known: a block then has a part of each step of them."""
+    drawn = Tables.from_zipf([rows], 16, 4.0, 1.05, Workload(1024, "fp32", "sgd"))
+    steps = RowSteps.of_reads([np.arange(1, rows + 1)], [rows])
+    tables = replace(drawn, popularity=steps) if known else drawn
+    for count in (2, 3, 8, 32):
+        size, topology = -(-rows // count), hardware_profile("a100-dgx").topology(count)
+        begins = [min(size * block, rows) for block in range(count + 1)]
+        shards = tuple(Shard(i, begins[i], begins[i + 1] - begins[i], 0, 16) for i in range(count))
+        plan = ShardingPlan((TableSharding("row_wise", shards),))
+        loads, arrays = MODEL.each_shard(check_plan(plan, tables, topology), tables, topology)
+        filled = arrays[:, 3] > 0
+        assert filled.sum() == -(-rows // size)
+        assert (loads[filled] >= loads[~filled].max(axis=0, initial=0.0)).all()
+        host = replace(topology, host=hardware_profile("a100-dgx").host_memory(64))
+        split = split_of_plan(plan, tables, host)
+        assert (split.hbm_rows <= arrays[:, 3]).all()
+
+
+def test_shards_that_are_only_read_cost_what_others_of_their_columns_do(random_tables: Any) -> None:
+    """table_column_wise is column_wise; of grid_shard each column shard is a narrower table that is table_row_wise."""
+    rng = np.random.default_rng(5)
+    topology = hardware_profile("a100-dgx").topology(6, devices_per_host=2)
+    tables = random_tables(rng, 1, dims=(48,))
+    columns = column_wise(tables, 0, [4, 5, 5], [16, 16, 16])
+    of_one_host = replace(columns, sharding_type="table_column_wise")
+    told, read = (ShardingPlan((each,)) for each in (columns, of_one_host))
+    assert_alike(tables, told, tables, read, topology)
+    parts, shards, narrow = tables.select([0, 0, 0]).with_dims([16, 20, 12]), [], []
+    for part, (first, host) in enumerate(zip((0, 16, 36), (2, 0, 2), strict=True)):
+        blocks = table_row_wise(parts, part, topology, host)
+        narrow.append(blocks)
+        shards += [shard._replace(first_column=first) for shard in blocks.shards]
+    grid = ShardingPlan((TableSharding("grid_shard", tuple(shards)),))
+    assert_alike(parts, ShardingPlan(tuple(narrow)), tables, grid, topology)
+    one_host = hardware_profile("a100-dgx").topology(2)
+    halves = tuple(Shard(device, *shard[1:]) for shard, device in zip(shards, (0, 1) * 3, strict=True))
+    same = [table_row_wise(parts, part, one_host, 0) for part in range(3)]
+    assert_alike(
+        parts, ShardingPlan(tuple(same)), tables, ShardingPlan((TableSharding("grid_shard", halves),)), one_host
+    )
+
+
+def assert_alike(
+    tables: Tables, plan: ShardingPlan, other_tables: Tables, other: ShardingPlan, topology: Topology
+) -> None:
+    """Both plans cost, send and hold the same, in every bit."""
+    estimate, same = MODEL.estimate_plan(plan, tables, topology), MODEL.estimate_plan(other, other_tables, topology)
+    assert np.array_equal(estimate.phases_ms, same.phases_ms)
+    assert estimate.total_ms == same.total_ms
+    for name, sent in sent_bytes(plan, tables, topology).items():
+        assert np.array_equal(sent, sent_bytes(other, other_tables, topology)[name])
+    count = topology.num_devices
+    held, same_held = training_memory(plan, tables, count), training_memory(other, other_tables, count)
+    assert np.array_equal(held.of_devices, same_held.of_devices)
 
 
 @settings(max_examples=30)

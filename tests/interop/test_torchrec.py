@@ -247,8 +247,8 @@ def test_plans_that_do_not_fit_are_refused() -> None:
         from_torchrec(there, tables, devices(memory_cap_bytes=2000))
     with pytest.raises(InvalidPlanError, match="Table 'user' is not in the model"):
         torchrec_json(plan, tables, topology, {"other": "path"})
-    there.plan["sparse.bags"]["user"].sharding_type = "grid_shard"
-    with pytest.raises(InvalidPlanError, match="'grid_shard', which ShardGym does not know"):
+    there.plan["sparse.bags"]["user"].sharding_type = "row_column"
+    with pytest.raises(InvalidPlanError, match="'row_column', which ShardGym does not know"):
         from_torchrec(there, tables, topology)
     del there.plan["sparse.bags"]["user"]
     with pytest.raises(InvalidPlanError, match="The plan has no table 'user'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 from shard_gym.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
-    SHARDING_TYPES,
     Shard,
     ShardingPlan,
     TableSharding,
+    check_answer,
     check_plan,
     column_wise,
     data_parallel,
@@ -27,10 +28,13 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
+from shard_gym.sharding.plan import PLAN_TYPES, READ_TYPES
+from shard_gym.sharding.text import brief_sharding, describe_sharding
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
 SEEDS = st.integers(0, 2**32 - 1)
+BLOCKS = ("row_wise", "table_row_wise", "grid_shard")
 
 
 def devices(count: int, per_host: int = 8, caps: Any = None) -> Topology:
@@ -57,14 +61,23 @@ def is_valid(sharding: TableSharding, rows: int, dim: int, topology: Topology) -
         return False
     on = {cell: set(owners) for cell, owners in held.items()}
     kind = sharding.sharding_type
+    if any(shard.num_rows == 0 for shard in sharding.shards) and kind not in BLOCKS:
+        return False
     if kind == "data_parallel":
         return len(sharding.shards) == count and all(owners == set(range(count)) for owners in on.values())
     if any(len(owners) != 1 for owners in on.values()):
         return False
     if kind == "table_wise":
         return len(sharding.shards) == 1
-    if kind == "column_wise":
+    if kind in ("column_wise", "table_column_wise"):
         return all(s.num_columns % 4 == 0 and s.num_rows == rows for s in sharding.shards)
+    if kind == "grid_shard":  # each of its column shards is what table_row_wise is of a table of these columns
+        columns = {shard[3:] for shard in sharding.shards}
+        parts = [tuple(s._replace(first_column=0) for s in sharding.shards if s[3:] == each) for each in columns]
+        return sum(width for _, width in columns) == dim and all(
+            width % 4 == 0 and is_valid(TableSharding("table_row_wise", shards), rows, width, topology)
+            for (_, width), shards in zip(columns, parts, strict=True)
+        )
     blocks = count if kind == "row_wise" else per_host
     first = 0 if kind == "row_wise" else min(s.device for s in sharding.shards) // per_host * per_host
     if kind == "table_row_wise" and count % per_host:
@@ -74,7 +87,31 @@ def is_valid(sharding: TableSharding, rows: int, dim: int, topology: Topology) -
         len(sharding.shards) == blocks
         and {s.device for s in sharding.shards} == set(range(first, first + blocks))
         and all(owner == first + r // size for (r, _), owners in on.items() for owner in owners)
+        and all(s.num_rows or s.first_row == rows for s in sharding.shards)  # where TorchRec says empty ones are
     )
+
+
+def as_read(rng: np.random.Generator, tables: Tables, topology: Topology) -> TableSharding:
+    """A sharding of the first table that only plans that are read may have, or one with blocks without rows."""
+    rows, dim = int(tables.num_embeddings[0]), int(tables.embedding_dim[0])
+    size = min(topology.devices_per_host, topology.num_devices)
+    hosts = topology.num_devices // size
+    kind = str(rng.choice(["row_wise", *([*READ_TYPES, "table_row_wise"] if topology.num_devices % size == 0 else [])]))
+    cuts = (
+        [0, *(4 * np.flatnonzero(rng.random(dim // 4 - 1) < 0.5) + 4).tolist(), dim] if kind in READ_TYPES else [0, dim]
+    )
+    shards = []
+    for first, end in pairwise(cuts):
+        host = int(rng.integers(hosts))
+        if kind == "table_column_wise":
+            shards.append(Shard(int(rng.integers(topology.num_devices)), 0, rows, first, end - first))
+            continue
+        blocks = topology.num_devices if kind == "row_wise" else size
+        for block in range(blocks):
+            begin, after = (min(each * -(-rows // blocks), rows) for each in (block, block + 1))
+            device = block if kind == "row_wise" else host * size + block
+            shards.append(Shard(device, begin, after - begin, first, end - first))
+    return TableSharding(kind, tuple(shards))
 
 
 def damaged(rng: np.random.Generator, sharding: TableSharding) -> TableSharding:
@@ -82,7 +119,7 @@ def damaged(rng: np.random.Generator, sharding: TableSharding) -> TableSharding:
     shards = list(sharding.shards)
     where, way = int(rng.integers(len(shards))), int(rng.integers(5))
     if way == 0:
-        return replace(sharding, sharding_type=str(rng.choice(SHARDING_TYPES)))
+        return replace(sharding, sharding_type=str(rng.choice(PLAN_TYPES)))
     if way == 1 and len(shards) > 1:
         del shards[where]
     elif way == 2:
@@ -105,13 +142,16 @@ def test_a_plan_is_valid_if_and_only_if_every_cell_is_where_it_belongs(
     rng = np.random.default_rng(seed)
     tables = few_rows(random_tables(rng, 1, dims=(4, 8, 12, 16)), int(rng.integers(1, 30)))
     topology = devices(int(rng.integers(1, 7)), int(rng.integers(1, 5)))
-    plan = random_plan(rng, tables, topology)
+    searched = bool(rng.integers(2))
+    plan = random_plan(rng, tables, topology) if searched else ShardingPlan((as_read(rng, tables, topology),))
     assert check_plan(plan, tables, topology) is plan
+    if searched:
+        assert check_answer(plan, tables, topology) is plan
     rows, dim = int(tables.num_embeddings[0]), int(tables.embedding_dim[0])
     assert is_valid(plan.tables[0], rows, dim, topology)
     for _ in range(5):
         wrong = damaged(rng, plan.tables[0])
-        inside = all(0 <= s.device < topology.num_devices and min(s) >= 0 and min(s[2::2]) > 0 for s in wrong.shards)
+        inside = all(0 <= s.device < topology.num_devices and min(s) >= 0 < s.num_columns for s in wrong.shards)
         if inside and is_valid(wrong, rows, dim, topology):
             check_plan(ShardingPlan((wrong,)), tables, topology)
         else:
@@ -157,6 +197,43 @@ def test_too_few_rows_for_the_blocks_are_refused(random_tables: Any) -> None:
     assert len(row_wise(tables, 0, devices(3)).shards) == 3
     with pytest.raises(InvalidPlanError, match="5 rows, so 4 blocks of 2 leave some empty"):
         row_wise(tables, 0, devices(4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "of_devices"),
+    [(12, [2, 2, 2, 2, 2, 2, 0, 0]), (3, [1, 1, 1, 0, 0, 0, 0, 0]), (13, [2, 2, 2, 2, 2, 2, 1, 0])],
+)
+def test_blocks_without_rows_are_valid_in_plans_and_not_in_answers(
+    random_tables: Any, rows: int, of_devices: list[int]
+) -> None:
+    tables, first = few_rows(random_tables(np.random.default_rng(0), 1, dims=(8,)), rows), 0
+    shards = []
+    for device, count in enumerate(of_devices):
+        shards.append(Shard(device, first, count, 0, 8))
+        first += count
+    plan = ShardingPlan((TableSharding("row_wise", tuple(shards)),))
+    assert check_plan(plan, tables, devices(8)) is plan
+    assert plan_memory_used(plan, tables, 8).tolist() == [
+        count * tables.workload.row_bytes(np.array(8)) for count in of_devices
+    ]
+    with pytest.raises(InvalidPlanError, match=f"row_wise with {rows} rows, which leaves device {of_devices.index(0)}"):
+        check_answer(plan, tables, devices(8))
+
+
+@pytest.mark.parametrize("kind", READ_TYPES)
+def test_types_that_are_only_read_are_no_answers(random_tables: Any, kind: str) -> None:
+    """Bounds of costs and the actions of environments do not know them."""
+    tables = few_rows(random_tables(np.random.default_rng(0), 1, dims=(8,)), 8)
+    shards = {
+        "table_column_wise": [Shard(0, 0, 8, 0, 4), Shard(1, 0, 8, 4, 4)],
+        "grid_shard": [Shard(host * 2 + i, 4 * i, 4, 4 * host, 4) for host in range(2) for i in range(2)],
+    }
+    plan = ShardingPlan((TableSharding(kind, tuple(shards[kind])),))
+    assert check_plan(plan, tables, devices(4, 2)) is plan
+    with pytest.raises(InvalidPlanError, match=f"has the sharding type '{kind}'; known are table_wise, "):
+        check_answer(plan, tables, devices(4, 2))
+    assert kind in describe_sharding(plan.tables[0])
+    assert kind in brief_sharding(plan.tables[0])
 
 
 def test_blocks_on_a_host_need_equal_hosts(random_tables: Any) -> None:
