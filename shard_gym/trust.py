@@ -19,12 +19,13 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
 from shard_gym.cost_models.assumptions import VariedShardingModel, assumed_scales
 from shard_gym.errors import unknown_name
+from shard_gym.grouping import task_of_plan
 from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.io.files import read_shipped
 from shard_gym.lookup_statistics import rounded_statistics
 from shard_gym.problems.sharding import ShardingProblem
 from shard_gym.row_popularity import RowPopularity, reuse_statistics
-from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding import ShardingPlan, check_plan
 from shard_gym.table_features import MAX_BYTES
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -180,7 +181,10 @@ def robustness(
     """
     roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
     task, problem = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every), ShardingProblem()
-    plans = [problem.checked(plan, task) for plan in (plan_a, plan_b)]
+    plans = [plan_a, plan_b]
+    for plan in plans:
+        own = task_of_plan(plan, task)
+        check_plan(plan, own.tables, own.topology)
 
     def ratio(scales: Mapping[str, float], read: Tables = tables) -> float:
         model = VariedShardingModel(scales, communication_dtype)
