@@ -188,9 +188,9 @@ def _placed_by_lanes(task: Task, of_table: IntArray, limits: Sequence[int]) -> t
 
 def _exchange_ms(tables: Tables, topology: Topology) -> FloatArray:
     """(T,) ms in which the pooled outputs of each table pass the slower link of its device, and their gradients."""
-    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    devices, linked = topology.num_devices, min(topology.domain_size, topology.num_devices)
     slowness = max(
-        (of_host - 1) / topology.links.intra_host_gb_per_s, (devices - of_host) / topology.links.inter_host_gb_per_s
+        (linked - 1) / topology.links.intra_host_gb_per_s, (devices - linked) / topology.links.inter_host_gb_per_s
     )
     outputs = OUTPUT_BYTES * tables.embedding_dim * tables.outputs_per_batch
     return 2.0 * outputs * slowness / devices / 1e6

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray, IntArray
 from shard_gym.placement import Placement
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster
 
 MANY_DEVICES = 64
 """With fewer, it is faster to cost all devices anew for each candidate: 56 us instead of 101 with 16 devices."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, CostEstimate, CostModel, FloatArray
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 
 class AdditiveWrapper(AdditiveCostModel):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import FloatArray, largest_of_others
-from shard_gym.topology import Cluster
 
 
 def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike, extra: ArrayLike) -> FloatArray:
@@ -53,14 +53,14 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
     across: FloatArray | None = None
-    if cluster.crosses_hosts.any():
-        near = _received_from_peers(output_bytes, cluster)
+    if cluster.crosses_domains.any():
+        near = received_from_peers(output_bytes, cluster)
         others = devices - 1.0 - cluster.num_peers
         far = np.maximum(output_bytes * others, total - output_bytes - near)
         bandwidth, knee = column(cluster.inter_bytes_per_ms) * devices, column(cluster.inter_knee_bytes) * devices
         across = link_ms(far, bandwidth, knee, column(cluster.inter_knee_extra))
-        if isinstance(cluster.crosses_hosts, np.ndarray):  # some may not
-            across = np.where(cluster.crosses_hosts[..., None], across, 0.0)
+        if isinstance(cluster.crosses_domains, np.ndarray):  # some may not
+            across = np.where(cluster.crosses_domains[..., None], across, 0.0)
     else:
         near = total - output_bytes
     intra = np.maximum(output_bytes * cluster.num_peers, near)
@@ -74,10 +74,10 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
 class SlowestLinks(NamedTuple):
     """What M all-to-alls move in which one device has other outputs; (M,) bytes through a link, times D."""
 
-    own_near: FloatArray  # of the device that changes, inside its host
-    own_far: FloatArray  # of it, to and from other hosts; 0 within one host
-    most_near: FloatArray  # the most of any device, inside its host
-    most_far: FloatArray  # the most of any device, to and from other hosts; 0 within one host
+    own_near: FloatArray  # of the device that changes, inside its domain
+    own_far: FloatArray  # of it, to and from others; 0 within one domain
+    most_near: FloatArray  # the most of any device, inside its domain
+    most_far: FloatArray  # the most of any device, to and from others; 0 within one domain
 
 
 def slowest_links_with_one(
@@ -85,7 +85,7 @@ def slowest_links_with_one(
 ) -> SlowestLinks:
     """The links of M all-to-alls in which one device has other outputs, in O(M + D).
 
-    The slowest device sends most or receives most, and what it receives depends on its own outputs, those of its host
+    The slowest device sends most or receives most, and what it receives depends on its own outputs, those of its domain
     and the total.
 
     Args:
@@ -93,28 +93,30 @@ def slowest_links_with_one(
         devices, new_bytes: (M,) int64, the device that changes, and (M,) float64, its outputs then.
         cluster: the topology, without a leading shape and without padding.
     """
-    count, of_host = cluster.num_devices, int(cluster.num_peers[0]) + 1
-    host, slot = np.divmod(devices, of_host)
-    grid = np.full((-(-len(output_bytes) // of_host), of_host), np.nan)
+    count, of_domain = cluster.num_devices, int(cluster.num_peers[0]) + 1
+    domain, slot = np.divmod(devices, of_domain)
+    grid = np.full((-(-len(output_bytes) // of_domain), of_domain), np.nan)
     grid.ravel()[: len(output_bytes)] = output_bytes
     there = ~np.isnan(grid)
-    by_host = np.where(there, grid, 0.0).sum(axis=1)
+    by_domain = np.where(there, grid, 0.0).sum(axis=1)
     peers = there.sum(axis=1, keepdims=True) - 1.0
     total = output_bytes.sum() - output_bytes[devices] + new_bytes
-    own_host = by_host[host] - output_bytes[devices] + new_bytes
+    own_domain = by_domain[domain] - output_bytes[devices] + new_bytes
 
-    most = np.maximum(largest_of_others(np.where(there, grid, -np.inf))[host, slot], 0.0)
-    least = -largest_of_others(np.where(there, -grid, -np.inf))[host, slot]
-    elsewhere = np.where(there, np.maximum(grid * peers, by_host[:, None] - grid), -np.inf).max(axis=1)
-    own = np.maximum(new_bytes * peers[host, 0], own_host - new_bytes)
-    others = np.maximum(most * peers[host, 0], own_host - least)
-    slowest = np.maximum.reduce([own, others, largest_of_others(elsewhere)[host]])
-    if not cluster.crosses_hosts:
+    most = np.maximum(largest_of_others(np.where(there, grid, -np.inf))[domain, slot], 0.0)
+    least = -largest_of_others(np.where(there, -grid, -np.inf))[domain, slot]
+    elsewhere = np.where(there, np.maximum(grid * peers, by_domain[:, None] - grid), -np.inf).max(axis=1)
+    own = np.maximum(new_bytes * peers[domain, 0], own_domain - new_bytes)
+    others = np.maximum(most * peers[domain, 0], own_domain - least)
+    slowest = np.maximum.reduce([own, others, largest_of_others(elsewhere)[domain]])
+    if not cluster.crosses_domains:
         return SlowestLinks(own, np.zeros_like(own), slowest, np.zeros_like(own))
     sends = count - 1.0 - peers
-    far = np.maximum(new_bytes * sends[host, 0], total - own_host)
+    far = np.maximum(new_bytes * sends[domain, 0], total - own_domain)
     sent = largest_of_others(output_bytes * np.broadcast_to(sends, grid.shape)[there])[devices]
-    return SlowestLinks(own, far, slowest, np.maximum.reduce([far, sent, total + largest_of_others(-by_host)[host]]))
+    return SlowestLinks(
+        own, far, slowest, np.maximum.reduce([far, sent, total + largest_of_others(-by_domain)[domain]])
+    )
 
 
 def all_to_all_ms_with_one(
@@ -128,7 +130,7 @@ def all_to_all_ms_with_one(
     links = slowest_links_with_one(output_bytes, devices, new_bytes, cluster)
     inside = cluster.intra_bytes_per_ms * count, cluster.intra_knee_bytes * count, cluster.intra_knee_extra
     own_ms, slowest_ms = link_ms(links.own_near, *inside), link_ms(links.most_near, *inside)
-    if cluster.crosses_hosts:
+    if cluster.crosses_domains:
         across = cluster.inter_bytes_per_ms * count, cluster.inter_knee_bytes * count, cluster.inter_knee_extra
         own_ms = np.maximum(own_ms, link_ms(links.own_far, *across))
         slowest_ms = np.maximum(slowest_ms, link_ms(links.most_far, *across))
@@ -138,18 +140,18 @@ def all_to_all_ms_with_one(
 
 
 def one_of_each(cluster: Cluster) -> Cluster:
-    """Of the D devices of a topology: the first one, one more of its host, one of another host, and one of the last.
+    """Of the D devices of a topology: the first one, one more of its domain, one of another, and one of the last.
 
     While all but the first are empty, every other device sends and receives what one of these does.
     """
-    chosen = np.unique([0, 1, cluster.host_end[0], cluster.host_begin[-1]])
+    chosen = np.unique([0, 1, cluster.domain_end[0], cluster.domain_begin[-1]])
     chosen = chosen[chosen < len(cluster.device_mask)]
-    begin, end = (np.searchsorted(chosen, each[chosen]) for each in (cluster.host_begin, cluster.host_end))
+    begin, end = (np.searchsorted(chosen, each[chosen]) for each in (cluster.domain_begin, cluster.domain_end))
     return replace(
         cluster,
         device_mask=cluster.device_mask[chosen],
-        host_begin=begin,
-        host_end=end,
+        domain_begin=begin,
+        domain_end=end,
         num_peers=cluster.num_peers[chosen],
     )
 
@@ -163,12 +165,12 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
     num_peers, real = cluster.num_peers[0].tolist(), cluster.device_mask[0].tolist()
     bandwidth, knee = cluster.intra_bytes_per_ms.item() * devices, cluster.intra_knee_bytes.item() * devices
     extra = cluster.intra_knee_extra.item()
-    if not cluster.crosses_hosts.item():
+    if not cluster.crosses_domains.item():
         return [
             ((sent := max(own * peers, total - own)) + min(sent, knee) * extra) / bandwidth + latency if there else 0.0
             for own, peers, there in zip(output_bytes, num_peers, real, strict=True)
         ]
-    from_peers = _received_from_peers(np.array([output_bytes]), cluster)[0].tolist()
+    from_peers = received_from_peers(np.array([output_bytes]), cluster)[0].tolist()
     card, card_knee = cluster.inter_bytes_per_ms.item() * devices, cluster.inter_knee_bytes.item() * devices
     card_extra = cluster.inter_knee_extra.item()
     others = [devices - 1.0 - peers for peers in num_peers]
@@ -187,9 +189,9 @@ def plain_all_to_all_ms(output_bytes: list[float], cluster: Cluster) -> list[flo
 def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
     """Lower bound in ms for any split of the outputs over the devices of one topology.
 
-    One device holds at least the mean and sends it. Across hosts, the s devices of the smallest host send its outputs y
-    to D - s others, so one of them at least y / s (D - s) / D, and each receives (total - y) / D: the larger of the two
-    is smallest where both are (D - s) / D^2 of the total.
+    One device holds at least the mean and sends it. Across domains, the s devices of the smallest one send its outputs
+    y to D - s others, so one of them at least y / s (D - s) / D, and each receives (total - y) / D: the larger of the
+    two is smallest where both are (D - s) / D^2 of the total.
     """
     devices = float(cluster.num_devices)
     if devices == 1 or total_bytes <= 0:
@@ -202,20 +204,20 @@ def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
     network = cluster.inter_bytes_per_ms, cluster.inter_knee_bytes, cluster.inter_knee_extra
     far = link_ms(sent * others, *network)
     busy = np.maximum(near, far)[real].min()
-    if cluster.crosses_hosts:
+    if cluster.crosses_domains:
         busy = max(busy, link_ms(sent * others[real].max(), *network))
     return float(busy + cluster.latency_ms)
 
 
-def _received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
-    """(..., D) bytes of the other devices on each device's host."""
+def received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
+    """(..., D) bytes of the other devices in each device's domain."""
     sent = output_bytes.T
     up_to = np.zeros((len(sent) + 1, *sent.shape[1:]))  # the sum of the devices before each
     np.cumsum(sent, axis=0, out=up_to[1:])
-    if cluster.host_begin.ndim == 1:  # one topology for all
-        return np.asarray((up_to[cluster.host_end] - up_to[cluster.host_begin]).T - output_bytes)
+    if cluster.domain_begin.ndim == 1:  # one topology for all
+        return np.asarray((up_to[cluster.domain_end] - up_to[cluster.domain_begin]).T - output_bytes)
     sums = up_to.T
-    begin, end = (np.broadcast_to(each, output_bytes.shape) for each in (cluster.host_begin, cluster.host_end))
+    begin, end = (np.broadcast_to(each, output_bytes.shape) for each in (cluster.domain_begin, cluster.domain_end))
     return np.asarray(np.take_along_axis(sums, end, -1) - np.take_along_axis(sums, begin, -1) - output_bytes)
 
 

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -77,10 +78,9 @@ from shard_gym.cost_models.linear import LinearCosts, Link, links_of
 from shard_gym.cost_models.work_rates import work_ms
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, DeviceSpec, Topology
+from shard_gym.topology import DeviceSpec, Topology
 
-INDEX_BYTES = 8
-OFFSET_BYTES = 8
+INDEX_BYTES = OFFSET_BYTES = 8
 OUTPUT_BYTES = 4  # pooled outputs and their gradients are FP32, FBGEMM's default output_dtype
 
 SORT_BYTES = (8 + 8 + 4) + (8 + 4 * 2 * (8 + 4)) + 2 * 8
@@ -388,7 +388,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
         outputs = loads[:, self.first_load + OUTPUT_BYTES_SENT].sum()
         lower = float(compute + self.exchanges * least_all_to_all_ms(outputs, cluster))
-        # Devices of hosts of one size do not differ, so two are enough: the first one and the last one.
+        # Devices of domains of one size do not differ, so two are enough: the first one and the last one.
         which = np.unique([0, size - 1])
         all_on_one = np.zeros((len(which), size, loads.shape[1]))
         all_on_one[np.arange(len(which)), which] = self.reduce(loads, np.zeros(len(loads), np.int64), 1)[0]

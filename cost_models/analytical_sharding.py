@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import collectives
 from shard_gym.cost_models.all_to_all import all_to_all_ms, all_to_all_ms_with_one, least_all_to_all_ms, one_of_each
 from shard_gym.cost_models.analytical import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel
@@ -64,7 +65,7 @@ from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, has_dense_gradient
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 COMMUNICATION_BYTES: Mapping[str, float] = {
     "fp32": 4.0,
@@ -208,7 +209,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         if codec.any():
             passed = outputs + self._coded * (partial + host_partial)
             blocks = partial.sum(axis=-1) / cluster.num_devices
-            blocks = blocks + host_partial.sum(axis=-1) / (cluster.num_peers.max(axis=-1) + 1.0)
+            blocks = blocks + host_partial.sum(axis=-1) / cluster.host_size
             summed = outputs.sum(axis=-1) + self._coded * blocks
             took = took + collectives.codec_ms(passed, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took

@@ -68,11 +68,11 @@ def assumed_scales(plans: Iterable[ShardingPlan], topology: Topology, dtype: str
         **dict.fromkeys(("gradient_lanes", "update_lanes", "sort"), True),
         **dict.fromkeys(("latency", "small_messages"), several),
         **dict.fromkeys(("dense_update", "all_reduce"), several and DATA_PARALLEL in types),
-        "reduce_scatter": topology.num_hosts > 1 and ROW_WISE in types,
+        "reduce_scatter": topology.num_domains > 1 and ROW_WISE in types,
         "codec": several and dtype != "fp32",
         "host_memory": topology.host is not None,
     }
-    least = {"reduce_scatter": 1.0 / topology.devices_per_host, "host_memory": 0.5}
+    least = {"reduce_scatter": 1.0 / topology.domain_size, "host_memory": 0.5}
     return {name: (least.get(name, 0.0), 2.0) for name in ASSUMED if exists[name]}
 
 

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.host_policy import HostPolicy
 from shard_gym.cost_models.host_rows import STATIC
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.errors import InvalidOptionError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 PHASES: tuple[str, ...] = ("forward", "forward_comm", "backward_comm", "backward")
 """The four phases of an iteration's embedding part, in the order in which they run and arrays hold them."""

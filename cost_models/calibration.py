@@ -93,7 +93,10 @@ def calibrated_profile(data: CostDataset, start: HardwareProfile | None = None, 
 def profile_in(data: CostDataset) -> HardwareProfile:
     """The device and links of the first topology of `data`."""
     first = data.topologies[0]
-    return HardwareProfile(first.device.name, first.device, first.links, first.devices_per_host)
+    return HardwareProfile(
+        *(first.device.name, first.device, first.links, first.devices_per_host),
+        devices_per_domain=first.devices_per_domain,
+    )
 
 
 def _device_work(data: CostDataset) -> tuple[FloatArray, FloatArray]:

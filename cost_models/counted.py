@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.linear import LinearCosts
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
@@ -18,7 +19,7 @@ from shard_gym.placement import Placement
 from shard_gym.sharding import ShardingPlan
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 
 class CountedCostModel(AdditiveCostModel):

@@ -5,7 +5,7 @@ for which all devices wait (TorchRec, `DMPCollection.sync`). A device with m byt
 
     max(m 2 (h - 1) / h / b_in, m 2 (1 / h - 1 / G) / b_out)
 
-with G replicas, h of them on a host, and bandwidths b_in inside and b_out across hosts (`all_reduce_bytes`). The
+with G replicas, h of them in a domain, and bandwidths b_in inside and b_out across domains (`all_reduce_bytes`). The
 fullest device decides. An iteration has the `sync_every`-th part of it, which is added to the backward exchange.
 
 Assumed: messages are large, as gigabytes of weights are, so links have no knees, and the latency of a collective is
@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import BACKWARD_COMM, FloatArray, largest_of_others
 from shard_gym.cost_models.collectives import all_reduce_bytes
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 
 class GroupedShardingModel(ShardingCostModel):

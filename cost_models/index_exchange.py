@@ -32,6 +32,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -43,7 +44,6 @@ from shard_gym.cost_models.base import FORWARD_COMM, FloatArray
 from shard_gym.errors import unknown_name
 from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster
 
 HIDDEN, EXPOSED = INDEX_EXCHANGES = "hidden", "exposed"
 """Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""
@@ -119,7 +119,7 @@ def latencies_ms(cluster: Cluster) -> FloatArray:
 
 
 def links_of_indices(cluster: Cluster) -> Cluster:
-    """`cluster` with links between hosts that all bytes pass, not the share that a model sends of its outputs."""
+    """`cluster` with links between domains that all bytes pass, not the share that a model sends of its outputs."""
     ratio = cluster.cross_host_ratio
     if np.all(ratio == 1.0):
         return cluster

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.analytical import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
 from shard_gym.cost_models.analytical_sharding import GRADIENT_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FloatArray
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 _OF_TRAINING = [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS, GRADIENT_BYTES]
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.placement import Placement
-from shard_gym.topology import Cluster
 
 FloatArray = NDArray[np.float64]
 
@@ -75,11 +75,11 @@ def links_of(cluster: Cluster) -> tuple[Link, ...]:
     Device d sends each of the D - 1 others a D-th of its outputs; all send and receive at once. A link's time never
     decreases with its bytes, so the largest message on it decides, and messages that cannot be larger than all others
     need no entry. Those are what a device receives:
-    - Inside a host with p + 1 devices, the outputs of p others, at most p times the largest of them. Its owner sends
+    - Inside a domain with p + 1 devices, the outputs of p others, at most p times the largest of them. Its owner sends
       as much.
-    - Between hosts, by a device of a host that is as large as any, the outputs of n devices elsewhere, at most n times
-      the largest of them. Its owner sends to n devices or more, because its host is not larger.
-    The last host may be smaller than the others; what its devices receive, the outputs of all others, has an entry.
+    - Between domains, by a device of one that is as large as any, the outputs of n devices elsewhere, at most n times
+      the largest of them. Its owner sends to n devices or more, because its domain is not larger.
+    The last domain may be smaller than the others; what its devices receive, the outputs of all others, has an entry.
 
     Args:
         cluster: the topology, of D devices.
@@ -90,7 +90,7 @@ def links_of(cluster: Cluster) -> tuple[Link, ...]:
     none = np.empty((0, int(devices)))
     inside = (cluster.intra_bytes_per_ms, cluster.intra_knee_bytes, cluster.intra_knee_extra)
     links = [Link(cluster.num_peers / devices, none, *map(float, inside))]
-    if cluster.crosses_hosts:
+    if cluster.crosses_domains:
         fewest = cluster.num_peers == cluster.num_peers.min()
         received = none if fewest.all() else (~fewest / devices)[None]
         sent = (devices - 1.0 - cluster.num_peers) / devices

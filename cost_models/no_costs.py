@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, FloatArray, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedShardingModel
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 
 class NoCosts(ShardingCostModel):

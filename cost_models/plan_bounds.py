@@ -221,10 +221,12 @@ class _Relaxation:
     def _add_exchanges(self, rows: _Rows, groups: list[_Group], case: _Case) -> None:
         if not self._links:
             return
-        cluster, devices, hosts = self._cluster, self._devices, self._cluster.num_peers + 1.0
+        cluster, devices, domains = self._cluster, self._devices, self._cluster.num_peers + 1.0
+        host = float(cluster.host_size)
         inside, across = cluster.intra_bytes_per_ms, cluster.inter_bytes_per_ms
         of_gradients = across * cluster.cross_host_ratio
-        peers, others = hosts.min() - 1.0, (devices - hosts.max()) / devices
+        peers, others = domains.min() - 1.0, (devices - domains.max()) / devices
+        in_host = (host - 1.0) / max(peers, 1.0)  # of these peers, those on the host of a device
 
         def send(main_bytes: FloatArray) -> None:
             rows.add(main_bytes * case.line.slope, -case.line.offset, exchange=-1.0)
@@ -233,24 +235,26 @@ class _Relaxation:
 
         for _, share in groups:
             sent = (self._outputs + self._partial) * share
-            summed, far = self._host_partial * share / hosts.max(), self._far * share / hosts.max()
+            summed, far = self._host_partial * share / host * in_host, self._far * share / host
             near = (sent / devices + summed) * (peers / inside)
-            if not cluster.crosses_hosts:
+            if not cluster.crosses_domains:
                 send(sent * (peers / devices))
+                if host < devices:  # tables on one of several hosts
+                    rows.add(near + far * ((devices - host) / devices / inside), exchange=-1.0)
                 continue
             # The offset of a line is that of the busiest device, so it is not added to what others take besides.
             send((sent + far) * others)
             rows.add((sent + far) * (others * case.line.slope) + summed * (peers / inside), exchange=-1.0)
             rows.add(near + far * (others / across), exchange=-1.0)
-        rows.add(2.0 * self._gradient * (peers / hosts.min() / inside), exchange=1.0, back=-1.0)
-        if cluster.crosses_hosts:
-            rows.add(2.0 * self._gradient * (others / hosts.max() / of_gradients), exchange=1.0, back=-1.0)
+        rows.add(2.0 * self._gradient * (peers / domains.min() / inside), exchange=1.0, back=-1.0)
+        if cluster.crosses_domains:
+            rows.add(2.0 * self._gradient * (others / domains.max() / of_gradients), exchange=1.0, back=-1.0)
             for row in self._links[-1].received:
-                host = self._links[-1].sent[row == 0]  # of the devices of a receiver's own host, which is the smallest
+                own = self._links[-1].sent[row == 0]  # of the devices of a receiver's own domain, which is the smallest
                 # Weights of these devices, and of one as a receiver, with which all outputs count the same.
-                weight = 1.0 / ((1.0 / host).sum() + 1.0 / row[row > 0].min())
-                reduced = 2.0 * self._gradient * (host.min() / len(host) / of_gradients)
-                received = self._outputs * self._parts * weight + self._partial * host.min()
+                weight = 1.0 / ((1.0 / own).sum() + 1.0 / row[row > 0].min())
+                reduced = 2.0 * self._gradient * (own.min() / len(own) / of_gradients)
+                received = self._outputs * self._parts * weight + self._partial * own.min()
                 send(received)
                 rows.add(received * case.line.slope + reduced, back=-1.0)
 

@@ -2,9 +2,10 @@
 
 - Pooled outputs and partial sums are sent in the forward, and as many bytes of gradients come back in the backward:
   what a device receives in the forward it sends in the backward (`collectives.py` says who sends what).
-- Gradients of replicas are all-reduced once: in rings inside each of H hosts, 2 (W - 1)/W of the bytes per device, and
-  in one across hosts, 2 (1 - 1/H) of them per host, which its W network cards share (nccl-tests, doc/PERFORMANCE.md).
-  So all hosts send alike. `all_reduce_ms` counts devices instead of hosts, which differs where hosts are unequal.
+- Gradients of replicas are all-reduced once: in rings inside each of H domains of fast links (by default a host), 2
+  (W - 1)/W of the bytes per device, and in one across domains, 2 (1 - 1/H) of them per domain, which its W network
+  cards share (nccl-tests, doc/PERFORMANCE.md). So all domains send alike. `all_reduce_ms` counts devices instead of
+  domains, which differs where these are unequal.
 
 Bytes follow from the plan alone, whatever the cost model; of tables that are served, those of the forward alone.
 Indices on their way to the shards are not counted.
@@ -28,7 +29,7 @@ GRADIENT_BYTES = 4  # of a number of a dense gradient, which is FP32
 def sent_bytes(
     plan: ShardingPlan, tables: Tables, topology: Topology, communication_dtype: str = "fp32"
 ) -> dict[str, FloatArray]:
-    """(D, 2) float64 of each collective: bytes an iteration that each device sends inside its host, and to other hosts.
+    """(D, 2) float64 of each collective: bytes an iteration that each device sends inside its domain, and to others.
 
     The collectives are all_to_all, reduce_scatter, host_reduce_scatter and all_reduce.
 
@@ -54,19 +55,24 @@ def sent_bytes(
     in_hosts = of_rows & (kinds == TABLE_ROW_WISE) & (topology.num_hosts > 1)
     scattered = of_rows & ~in_hosts
     cluster = topology.cluster()
+    near, beside, far = host_reduce_scatter_bytes(on_devices(in_hosts, partial), cluster, of_number / of_sum)
     forward = {
         "all_to_all": all_to_all_bytes(on_devices(~(replicated | in_hosts | scattered), outputs), cluster),
         "reduce_scatter": all_to_all_bytes(on_devices(scattered, partial), cluster),
-        "host_reduce_scatter": host_reduce_scatter_bytes(on_devices(in_hosts, partial), cluster, of_number / of_sum),
+        "host_reduce_scatter": (near, far),
     }
     training = tables.workload.training
     gradients = on_devices(replicated, GRADIENT_BYTES * rows * columns.astype(np.float64)) * training
-    members = np.bincount(topology.hosts)[topology.hosts]
+    members = np.bincount(topology.domains)[topology.domains]
     ring = 2.0 * gradients / members
-    around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_hosts)], axis=-1)
+    around = np.stack([ring * (members - 1), ring * (1.0 - 1.0 / topology.num_domains)], axis=-1)
     shrunk = np.array([1.0, topology.cross_host_ratio])
     sent = {name: np.stack(pair, axis=-1) * shrunk for name, pair in forward.items()}
-    return {name: each + _received(each, topology) * training for name, each in sent.items()} | {"all_reduce": around}
+    found = {name: each + _received(each, topology) * training for name, each in sent.items()}
+    if beside.any():  # to other hosts of the domain; inside a host all send as much, so each receives what it sends
+        received = near + _received_from_others(beside, topology.hosts, topology.domains)
+        found["host_reduce_scatter"][:, 0] = near + beside + received * training
+    return found | {"all_reduce": around}
 
 
 def total_sent_bytes(
@@ -78,8 +84,15 @@ def total_sent_bytes(
 
 def _received(sent: FloatArray, topology: Topology) -> FloatArray:
     """(D, 2) bytes that each device receives of (D, 2) sent ones, which every device spreads evenly over the others."""
-    hosts = topology.hosts
-    members = np.bincount(hosts)[hosts]
+    domains = topology.domains
+    members = np.bincount(domains)[domains]
     near = sent[:, 0] / np.maximum(members - 1, 1)
     far = sent[:, 1] / np.maximum(topology.num_devices - members, 1)
-    return np.stack([np.bincount(hosts, near)[hosts] - near, far.sum() - np.bincount(hosts, far)[hosts]], axis=-1)
+    return np.stack([np.bincount(domains, near)[domains] - near, far.sum() - np.bincount(domains, far)[domains]], -1)
+
+
+def _received_from_others(sent: FloatArray, inner: NDArray[np.int64], outer: NDArray[np.int64]) -> FloatArray:
+    """(D,) bytes that each device receives of what others spread evenly over their `outer` group without `inner`."""
+    count = np.bincount(outer)[outer] - np.bincount(inner)[inner]
+    each = sent / np.maximum(count, 1)
+    return np.asarray(np.bincount(outer, each)[outer] - np.bincount(inner, each)[inner])

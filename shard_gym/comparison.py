@@ -34,7 +34,7 @@ class Totals:
     phases_ms: FloatArray  #: (4,) float64, the slowest device of each phase
     fullest_device: int  #: the device whose tables and buffers take most (`shard_gym.training_memory`)
     memory_bytes: int  #: what these take
-    sent_bytes: FloatArray  #: (2,) float64, bytes an iteration of all devices inside hosts, and across; no averaging
+    sent_bytes: FloatArray  #: (2,) float64, bytes an iteration of all devices inside domains, and across; no averaging
 
     @classmethod
     def of(cls, explanation: Explanation) -> Totals:

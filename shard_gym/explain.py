@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
@@ -23,7 +24,7 @@ from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_me
 from shard_gym.sharding.hbm_rows import host_bytes, split_of_plan
 from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 SAME = 1e-9
 """Devices whose times differ by less than this share are equally slow."""
@@ -86,7 +87,7 @@ class Explanation:
 
     @cached_property
     def traffic(self) -> FloatArray:
-        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts
+        """(D, 2) float64, bytes an iteration that each device sends inside its domain, and to others
         (`shard_gym.cost_models.traffic`)."""
         return total_sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
 

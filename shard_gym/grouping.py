@@ -41,20 +41,23 @@ def device_numbers(groups: Groups, num_devices: int) -> NDArray[np.int64]:
 def problem_of_groups(groups: Groups, task: Task) -> str:
     """Why the devices of `task` cannot be grouped so, the end of a sentence; empty if they can."""
     topology, count = task.topology, groups.count
-    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    devices = topology.num_devices
     if count == 1:
         return ""
     if not task.sync_every:
         return "the task has no groups: its sync_every is 0"
     if topology.host is not None:
         return "its devices have host memory, whose rows are not averaged"
-    if devices % count or devices % of_host:
-        return f"{count} does not divide its {devices} devices, or hosts of {of_host} do not"
+    members = {"hosts": min(topology.devices_per_host, devices), "domains": min(topology.domain_size, devices)}
+    for name, of_one in members.items():
+        if devices % count or devices % of_one:
+            return f"{count} does not divide its {devices} devices, or {name} of {of_one} do not"
     if task.tables.workload.batch_size % count:
         return f"{count} does not divide its batch of {task.tables.workload.batch_size:,} samples"
     size = devices // count if groups.layout == CONTIGUOUS else count
-    if of_host % size and size % of_host:
-        return f"groups would have different numbers of devices on its hosts of {of_host}"
+    for name, of_one in members.items():
+        if of_one % size and size % of_one:
+            return f"groups would have different numbers of devices on its {name} of {of_one}"
     return ""
 
 
@@ -68,8 +71,8 @@ def possible_groups(task: Task) -> Iterator[Groups]:
                 topology = task_of_group(task, groups).topology
             except (InvalidPlanError, InvalidTaskError):
                 continue
-            same = (topology.devices_per_host, topology.replicas)  # then the layout makes no difference
-            if same not in seen:
+            same = (topology.devices_per_host, topology.domain_size, topology.replicas)
+            if same not in seen:  # otherwise the layout makes no difference
                 seen.add(same)
                 yield groups
 
@@ -117,12 +120,14 @@ def topology_of_group(groups: Groups, topology: Topology, sync_every: int) -> To
     The number of groups must divide that of the devices.
     """
     numbers = device_numbers(groups, topology.num_devices)
-    of_host = min(topology.devices_per_host, topology.num_devices)
-    in_host = int((numbers[:, 0] // of_host == numbers[0, 0] // of_host).sum())
+    hosts, domains = topology.hosts[numbers], topology.domains[numbers]
+    in_domain = int((domains[:, 0] == domains[0, 0]).sum())
+    several = topology.devices_per_domain is not None
     return replace(
         topology,
         num_devices=numbers.shape[1],
-        devices_per_host=int((numbers[0] // of_host == numbers[0, 0] // of_host).sum()),
+        devices_per_host=int((hosts[0] == hosts[0, 0]).sum()),
+        devices_per_domain=int((domains[0] == domains[0, 0]).sum()) if several else None,
         memory_cap_bytes=topology.memory_cap_bytes[numbers].min(axis=0),
-        replicas=Replicas(groups.count, in_host, sync_every),
+        replicas=Replicas(groups.count, in_domain, sync_every),
     )

@@ -43,23 +43,31 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """A type of machine: its devices, their links, the devices of a host, and its memory if rows can be there."""
+    """A type of machine: its devices, their links, the devices of a host, and its memory if rows can be there.
+
+    Attributes:
+        devices_per_domain: devices of a domain of fast links (see `Topology`); None for those of a host.
+    """
 
     name: str
     device: DeviceSpec
     links: LinkSpec
     devices_per_host: int = 8
     host: HostSpec | None = None
+    devices_per_domain: int | None = None
 
     def __post_init__(self) -> None:
         require_name("The name of a hardware profile", self.name, InvalidOptionError)
         checked_count("devices_per_host", self.devices_per_host, most=MAX_DEVICES)
+        if self.devices_per_domain is not None:
+            checked_count("devices_per_domain", self.devices_per_domain, most=MAX_DEVICES)
 
     def topology(
         self,
         num_devices: int,
         *,
         devices_per_host: int | None = None,
+        devices_per_domain: int | None = None,
         memory_cap_bytes: int | NDArray[np.int64] | None = None,
         reserve: float | None = None,
         host_memory_bytes: int = 0,
@@ -86,6 +94,7 @@ class HardwareProfile:
             links=self.links,
             num_devices=num_devices,
             devices_per_host=self.devices_per_host if devices_per_host is None else devices_per_host,
+            devices_per_domain=self.devices_per_domain if devices_per_domain is None else devices_per_domain,
             memory_cap_bytes=as_array(
                 "memory_cap_bytes",
                 self.device.memory_bytes if memory_cap_bytes is None else memory_cap_bytes,
@@ -144,6 +153,7 @@ def write_profile(path: Path, profile: HardwareProfile, errors: Mapping[str, flo
         "device": device_to_json(profile.device),
         "links": links_to_json(profile.links),
         "devices_per_host": profile.devices_per_host,
+        **({} if profile.devices_per_domain is None else {"devices_per_domain": profile.devices_per_domain}),
         "host": host,
         "sources": sources,
         "errors": dict(errors),
@@ -157,7 +167,8 @@ def read_profile(path: Path) -> HardwareProfile:
     Raises:
         DamagedFileError: there is no such file, or it was changed or damaged.
     """
-    record = dict(require_fields(require_schema(read_json(path), SCHEMA, str(path)), _KEYS, str(path)))
+    known = require_schema(read_json(path), SCHEMA, str(path))
+    record = dict(require_fields(known, _KEYS, str(path), {"devices_per_domain": int}))
     if record.pop("sha256") != _digest(record):
         raise DamagedFileError(
             f"{path} was changed or damaged: its content is not what its SHA-256 says. Calibrate again into its "
@@ -170,6 +181,7 @@ def read_profile(path: Path) -> HardwareProfile:
             device=device_from_json(record["device"], sources["device"]),
             links=links_from_json(record["links"], sources["links"]),
             devices_per_host=record["devices_per_host"],
+            devices_per_domain=record.get("devices_per_domain"),
             host=None if host is None else HostSpec(**host, sources=sources["host"]),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -4,7 +4,8 @@ In serving no gradient is reduced, and what HBM holds decides: see `served_rows.
 
 A row-wise sequence table sends a row for each lookup. A copy of a row on each device sends nothing, but all rows that
 are copied have a dense gradient, which is all-reduced and applied in every iteration, read or not. With D devices, W of
-them on a host, and bandwidths b_in and b_out of links inside and across hosts, a copy pays from ::
+them in a domain of fast links (by default a host), and bandwidths b_in and b_out inside and across domains, a copy pays
+from ::
 
     c = [ max(2 (W - 1) / (W b_in), 2 (D - W) / (D W b_out)) + P / DRAM ] /
         [ 2 max((W - 1) / (D b_in), (D - W) / (D b_out)) / D ]
@@ -14,7 +15,8 @@ byte of lookups (to the device and back, a D-th of them on each link). If ids ar
 sent D (1 - exp(-L / D)) times, so the copy pays from L = -D ln(1 - c / D), and never if c is D or more. The idea is
 FlexShard's (arXiv 2301.02959), which replicates rows by probability; the threshold is this project's.
 
-Hosts are equal: where the last one has fewer devices, its links are slower than W says, and more reads would be better.
+Domains are equal: where the last one has fewer devices, its links are slower than W says, and more reads would be
+better.
 Latency, and what else is on the links, are left out; so are other tables, and whether the exchange is what an iteration
 waits for. Plans are those of all tables: which type hot and cold tables get is still the agent's choice. To train with
 such a plan, ids must be mapped so that the rows that are read most come first, and both tables looked up.
@@ -50,12 +52,12 @@ def least_hot_reads(topology: Topology, dedup: bool = False) -> float:
 
     Infinity where no copy pays, as on one device.
     """
-    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    devices, linked = topology.num_devices, min(topology.domain_size, topology.num_devices)
     inside, across = topology.links.intra_host_gb_per_s, topology.links.inter_host_gb_per_s
-    sent = 2.0 * max((of_host - 1) / inside, (devices - of_host) / across * topology.cross_host_ratio) / devices**2
+    sent = 2.0 * max((linked - 1) / inside, (devices - linked) / across * topology.cross_host_ratio) / devices**2
     if not sent:
         return math.inf
-    reduced = max(2.0 * (of_host - 1) / of_host / inside, 2.0 * (devices - of_host) / devices / of_host / across)
+    reduced = max(2.0 * (linked - 1) / linked / inside, 2.0 * (devices - linked) / devices / linked / across)
     reads = (reduced + DENSE_UPDATE_PASSES / topology.device.dram_gb_per_s) / sent
     if not dedup:
         return reads

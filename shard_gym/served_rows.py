@@ -1,7 +1,7 @@
 """Which rows of tables that are served have a copy on every device: a threshold for copies, and one for the host.
 
-A row that is read L times in a batch by D devices, W of them on a host, with links of b_in and b_out inside and across
-hosts, and hosts that are read at b_host by each device, is in one of four states:
+A row that is read L times in a batch by D devices, W of them in a domain of fast links (by default a host), with links
+of b_in and b_out inside and across domains, and hosts that are read at b_host by each device, is in one of four states:
 
     state                     bytes of HBM on each device    ms of a byte of the row, of the mean device
     on every device           1                              0
@@ -64,11 +64,11 @@ def copied_shares(
 
 def _state_ms(reads: FloatArray, topology: Topology, dedup: bool) -> FloatArray:
     """(4, T, J) ms of a GB of rows in each state."""
-    devices, of_host = topology.num_devices, min(topology.devices_per_host, topology.num_devices)
+    devices, linked = topology.num_devices, min(topology.domain_size, topology.num_devices)
     links, host = topology.links, topology.host
-    across = (devices - of_host) / links.inter_host_gb_per_s * topology.cross_host_ratio
+    across = (devices - linked) / links.inter_host_gb_per_s * topology.cross_host_ratio
     asked = -devices * np.expm1(-reads / devices)
-    exchange = (asked if dedup else reads) * max((of_host - 1) / links.intra_host_gb_per_s, across) / devices**2
+    exchange = (asked if dedup else reads) * max((linked - 1) / links.intra_host_gb_per_s, across) / devices**2
     if host is None:
         return np.stack([0.0 * reads, exchange, np.full(reads.shape, np.inf), np.full(reads.shape, np.inf)])
     read = 1.0 / (devices * host.read_gb_per_s)

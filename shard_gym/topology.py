@@ -1,8 +1,8 @@
-"""Devices, their links and host memory, as a `Topology`, and as a `Cluster` for batched arithmetic."""
+"""Devices, their links and host memory: a `Topology`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import holds_integers, is_integer, is_not_negative, is_positive, require_kinds, require_name
+from shard_gym.cluster import Cluster
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
 from shard_gym.text import format_bytes
@@ -18,7 +19,7 @@ MAX_DEVICES = 4096
 """The most devices of a topology."""
 
 MIN_RATIO = 1e-3
-"""The least share of the bytes across hosts that a model sends."""
+"""The least share of the bytes across domains that a model sends."""
 
 LEAST, MOST = 1e-9, 2.0**63
 """Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
@@ -127,15 +128,17 @@ class DeviceSpec:
 class LinkSpec:
     """The links of devices; bandwidths are per device and direction, as an all-to-all of large messages reaches them.
 
+    A domain of fast links, such as of NVLink, is one host unless the topology says otherwise (`devices_per_domain`).
+
     Small messages get less of a link: the first `knee_bytes` that a device moves through it take 1 + `knee_extra` times
     as long as those that follow. The defaults mean that there is no knee.
 
     Attributes:
-        intra_host_gb_per_s: between devices of one host, 1e9 bytes per second.
-        inter_host_gb_per_s: between hosts (the device's network card), 1e9 bytes per second.
-        intra_host_latency_us: fixed time of an all-to-all inside one host, microseconds.
-        inter_host_latency_us: fixed time of an all-to-all across hosts, microseconds.
-        intra_host_knee_bytes: bytes of a device up to which its link inside the host is slower.
+        intra_host_gb_per_s: between devices of one domain, 1e9 bytes per second.
+        inter_host_gb_per_s: between domains (the device's network card), 1e9 bytes per second.
+        intra_host_latency_us: fixed time of an all-to-all inside one domain, microseconds.
+        inter_host_latency_us: fixed time of an all-to-all across domains, microseconds.
+        intra_host_knee_bytes: bytes of a device up to which its link inside the domain is slower.
         intra_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
         inter_host_knee_bytes: bytes of a device up to which its network card is slower.
         inter_host_knee_extra: additional time of these bytes, as a share of their time at the full bandwidth.
@@ -198,7 +201,7 @@ class Replicas:
 
     Attributes:
         count: G, copies of every shard, its own included.
-        in_host: how many of them are on one host.
+        in_host: how many of them are in one domain of fast links, by default a host.
         sync_every: iterations from one averaging to the next.
 
     Raises:
@@ -226,17 +229,22 @@ class Replicas:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """D equal devices; device d belongs to host d // devices_per_host.
+    """D equal devices; device d is on host d // devices_per_host.
+
+    A host has its memory, and the local ranks of its devices; `table_row_wise` is over one host. A domain has the fast
+    links, so costs count domains. Most often it is a host; a GB200 NVL72 has 18 hosts of 4 in one domain.
 
     Attributes:
         num_devices: D, at most `MAX_DEVICES`.
         devices_per_host: devices of one host, at most `MAX_DEVICES`; the last host may have fewer.
+        devices_per_domain: devices of one domain of fast links, a multiple of `devices_per_host`; the last domain may
+            have fewer. None, the default, is a domain for each host.
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
             device's memory. With `host`, those in its HBM and in its part of the host's memory together.
         host: the host memory for rows that the HBM has no room for; None if all rows are in HBM.
-        cross_host_ratio: how much is sent of the bytes of outputs, partial sums and their gradients that leave a host,
-            above 0 and at most 1. A model that compresses them has less than 1: with tower modules on each host (DMT),
-            or by leaving out small values (DCT).
+        cross_host_ratio: how much is sent of the bytes of outputs, partial sums and their gradients that leave a
+            domain, above 0 and at most 1. A model that compresses them has less than 1: with tower modules on each host
+            (DMT), or by leaving out small values (DCT).
         replicas: copies of the shards of these devices in other groups (`shard_gym.grouping`); None if there are none.
 
     Raises:
@@ -251,17 +259,25 @@ class Topology:
     host: HostMemory | None = None
     cross_host_ratio: float = 1.0
     replicas: Replicas | None = None
+    devices_per_domain: int | None = None
 
     def __post_init__(self) -> None:
         hint = " A profile has both: hardware_profile(name).topology(num_devices)."
         require_kinds(self, "a Topology", InvalidTopologyError, hint, device=DeviceSpec, links=LinkSpec)
-        for name in ("num_devices", "devices_per_host"):
+        for name in ("num_devices", "devices_per_host", "devices_per_domain"):
             value = getattr(self, name)
+            if value is None and name == "devices_per_domain":
+                continue
             if not is_integer(value) or not 1 <= value <= MAX_DEVICES:
                 raise InvalidTopologyError(
                     f"{name} must be an integer of at least 1 and at most {MAX_DEVICES:,}, not {short_repr(value)}."
                 )
             object.__setattr__(self, name, int(value))
+        if self.domain_size % self.devices_per_host:
+            raise InvalidTopologyError(
+                f"A domain of fast links has whole hosts, so devices_per_domain must be a multiple of the "
+                f"{self.devices_per_host} devices of a host, not {self.devices_per_domain}."
+            )
         object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
         if self.host is not None:
             require_kinds(self, "a Topology", InvalidTopologyError, host=HostMemory)
@@ -283,11 +299,12 @@ class Topology:
             f"{self.num_devices} x {self.device.name}",
             {
                 "hosts": str(self.num_hosts),
+                **({"domains": str(self.num_domains)} if self.fast_group == "domain" else {}),
                 "memory for tables": self._memory,
                 **({} if self.host is None else {"of it in HBM": format_bytes(self.host.hbm_bytes)}),
                 "DRAM": f"{self.device.dram_gb_per_s:g} GB/s",
-                "all-to-all in a host": f"{self.links.intra_host_gb_per_s:g} GB/s",
-                "all-to-all across hosts": f"{self.links.inter_host_gb_per_s:g} GB/s",
+                f"all-to-all in a {self.fast_group}": f"{self.links.intra_host_gb_per_s:g} GB/s",
+                f"all-to-all across {self.fast_group}s": f"{self.links.inter_host_gb_per_s:g} GB/s",
             },
         )
 
@@ -300,6 +317,26 @@ class Topology:
     def hosts(self) -> NDArray[np.int64]:
         """(D,) int64, the host of each device."""
         return np.arange(self.num_devices) // self.devices_per_host
+
+    @property
+    def domain_size(self) -> int:
+        """Devices of a domain of fast links; the last one may have fewer."""
+        return self.devices_per_host if self.devices_per_domain is None else self.devices_per_domain
+
+    @property
+    def num_domains(self) -> int:
+        """Number of domains of fast links; the last one may have fewer devices."""
+        return -(-self.num_devices // self.domain_size)
+
+    @property
+    def domains(self) -> NDArray[np.int64]:
+        """(D,) int64, the domain of fast links of each device."""
+        return np.arange(self.num_devices) // self.domain_size
+
+    @property
+    def fast_group(self) -> str:
+        """What texts call the devices with fast links between them: "host", or "domain" where one has several hosts."""
+        return "host" if self.domain_size == self.devices_per_host else "domain"
 
     @property
     def _memory(self) -> str:
@@ -334,17 +371,18 @@ class Topology:
         if size < self.num_devices:
             raise InvalidTopologyError(f"{self.num_devices} devices do not fit into max_devices={size}.")
         real = np.arange(size) < self.num_devices
-        host = np.arange(size) // self.devices_per_host
-        begin = np.where(real, host * self.devices_per_host, 0)
-        end = np.where(real, np.minimum(begin + self.devices_per_host, self.num_devices), 0)
-        crosses = self.num_devices > self.devices_per_host
+        domain = np.arange(size) // self.domain_size
+        begin = np.where(real, domain * self.domain_size, 0)
+        end = np.where(real, np.minimum(begin + self.domain_size, self.num_devices), 0)
+        crosses = self.num_devices > self.domain_size
         latency_us = self.links.inter_host_latency_us if crosses else self.links.intra_host_latency_us
         return Cluster(
             device_mask=real,
-            host_begin=begin,
-            host_end=end,
+            domain_begin=begin,
+            domain_end=end,
             num_peers=np.where(real, end - begin - 1.0, 0.0),
             num_devices=np.float64(self.num_devices),
+            host_size=np.float64(min(self.devices_per_host, self.num_devices)),
             intra_bytes_per_ms=np.float64(self.links.intra_host_gb_per_s * 1e6),
             inter_bytes_per_ms=np.float64(self.links.inter_host_gb_per_s * 1e6 / self.cross_host_ratio),
             intra_knee_bytes=np.float64(self.links.intra_host_knee_bytes),
@@ -352,35 +390,6 @@ class Topology:
             inter_knee_bytes=np.float64(self.links.inter_host_knee_bytes / self.cross_host_ratio),
             inter_knee_extra=np.float64(self.links.inter_host_knee_extra),
             latency_ms=np.float64(latency_us * 1e-3 if self.num_devices > 1 else 0.0),
-            crosses_hosts=np.bool_(crosses),
+            crosses_domains=np.bool_(crosses),
             cross_host_ratio=np.float64(self.cross_host_ratio),
         )
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Topologies as arrays with any leading batch shape `...`, padded to D devices."""
-
-    device_mask: NDArray[np.bool_]  #: (..., D) bool, False for padding
-    host_begin: NDArray[np.int64]  #: (..., D) int64, the first device of each device's host; 0 for padding
-    host_end: NDArray[np.int64]  #: (..., D) int64, the device after the last one of its host; 0 for padding
-    num_peers: NDArray[np.float64]  #: (..., D) float64, number of other devices on each device's host
-    num_devices: NDArray[np.float64] | np.float64  #: (...) float64, number of devices without padding
-    #: (...) float64, bandwidth inside a host (see LinkSpec), bytes per ms.
-    intra_bytes_per_ms: NDArray[np.float64] | np.float64
-    #: (...) float64, bandwidth between hosts (see LinkSpec), bytes per ms, of bytes of which a model sends a share.
-    inter_bytes_per_ms: NDArray[np.float64] | np.float64
-    #: (...) float64, bytes up to which links inside a host are slower (see LinkSpec).
-    intra_knee_bytes: NDArray[np.float64] | np.float64
-    #: (...) float64, additional time of these bytes (see LinkSpec), a share.
-    intra_knee_extra: NDArray[np.float64] | np.float64
-    inter_knee_bytes: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_bytes`, before the share
-    inter_knee_extra: NDArray[np.float64] | np.float64  #: (...) float64, as `intra_knee_extra`, between hosts
-    latency_ms: NDArray[np.float64] | np.float64  #: (...) float64, fixed time of one all-to-all; 0 for one device
-    crosses_hosts: NDArray[np.bool_] | np.bool_  #: (...) bool, True for more than one host
-    cross_host_ratio: NDArray[np.float64] | np.float64  #: (...) float64, that share; replicas send whole gradients
-
-    @staticmethod
-    def stack(clusters: Sequence[Cluster]) -> Cluster:
-        """N clusters with the same padding as one cluster with leading shape (N,)."""
-        return Cluster(**{f.name: np.stack([getattr(c, f.name) for c in clusters]) for f in fields(Cluster)})

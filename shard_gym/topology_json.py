@@ -23,7 +23,9 @@ TOPOLOGY_KEYS: dict[str, type] = {
 }
 """The keys of `topology_to_json`."""
 
-TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {"host": dict, "cross_host_ratio": float}
+TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {
+    **{"host": dict, "cross_host_ratio": float, "devices_per_domain": int}
+}
 """Further keys, of topologies with other values than the defaults."""
 
 
@@ -68,6 +70,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "num_devices": topology.num_devices,
         "devices_per_host": topology.devices_per_host,
         "memory_cap_bytes": topology.memory_cap_bytes.tolist(),
+        **({} if topology.fast_group == "host" else {"devices_per_domain": topology.domain_size}),
         **({} if topology.cross_host_ratio == 1.0 else {"cross_host_ratio": topology.cross_host_ratio}),
         **host,
     }
@@ -88,6 +91,7 @@ def topology_from_json(record: dict[str, Any]) -> Topology:
         memory_cap_bytes=np.array(caps, np.int64),
         host=HostMemory(**record["host"]) if "host" in record else None,
         cross_host_ratio=record.get("cross_host_ratio", 1.0),
+        devices_per_domain=record.get("devices_per_domain"),
     )
 
 

@@ -101,7 +101,7 @@ def evidence_on(topology: Topology, workload: Workload | None = None) -> dict[st
     that is in none of the measurements (`OPTIMIZERS`), nor computation with weights in BF16.
     """
     hardware = hardware_of(topology)
-    wanted = dict(zip(PHASES, (True, True, topology.num_devices > 1, topology.num_hosts > 1), strict=True))
+    wanted = dict(zip(PHASES, (True, True, topology.num_devices > 1, topology.num_domains > 1), strict=True))
     found: dict[str, Evidence | None] = {}
     for phase in (phase for phase, exists in wanted.items() if exists):
         own = hardware is not None and (phase in PHASES[:2] or PROFILES[hardware].links == topology.links)

@@ -9,6 +9,7 @@ import pytest
 from shard_gym.errors import InvalidTopologyError
 from shard_gym.hardware import hardware_profile
 from shard_gym.topology import MAX_DEVICES, HostMemory, Topology
+from shard_gym.topology_json import topologies_from_json, topology_to_json
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links
@@ -104,15 +105,44 @@ def test_caps_default_to_the_devices_memory_and_cannot_be_changed() -> None:
 def test_a_cluster_says_who_shares_a_host() -> None:
     cluster = Topology(DEVICE, LINKS, 5, 2).cluster(max_devices=6)
     assert cluster.device_mask.tolist() == [True] * 5 + [False]
-    assert cluster.host_begin.tolist() == [0, 0, 2, 2, 4, 0]  # 4 is alone, and 5 is padding
-    assert cluster.host_end.tolist() == [2, 2, 4, 4, 5, 0]
+    assert cluster.domain_begin.tolist() == [0, 0, 2, 2, 4, 0]  # 4 is alone, and 5 is padding
+    assert cluster.domain_end.tolist() == [2, 2, 4, 4, 5, 0]
     assert cluster.num_peers.tolist() == [1, 1, 1, 1, 0, 0]
     assert cluster.num_devices == 5
-    assert cluster.crosses_hosts
+    assert cluster.crosses_domains
     assert cluster.intra_bytes_per_ms == LINKS.intra_host_gb_per_s * 1e9 / 1e3
     assert cluster.inter_bytes_per_ms == LINKS.inter_host_gb_per_s * 1e9 / 1e3
     assert (cluster.intra_knee_bytes, cluster.intra_knee_extra) == (3.70e6, 3.38)
     assert (cluster.inter_knee_bytes, cluster.inter_knee_extra) == (0.938e6, 0.612)
+
+
+def test_hosts_and_domains_of_fast_links_are_two_numbers() -> None:
+    topology = Topology(DEVICE, LINKS, 10, 2, devices_per_domain=4)
+    assert topology.hosts.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert topology.domains.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+    assert (topology.num_hosts, topology.num_domains, topology.fast_group) == (5, 3, "domain")
+    cluster = topology.cluster()
+    assert (cluster.num_peers.tolist(), cluster.host_size) == ([3] * 8 + [1] * 2, 2)
+    assert not Topology(DEVICE, LINKS, 4, 2, devices_per_domain=4).cluster().crosses_domains
+    alone = Topology(DEVICE, LINKS, 10, 2)
+    assert (alone.domains.tolist(), alone.num_domains, alone.fast_group) == (alone.hosts.tolist(), 5, "host")
+    assert "all-to-all in a domain" in topology._repr_html_()
+
+
+@pytest.mark.parametrize("bad", [1, 3, 0, 2.0, True, MAX_DEVICES + 2], ids=repr)
+def test_a_domain_has_whole_hosts(bad: Any) -> None:
+    message = r"devices_per_domain must be (a multiple of the 2 devices|an integer)"
+    with pytest.raises(InvalidTopologyError, match=message):
+        Topology(DEVICE, LINKS, 4, 2, devices_per_domain=bad)
+
+
+def test_a_domain_is_in_the_json_of_a_topology_only_if_it_has_several_hosts() -> None:
+    plain, same, wide = (topology_to_json(Topology(DEVICE, LINKS, 8, 4, devices_per_domain=n)) for n in (None, 4, 8))
+    assert plain == same
+    assert "devices_per_domain" not in plain
+    assert wide == {**plain, "devices_per_domain": 8}
+    [read] = topologies_from_json([wide])
+    assert (read.num_domains, read.num_hosts) == (1, 2)
 
 
 def test_a_model_that_compresses_sends_less_over_links_that_are_as_fast() -> None:

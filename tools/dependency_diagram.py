@@ -29,6 +29,7 @@ LAYERS = (
             "table_arrays",
             "tables",
             "workload",
+            "cluster",
             "topology",
             "topology_json",
             "hardware_profile",

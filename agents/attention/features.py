@@ -47,7 +47,7 @@ def described(task: Task) -> NDArray[np.float32]:
         np.log2(task.num_devices),
         np.log2(topology.device.dram_gb_per_s / 1e3),
         np.log2(float(cluster.intra_bytes_per_ms) / 1e8),
-        float(cluster.crosses_hosts),
+        float(cluster.crosses_domains),
     ]
     columns = [inputs, np.log2(shares + LEAST_SHARE), shares, memory, np.tile(machine, (len(tables), 1))]
     return np.concatenate(columns, axis=1, dtype=np.float32)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.dreamshard.policy import device_scores
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.neural.features import plain_features, table_latents
@@ -15,7 +16,6 @@ from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.core.state import advance, initial_state
-from shard_gym.topology import Cluster
 
 
 @dataclass(frozen=True)

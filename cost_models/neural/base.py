@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import COMMUNICATION, FloatArray
 from shard_gym.cost_models.host_rows import HBM_MS
 from shard_gym.cost_models.neural import host
@@ -29,7 +30,7 @@ from shard_gym.errors import InvalidOptionError
 from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 from shard_gym.workload import Workload
 
 LEAST_SHARE, MAX_SHARE = 0.002, 3.0

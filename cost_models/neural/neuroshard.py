@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.analytical import OUTPUT_BYTES
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural import features
@@ -18,7 +19,6 @@ from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster
 
 HIDDEN = 64
 COMMUNICATION_SIZES = (128, 64, 32, 16)
@@ -135,14 +135,14 @@ def skews(ready: Array, cluster: Cluster) -> Array:
 
 
 def routes(mib: Array, cluster: Cluster) -> Array:
-    """(..., D, 7): what a device sends and receives (MiB) inside its host and between hosts, and the number of devices.
+    """(..., D, 7): what a device sends and receives (MiB) in its domain and between domains, and the number of devices.
 
     Every device sends one D-th of its pooled outputs to every device, and receives one D-th of theirs.
     """
     count: Array = cluster.num_devices
     count = count[..., None]
     total = mib.sum(-1)[..., None] + mib * 0.0
-    of_peers = net.sums_between(mib, cluster.host_begin, cluster.host_end) - mib
+    of_peers = net.sums_between(mib, cluster.domain_begin, cluster.domain_end) - mib
     others = count - 1.0 - cluster.num_peers
     columns = [
         mib * cluster.num_peers / count,

@@ -6,9 +6,9 @@ that FBGEMM gives to a row of its width. That of the widest shard of a device ho
 heads read it, and the products of all work with it. A maximum over trained latents needs more than a hundred placements
 to find that.
 
-What devices exchange is bytes on links, inside a host and between hosts. The time of a link is a learned curve of the
-bytes that never falls. So the slowest device of an exchange is one with the most bytes on a link, and what one shard
-changes is known in O(1) (`PooledCostModel.costs_with_one`).
+What devices exchange is bytes on links, inside a domain and between domains. The time of a link is a learned curve of
+the bytes that never falls. So the slowest device of an exchange is one with the most bytes on a link, and what one
+shard changes is known in O(1) (`PooledCostModel.costs_with_one`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, FloatArray, largest_of_others
@@ -30,7 +31,7 @@ from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.table_features import FEATURE_NAMES
 from shard_gym.tables import Tables
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mib", "distinct_mib", "gradient_mib")
 """Kinds of work on a device: millions, and MiB in whole sectors of memory.
@@ -168,7 +169,7 @@ class PooledCostModel(NeuralCostModel):
         differs = [(before[:, kind] != before[0, kind]).any() for kind in range(len(EXCHANGES))]
         changes = (after[:, : len(EXCHANGES)] != before[devices, : len(EXCHANGES)]).any(axis=0)
         others = before[:, :ALL_TO_ALL].any(axis=0)
-        if np.count_nonzero(changes | differs) > 1 or (others.any() and not _equal_hosts(cluster)):
+        if np.count_nonzero(changes | differs) > 1 or (others.any() and not _equal_domains(cluster)):
             return super().costs_with_one(cluster, device_loads, own_phases, devices, new_loads)
         phases = self.device_phases(new_loads)
         alone = before[:, -1].sum() - before[devices, -1] + after[:, -1]
@@ -182,7 +183,7 @@ class PooledCostModel(NeuralCostModel):
     ) -> tuple[FloatArray, FloatArray]:
         """(M, 2) ms of both exchanges of the device that changes, and of the slowest one; see `costs_with_one`."""
         own_ms, slowest_ms = np.zeros((2, len(devices), 2))
-        peers = cluster.num_peers[devices]
+        peers, sizes = cluster.num_peers[devices], (cluster.host_size, cluster.num_devices)
         for kind in range(len(EXCHANGES)):
             if not (before[:, kind].any() or after[:, kind].any()):
                 continue
@@ -192,10 +193,8 @@ class PooledCostModel(NeuralCostModel):
                 own_ms += _exchange(self.weights, kind, own_near, own_far)
                 slowest_ms += _exchange(self.weights, kind, near, far)
             else:
-                own = _exchange(self.weights, kind, *_of_sums(kind, after[:, kind], peers, cluster.num_devices))
-                each = _exchange(
-                    self.weights, kind, *_of_sums(kind, before[:, kind], cluster.num_peers, cluster.num_devices)
-                )
+                own = _exchange(self.weights, kind, *_of_sums(kind, after[:, kind], peers, *sizes))
+                each = _exchange(self.weights, kind, *_of_sums(kind, before[:, kind], cluster.num_peers, *sizes))
                 own_ms += own
                 slowest_ms += np.maximum(own, largest_of_others(each.T).T[devices])
         unit = self.weights["phase.scale"][COMMUNICATION]
@@ -229,28 +228,30 @@ def work(shards: Tables, sharding_type: str) -> NDArray[np.float64]:
 
 
 def _on_links(kind: int, mib: Array, cluster: Cluster) -> tuple[Array, Array]:
-    """(..., D) MiB of an exchange through the link of each device inside its host, and between hosts.
+    """(..., D) MiB of an exchange through the link of each device inside its domain, and between domains.
 
     The larger of what it sends and receives; `mib` is (..., D), what each device exchanges.
     """
     count: Array = cluster.num_devices
     count, peers = count[..., None], cluster.num_peers
     if kind in (ALL_REDUCE, HOST_REDUCE_SCATTER):
-        return _of_sums(kind, mib, peers, count)
+        host: Array = cluster.host_size
+        return _of_sums(kind, mib, peers, host[..., None], count)
     others = (count - 1.0 - peers) * cluster.device_mask
-    of_host = net.sums_between(mib, cluster.host_begin, cluster.host_end)
-    near = net.larger(mib * peers, (of_host - mib) * cluster.device_mask) / count
-    if not cluster.crosses_hosts.any():
+    of_domain = net.sums_between(mib, cluster.domain_begin, cluster.domain_end)
+    near = net.larger(mib * peers, (of_domain - mib) * cluster.device_mask) / count
+    if not cluster.crosses_domains.any():
         return near, near * 0.0
-    return near, net.larger(mib * others, (mib.sum(-1)[..., None] - of_host) * (others > 0)) / count
+    return near, net.larger(mib * others, (mib.sum(-1)[..., None] - of_domain) * (others > 0)) / count
 
 
-def _of_sums(kind: int, mib: Array, peers: Array, count: Array) -> tuple[Array, Array]:
-    """What passes the links in an all-reduce or a reduce-scatter in hosts, where all devices send as much."""
-    host = peers + 1.0
+def _of_sums(kind: int, mib: Array, peers: Array, host: Array, count: Array) -> tuple[Array, Array]:
+    """What passes the links in an all-reduce, or a reduce-scatter in hosts, where all devices send as much."""
+    domain = peers + 1.0
     if kind == ALL_REDUCE:
-        return 2.0 * mib * peers / host, 2.0 * mib * (count - host) / (count * host)
-    return mib * peers / host, mib * (count - host) / (count * host)
+        return 2.0 * mib * peers / domain, 2.0 * mib * (count - domain) / (count * domain)
+    beside = mib * (domain - host) / (count * host)  # the sums for other hosts of the domain
+    return mib * (host - 1.0) / host + beside, mib * (count - domain) / (count * host)
 
 
 def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
@@ -270,7 +271,7 @@ def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
     return (busy + _positive(weights["exchange.latency"][kind])) * (near + far > 0)[..., None]
 
 
-def _equal_hosts(cluster: Cluster) -> bool:
+def _equal_domains(cluster: Cluster) -> bool:
     return bool((cluster.num_peers == cluster.num_peers[0]).all())
 
 

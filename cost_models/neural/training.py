@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.data.dataset import CostDataset
 from shard_gym.cost_models.data.shards import ShardDataset
@@ -20,7 +21,6 @@ from shard_gym.cost_models.host_rows import NUM_MAXIMA
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
-from shard_gym.topology import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]

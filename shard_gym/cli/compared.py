@@ -140,20 +140,22 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name in _names(comparison):
         table.add_column(name, justify="right", overflow="fold", min_width=8)
     table.add_column("new/old", justify="right", no_wrap=True)
-    one_host = all(each.task.topology.num_hosts == 1 for each in (comparison.before, comparison.after))
-    for (label, old, text), (_, new, new_text) in zip(*map(_numbers, comparison.totals), strict=True):
-        if not (one_host and label == ACROSS):
+    one_domain = all(each.task.topology.num_domains == 1 for each in (comparison.before, comparison.after))
+    group = comparison.after.task.topology.fast_group
+    rows = (_numbers(totals, group) for totals in comparison.totals)
+    for (label, old, text), (_, new, new_text) in zip(*rows, strict=True):
+        if not (one_domain and label.startswith(ACROSS)):
             ratio = f"{new / old:.2f}" if old else NONE
             table.add_row(label, text, new_text, ratio, style="bold" if label == COST else "")
     print_table(console, table)
     _print_changes(console, comparison)
 
 
-COST, ACROSS = "cost, ms", "sent across hosts, MiB"
+COST, ACROSS = "cost, ms", "sent across"
 
 
-def _numbers(totals: Totals) -> list[tuple[str, float, str]]:
-    """A label, a number and its text for each row of the comparison."""
+def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
+    """A label, a number and its text for each row of the comparison; `group` has fast links (`Topology.fast_group`)."""
     phases = [
         (f"  {name.replace('_comm', ' comm.')}", float(ms)) for name, ms in zip(PHASES, totals.phases_ms, strict=True)
     ]
@@ -161,8 +163,8 @@ def _numbers(totals: Totals) -> list[tuple[str, float, str]]:
     return [
         *((label, ms, format_ms(ms)) for label, ms in [(COST, totals.cost_ms), *phases]),
         ("memory of the fullest device, GiB", totals.memory_bytes, format_gib(totals.memory_bytes)),
-        ("sent inside hosts, MiB", inside, format_mib(inside)),
-        (ACROSS, across, format_mib(across)),
+        (f"sent inside {group}s, MiB", inside, format_mib(inside)),
+        (f"{ACROSS} {group}s, MiB", across, format_mib(across)),
     ]
 
 
@@ -204,7 +206,7 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
     """
     old, new = comparison.totals
     inside, across = (old.sent_bytes / 2**20).tolist()
-    tables = comparison.after.task.tables
+    tables, group = comparison.after.task.tables, comparison.after.task.topology.fast_group
     changes = {
         "changed_tables": [
             {
@@ -223,7 +225,7 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
         "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
         "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
         "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
-        "sent_mib": {"inside_hosts": inside, "across_hosts": across},
+        "sent_mib": {f"inside_{group}s": inside, f"across_{group}s": across},
         **(changes if comparison.same_groups else {}),
     }
 

@@ -68,10 +68,10 @@ class DriftTask:
                 f"Devices of task {self.name!r} have host memory, which replanning does not cost. Give devices whose "
                 "rows are all in HBM."
             )
-        if self.level.departures and self.task.topology.num_devices > self.task.topology.devices_per_host:
+        if self.level.departures and self.task.topology.num_domains > 1:
             raise InvalidTaskError(
-                f"Devices of task {self.name!r} leave and return, so they must be on one host, but its "
-                f"{self.task.num_devices} devices are on hosts of {self.task.topology.devices_per_host}. Set the "
+                f"Devices of task {self.name!r} leave and return, so they must have fast links between all of them, "
+                f"but its {self.task.num_devices} devices are on hosts of {self.task.topology.domain_size}. Set the "
                 "departures of its level to 0, or use fewer devices."
             )
         object.__setattr__(self, "seed", int(checked_seed(self.seed)))

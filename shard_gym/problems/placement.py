@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.placement import Placement, check_placement, placement_from_json, placement_to_json
@@ -16,7 +17,6 @@ from shard_gym.problems.base import Problem
 from shard_gym.problems.likeness import kept_together
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster
 
 
 class PlacementProblem(Problem[Task]):

@@ -120,7 +120,8 @@ class ShardingProblem(Problem[Task]):
                     (table, TABLE_WISE if len(shards) == 1 else kind, int(shard.num_columns))
                 )
         groups = task_of_plan(answer, task).topology
-        of_groups = () if groups.replicas is None else (groups.replicas, groups.devices_per_host)
+        more = () if groups.fast_group == "host" else (groups.domain_size,)
+        of_groups = () if groups.replicas is None else (groups.replicas, groups.devices_per_host, *more)
         return repr((*of_groups, everywhere, sorted(map(sorted, held.values())))).encode()
 
     @override

@@ -36,7 +36,7 @@ _PARTS: dict[str, Any] = {
 
 _MAY_LACK = {
     "tables": {"popularity", "pooled"},
-    "topology": {"host", "cross_host_ratio", "replicas"},
+    "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
     "workload": set(WORKLOAD_MAY_LACK),
 }
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
@@ -117,6 +117,8 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         topology["host"] = asdict(host)
     if replicas is not None:
         topology["replicas"] = asdict(replicas)
+    if topology["devices_per_domain"] is None:
+        del topology["devices_per_domain"]
     if topology["cross_host_ratio"] == 1.0:
         del topology["cross_host_ratio"]
     return {

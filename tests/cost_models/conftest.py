@@ -102,12 +102,15 @@ def drawn(random_tables: Any) -> Callable[[int], tuple[Tables, Topology, Placeme
 
 @pytest.fixture(scope="session")
 def random_topology() -> Callable[..., Topology]:
-    """One to `most` devices, one to four on a host; links between hosts have a knee, too."""
+    """One to `most` devices, one to four on a host, of which half of the topologies have several in a domain of fast
+    links; links between domains have a knee, too."""
 
     def draw(rng: np.random.Generator, most: int = 6) -> Topology:
         profile = hardware_profile("a100-dgx")
         links = replace(profile.links, inter_host_knee_bytes=3e5, inter_host_knee_extra=0.7)
-        return Topology(profile.device, links, int(rng.integers(1, most + 1)), int(rng.integers(1, 5)))
+        devices, of_host = int(rng.integers(1, most + 1)), int(rng.integers(1, 5))
+        of_domain = of_host * int(rng.integers(1, 4)) if rng.random() < 0.5 else None
+        return Topology(profile.device, links, devices, of_host, devices_per_domain=of_domain)
 
     return draw
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
 from shard_gym.hardware import PROFILES
 from shard_gym.placement import Placement
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 MODEL = AnalyticalCostModel()
 

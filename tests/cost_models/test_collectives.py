@@ -19,7 +19,7 @@ from shard_gym.cost_models.neural.linear import LinearCostModel
 from shard_gym.cost_models.traffic import sent_bytes
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
-from shard_gym.sharding import ShardingPlan, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
@@ -34,26 +34,26 @@ PASSES = dict.fromkeys(BYTES, 1.0) | {"mx4": 2.05}  # of a codec, beside those o
 
 def exchange_ms(messages: Messages, topology: Topology) -> list[float]:
     """Ms of each device: the larger of what it sends and receives, on the slower of its two links."""
-    links, per_host = topology.links, topology.devices_per_host
+    links, linked = topology.links, topology.domain_size
     if not any(messages.values()):
         return [0.0] * topology.num_devices
     took = []
     for device in range(topology.num_devices):
         times = []
-        for same_host in (True, False):
+        for same_domain in (True, False):
             kind = {
                 pair: size
                 for pair, size in messages.items()
-                if pair[0] != pair[1] and (pair[0] // per_host == pair[1] // per_host) == same_host
+                if pair[0] != pair[1] and (pair[0] // linked == pair[1] // linked) == same_domain
             }
             sent = sum(size for (source, _), size in kind.items() if source == device)
             received = sum(size for (_, target), size in kind.items() if target == device)
             bandwidth, knee, extra = (
                 (links.intra_host_gb_per_s, links.intra_host_knee_bytes, links.intra_host_knee_extra)
-                if same_host
+                if same_domain
                 else (links.inter_host_gb_per_s, links.inter_host_knee_bytes, links.inter_host_knee_extra)
             )
-            size = max(sent, received) * (1.0 if same_host else topology.cross_host_ratio)
+            size = max(sent, received) * (1.0 if same_domain else topology.cross_host_ratio)
             times.append((size + extra * min(size, knee)) / (bandwidth * 1e6))
         took.append(max(times) + latency_ms(topology))
     return took
@@ -62,17 +62,17 @@ def exchange_ms(messages: Messages, topology: Topology) -> list[float]:
 def latency_ms(topology: Topology) -> float:
     if topology.num_devices == 1:
         return 0.0
-    crosses = topology.num_devices > topology.devices_per_host
+    crosses = topology.num_devices > topology.domain_size
     links = topology.links
     return (links.inter_host_latency_us if crosses else links.intra_host_latency_us) / 1000
 
 
 def all_reduce_of(size: float, topology: Topology) -> list[float]:
-    """A ring inside each host and one across hosts, which the network cards of a host share."""
+    """A ring inside each domain and one across domains, which the network cards of a domain share."""
     count, took = topology.num_devices, []
     for device in range(count):
-        host = device // topology.devices_per_host
-        members = sum(other // topology.devices_per_host == host for other in range(count))
+        domain = device // topology.domain_size
+        members = sum(other // topology.domain_size == domain for other in range(count))
         near = 2 * size * (members - 1) / members
         far = 2 * size * (count - members) / count / members
         links = topology.links
@@ -84,13 +84,13 @@ def all_reduce_of(size: float, topology: Topology) -> list[float]:
 
 
 def sent_of(messages: Messages, topology: Topology, *, gradients: bool = False) -> list[list[float]]:
-    """Bytes that each device sends inside its host, and to other hosts.
+    """Bytes that each device sends inside its domain, and to others.
 
-    But for gradients of replicas, every message is answered by one as large, and shrinks between hosts.
+    But for gradients of replicas, every message is answered by one as large, and shrinks between domains.
     """
-    per_host, found = topology.devices_per_host, [[0.0, 0.0] for _ in range(topology.num_devices)]
+    linked, found = topology.domain_size, [[0.0, 0.0] for _ in range(topology.num_devices)]
     for (source, target), size in messages.items():
-        leaves = source // per_host != target // per_host
+        leaves = source // linked != target // linked
         shrunk = topology.cross_host_ratio if leaves and not gradients else 1.0
         for sender in (source,) if gradients else (source, target):
             found[sender][leaves] += size * shrunk * (source != target)
@@ -100,22 +100,22 @@ def sent_of(messages: Messages, topology: Topology, *, gradients: bool = False) 
 def ring_messages(size: float, topology: Topology) -> Messages:
     """An all-reduce step by step: n - 1 steps that add up, and n - 1 that hand on, each of an n-th of the bytes.
 
-    One ring is inside each host. In another each host sends to the next; every device of the host sends its share.
+    One ring is inside each domain. In another each domain sends to the next; every device of it sends its share.
     """
-    devices, per_host = list(range(topology.num_devices)), topology.devices_per_host
-    hosts = [devices[first : first + per_host] for first in range(0, len(devices), per_host)]
+    devices, linked = list(range(topology.num_devices)), topology.domain_size
+    domains = [devices[first : first + linked] for first in range(0, len(devices), linked)]
     messages: Messages = {}
 
     def add(source: int, target: int, sent: float) -> None:
         messages[source, target] = messages.get((source, target), 0.0) + sent
 
-    for number, host in enumerate(hosts):
-        for _ in range(2 * (len(host) - 1)):
-            for position, device in enumerate(host):
-                add(device, host[(position + 1) % len(host)], size / len(host))
-        for _ in range(2 * (len(hosts) - 1)):
-            for device in host:
-                add(device, hosts[(number + 1) % len(hosts)][0], size / len(hosts) / len(host))
+    for number, domain in enumerate(domains):
+        for _ in range(2 * (len(domain) - 1)):
+            for position, device in enumerate(domain):
+                add(device, domain[(position + 1) % len(domain)], size / len(domain))
+        for _ in range(2 * (len(domains) - 1)):
+            for device in domain:
+                add(device, domains[(number + 1) % len(domains)][0], size / len(domains) / len(domain))
     return messages
 
 
@@ -279,6 +279,33 @@ def test_an_all_to_all_is_the_sum_over_all_messages(name: str, num_devices: int,
     np.testing.assert_allclose(all_to_all_ms(outputs, topology.cluster()), expected, rtol=1e-12)
     for one, took in zip(outputs, expected, strict=True):
         assert least_all_to_all_ms(one.sum(), topology.cluster()) <= max(took) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("hosts", "of_host", "of_domain"), [(2, 4, 8), (18, 4, 72), (3, 1, 3)])
+def test_hosts_in_one_domain_cost_what_one_host_of_all_devices_costs(hosts: int, of_host: int, of_domain: int) -> None:
+    count, profile = hosts * of_host, hardware_profile("gh200-quad")
+    tables = Tables.from_zipf([9_000, 5_000, 700, 4_000], [128, 64, 16, 96], [9.0] * 4, 1.05, Workload(72 * 100))
+    domain = profile.topology(count, devices_per_host=of_host, devices_per_domain=of_domain)
+    one, apart = (profile.topology(count, devices_per_host=size) for size in (count, of_host))
+    shardings = (
+        *(table_wise(tables, 0, count - 1), column_wise(tables, 1, [0, 1])),
+        *(data_parallel(tables, 2, domain), row_wise(tables, 3, domain)),
+    )
+    model, plan = AnalyticalShardingModel(), ShardingPlan(shardings)
+    in_domain, in_host, in_hosts = (model.estimate_plan(plan, tables, each) for each in (domain, one, apart))
+    np.testing.assert_array_equal(in_domain.phases_ms, in_host.phases_ms)
+    assert in_hosts.total_ms > 1.2 * in_host.total_ms
+    np.testing.assert_array_equal(
+        sum(sent_bytes(plan, tables, domain).values()), sum(sent_bytes(plan, tables, one).values())
+    )
+
+
+def test_a_table_on_one_host_of_a_domain_sends_nothing_over_network_cards() -> None:
+    """Host 1 of two hosts of two: halves go to the other device, then half of each to that of the other host."""
+    tables = Tables.from_zipf([40], [16], [2.0], 1.05, Workload(100, "fp16", "sgd"))
+    topology = hardware_profile("a100-dgx").topology(4, devices_per_host=2, devices_per_domain=4)
+    plan = ShardingPlan((table_row_wise(tables, 0, topology, 1),))
+    np.testing.assert_allclose(sum(sent_bytes(plan, tables, topology).values()).T, [[1600] * 2 + [8000] * 2, [0] * 4])
 
 
 @pytest.mark.parametrize("num_devices", [9, 12, 15, 16])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import (
     COST_MODELS,
     AnalyticalCostModel,
@@ -40,7 +41,7 @@ from shard_gym.pools import load_pool
 from shard_gym.tables import Tables
 from shard_gym.task_sampler import TaskSampler
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster, HostMemory, Topology
+from shard_gym.topology import HostMemory, Topology
 
 MODEL, STATIC = AnalyticalCostModel(host_policy="lru"), AnalyticalCostModel()
 

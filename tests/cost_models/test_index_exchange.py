@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models import (
     AnalyticalCostModel,
     AnalyticalShardingModel,
@@ -37,7 +38,7 @@ from shard_gym.sharding import (
 )
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster, Replicas, Topology
+from shard_gym.topology import Replicas, Topology
 from shard_gym.workload import Workload
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -110,6 +110,8 @@ def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, se
         task = in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(1.1))))
     if rng.random() < 0.5:
         task = replace(task, topology=replace(task.topology, cross_host_ratio=float(rng.uniform(0.01, 1.0))))
+    if rng.random() < 0.5:
+        task = replace(task, topology=replace(task.topology, devices_per_domain=per_host * int(rng.integers(1, 4))))
     loss = rng.choice([FITTED.overlap_loss, 1.0])
     constants = FITTED._replace(overlap_loss=float(loss))
     model = AnalyticalShardingModel(

@@ -155,6 +155,17 @@ def test_the_device_type_is_that_of_the_devices_unless_another_is_named(hardware
         torchrec_json(plan_of_placement([0, 1], tables), tables, topology, "m", "gpu")
 
 
+@pytest.mark.parametrize(("of_host", "of_domain", "count"), [(4, 8, 8), (4, 72, 72), (2, 6, 12)])
+def test_placements_count_the_devices_of_a_host_not_those_of_its_domain(
+    of_host: int, of_domain: int, count: int
+) -> None:
+    tables = sizes([1_000] * count)
+    topology = hardware_profile("h100-dgx").topology(count, devices_per_host=of_host, devices_per_domain=of_domain)
+    value = torchrec_json(plan_of_placement(range(count), tables), tables, topology, "m")
+    shards = [entry["shards"][0]["placement"] for entry in value["plan"]["m"].values()]
+    assert shards == [f"rank:{rank}/cuda:{rank % of_host}" for rank in range(count)]
+
+
 def test_what_torchrec_cannot_train_is_not_written() -> None:
     tables = sizes([1_000, 3_000])
     replicas = ShardingPlan((data_parallel(tables, 0, with_host(500)), table_wise(tables, 1, 1)))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import PENALTY_MARGIN, PHASES, AdditiveCostModel, FloatArray, placement_order
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
@@ -18,7 +19,6 @@ from shard_gym.sharding.variants import variants_of, whole_tables
 from shard_gym.table_features import FEATURE_NAMES
 from shard_gym.tables import AMOUNT_NAMES, Tables
 from shard_gym.tasks import Task
-from shard_gym.topology import Cluster
 
 IntArray = NDArray[np.int64]
 
@@ -174,10 +174,11 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
         hbm_bytes=np.zeros(num_envs, np.int64),
         cluster=Cluster(
             device_mask=by_device(num_envs, max_devices, dtype=np.bool_),
-            host_begin=by_device(num_envs, max_devices, dtype=np.int64),
-            host_end=by_device(num_envs, max_devices, dtype=np.int64),
+            domain_begin=by_device(num_envs, max_devices, dtype=np.int64),
+            domain_end=by_device(num_envs, max_devices, dtype=np.int64),
             num_peers=by_device(num_envs, max_devices),
             num_devices=np.ones(num_envs),
+            host_size=np.ones(num_envs),
             intra_bytes_per_ms=np.ones(num_envs),
             inter_bytes_per_ms=np.ones(num_envs),
             intra_knee_bytes=np.zeros(num_envs),
@@ -185,7 +186,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
             inter_knee_bytes=np.zeros(num_envs),
             inter_knee_extra=np.zeros(num_envs),
             latency_ms=np.zeros(num_envs),
-            crosses_hosts=np.zeros(num_envs, np.bool_),
+            crosses_domains=np.zeros(num_envs, np.bool_),
             cross_host_ratio=np.ones(num_envs),
         ),
         penalty_ms=np.zeros(num_envs),

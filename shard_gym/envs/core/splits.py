@@ -117,7 +117,7 @@ def _least_by_host(problem: Problem, envs: IntArray | slice, free: IntArray) -> 
     least = np.full((len(free), count), _NO_LIMIT)
     host = np.minimum(_hosts(problem, envs), count - 1)  # beyond it is padding
     np.minimum.at(least, (np.arange(len(free))[:, None], host), free)
-    first = np.arange(count) * (problem.cluster.num_peers[envs, :1] + 1.0)
+    first = np.arange(count) * np.asarray(problem.cluster.host_size)[envs][:, None]
     least[first >= np.asarray(problem.cluster.num_devices)[envs][:, None]] = NONE
     return least
 
@@ -150,7 +150,7 @@ def _hosts(problem: Problem, envs: IntArray | slice) -> IntArray:
     devices = np.arange(problem.max_devices)
     if _rules(problem).max_hosts == 1:
         return np.zeros((1, len(devices)), np.int64)
-    return devices // (problem.cluster.num_peers[envs, :1].astype(np.int64) + 1)
+    return devices // np.asarray(problem.cluster.host_size)[envs][:, None].astype(np.int64)
 
 
 def _rules(problem: Problem) -> SplitRules:

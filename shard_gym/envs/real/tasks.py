@@ -80,7 +80,10 @@ def _task_as_measured(task: Task, machine: str, batch_size: int | None) -> Task:
         hardware = hardware_profile(profile)
         if (topology.device, topology.links) != (hardware.device, hardware.links):
             topology = hardware.topology(
-                task.num_devices, devices_per_host=topology.devices_per_host, memory_cap_bytes=topology.memory_cap_bytes
+                task.num_devices,
+                devices_per_host=topology.devices_per_host,
+                devices_per_domain=topology.devices_per_domain,
+                memory_cap_bytes=topology.memory_cap_bytes,
             )
     if tables is task.tables and topology is task.topology:
         return task

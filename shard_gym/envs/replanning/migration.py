@@ -15,11 +15,11 @@ def migration_seconds(
     """(...) seconds until all P parts are on the devices `after`, (P,), from those `before`, (..., P).
 
     All devices and both kinds of links move at one time. The slowest link decides: the most of `bytes_of` that a device
-    sends or receives inside its host over the bandwidth there, or between hosts over that of its network card.
+    sends or receives inside its domain over the bandwidth there, or between domains over that of its network card.
     """
     cluster, devices = topology.cluster(), topology.num_devices
-    host = np.asarray(cluster.host_begin)
-    moves, inside = before != after, host[before] == host[after]
+    domain = np.asarray(cluster.domain_begin)
+    moves, inside = before != after, domain[before] == domain[after]
     longest = np.zeros(before.shape[:-1])
     for those, bandwidth in (
         (moves & inside, cluster.intra_bytes_per_ms),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.envs.core.problem import IntArray
-from shard_gym.topology import Cluster, Topology
+from shard_gym.topology import Topology
 
 NO_PLACEMENT = -1  # all devices of a window in which a part found no room
 MAX_NUMBERS = 2**22  # numbers in the largest array at once

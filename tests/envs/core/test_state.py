@@ -96,7 +96,7 @@ def test_many_rows_step_exactly_as_each_would_alone(
         together(tasks, MAX_TABLES, MAX_DEVICES, cost_model=cost_model),
     )
     if hosts == "one" or count > 1:
-        assert many.cluster.crosses_hosts.any() == (hosts != "one")
+        assert many.cluster.crosses_domains.any() == (hosts != "one")
     state, alone = initial_state(many, model), [initial_state(problem, model) for problem in problems]
     for _ in range(MAX_TABLES + 2):  # goes on after the last row is over
         actions = mostly_legal(action_mask(many, state), rng)
@@ -146,7 +146,7 @@ def test_the_state_is_what_the_assignment_says(random_task: Any, together: Any, 
 
 def test_a_step_writes_into_the_state_and_nothing_else(random_task: Any, together: Any) -> None:
     problem, state = under_way(random_task, together, 5, 33, 2)
-    assert problem.cluster.crosses_hosts.any()
+    assert problem.cluster.crosses_domains.any()
     for record in (problem, problem.tables, problem.cluster):
         for value in vars(record).values():
             if isinstance(value, np.ndarray):

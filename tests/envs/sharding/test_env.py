@@ -39,6 +39,7 @@ def play(env: EmbeddingShardingEnv, seed: int) -> tuple[float, dict[str, Any], l
 def test_an_episode_makes_a_plan_and_is_charged_its_cost(random_task: Any, reward: str) -> None:
     rng = np.random.default_rng(0)
     tasks = [random_task(rng, 6, 4, slack=(None, 1.5)[i % 2], devices_per_host=2, name=f"task {i}") for i in range(4)]
+    tasks[1:3] = [replace(task, topology=replace(task.topology, devices_per_domain=4)) for task in tasks[1:3]]
     model, kinds = AnalyticalShardingModel("fp16"), set()
     env = EmbeddingShardingEnv(TaskSuite("own", tuple(tasks)), cost_model=model, reward=reward)
     for seed in range(8):

@@ -242,8 +242,7 @@ class Chart:
         self.left, self.right, self.row, self.horizon_ms = left, right, row, horizon_ms
         self.top = 1.77 if narrow else 1.92  # upper edge of the first row
         self._time_left = left + (1.1 if narrow else 1.45)
-        hosts = view.task.topology.num_hosts
-        self._sent = 0 if narrow or view.task.num_devices == 1 else min(hosts, 2)  # columns of bytes sent
+        self._sent = 0 if narrow or view.task.num_devices == 1 else min(view.task.topology.num_domains, 2)  # columns
         self._memory_right = right - SENT_COLUMN * self._sent
         self._time_right = self._memory_right - (1.35 if narrow else 2.75 if self._sent < 2 else 2.45)
         self._spans: list[float] = view.spans_ms.tolist()
@@ -325,13 +324,13 @@ class Chart:
 
     def _devices(self) -> None:
         """Draw the number of each device, of its tables, and its four phases."""
-        canvas, heading = self.canvas, self.top - 0.16
+        canvas, heading, topology = self.canvas, self.top - 0.16, self.view.task.topology
         canvas.text(self.left, heading, "device", 8, GREY)
         canvas.text(self._time_left - 0.14, heading, self.view.unit, 8, GREY, ha="right")
-        hosts = [str(host) for host in self.view.task.topology.hosts[self._shown]] if self._sent == 2 else []
-        if hosts:
-            canvas.text(self.left + 0.68, heading, "host", 8, GREY, ha="right")
-            for last in np.flatnonzero(np.diff(self.view.task.topology.hosts[self._shown])).tolist():
+        domains = [str(domain) for domain in topology.domains[self._shown]] if self._sent == 2 else []
+        if domains:
+            canvas.text(self.left + 0.68, heading, topology.fast_group, 8, GREY, ha="right")
+            for last in np.flatnonzero(np.diff(topology.domains[self._shown])).tolist():
                 canvas.line([self.left, self.right], [self.top + (last + 1) * self.row] * 2)
         labels, tables = [str(device) for device in self._shown], self._rows(self.view.tables_per_device)
         counts = [f"{count:.0f}" for count in tables]
@@ -343,8 +342,8 @@ class Chart:
             baseline = self.top + (index + 0.5) * self.row + 0.045
             canvas.text(self.left, baseline, label, 7.5 if len(label) > 4 else 9)
             canvas.text(self._time_left - 0.14, baseline, count, 9, GREY, ha="right")
-            for host in hosts[index : index + 1]:  # the mean of the rest has none
-                canvas.text(self.left + 0.68, baseline, host, 9, GREY, ha="right")
+            for domain in domains[index : index + 1]:  # the mean of the rest has none
+                canvas.text(self.left + 0.68, baseline, domain, 9, GREY, ha="right")
             self._bars(index, phases_ms[index].tolist(), slowest[index])
 
     def _bars(self, index: int, phases_ms: list[float], slowest: NDArray[np.bool_]) -> None:
@@ -387,8 +386,9 @@ class Chart:
             self.canvas.text(self._memory_right, middle + 0.045, numbers, 8.5, ha="right")
 
     def _traffic(self) -> None:
-        """MiB that each device sends in an iteration: where there are several hosts, inside its own and to others."""
-        headings, heading = (["in host", "to others"] if self._sent == 2 else ["sent, MiB"]), self.top - 0.16
+        """MiB that each device sends in an iteration: where there are several domains, in its own and to others."""
+        own, heading = f"in {self.view.task.topology.fast_group}", self.top - 0.16
+        headings = [own, "to others"] if self._sent == 2 else ["sent, MiB"]
         if self._sent == 2:
             self.canvas.text(self.right, heading - 0.15, "sent in an iteration, MiB", 8, GREY, ha="right")
         sent = self._rows(self.view.sent_bytes) if self._sent else np.empty((0, 2))

@@ -102,7 +102,7 @@ class PlacementView:
 
     @property
     def sent_bytes(self) -> FloatArray:
-        """(D, 2) float64, bytes an iteration that each device sends inside its host, and to other hosts."""
+        """(D, 2) float64, bytes an iteration that each device sends inside its domain, and to others."""
         placed = np.flatnonzero(self.placement >= 0)
         if not placed.size:
             return np.zeros((self.task.num_devices, 2))
