@@ -37,6 +37,9 @@ class OwnPlanOptions:
         plan: file with the plan, as `shard-gym place` or TorchRec writes it in JSON.
         hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate.
         num_devices: number of devices that the plan is for.
+        devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
+        devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
+            of 4 in one NVLink domain. Those of a host if not given.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is
             given.
@@ -52,6 +55,8 @@ class OwnPlanOptions:
     plan: OptionalPath = None
     hardware: OptionalStr = None
     num_devices: OptionalInt = None
+    devices_per_host: OptionalInt = None
+    devices_per_domain: OptionalInt = None
     memory_cap_gib: OptionalFloat = None
     reserve: OptionalFloat = None
     host_memory: OptionalFloat = None
@@ -107,6 +112,8 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     own = OwnModel(
         *(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model, host),
         sync_every=every,
+        devices_per_host=options.devices_per_host,
+        devices_per_domain=options.devices_per_domain,
     )
     plan, hbm_rows = plan_of_file(given.plan, tables, own.topology), hbm_rows_of_file(given.plan, tables, own.topology)
     if not needs_host_memory(own, plan, hbm_rows):

@@ -71,6 +71,8 @@ def place(
     lookups: Lookups,
     agent: OptionalStr = None,
     whole: bool = False,
+    devices_per_host: OptionalInt = None,
+    devices_per_domain: OptionalInt = None,
     memory_cap_gib: OptionalFloat = None,
     reserve: OptionalFloat = None,
     host_memory: OptionalFloat = None,
@@ -104,6 +106,9 @@ def place(
         agent: name of the agent that plans, or folder of a training run; plan-search if not given.
         whole: whether all tables stay whole; without --agent, local-search then places them.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
+        devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
+        devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
+            of 4 in one NVLink domain. Those of a host if not given.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
         reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
             neither it nor a cap is given.
@@ -157,7 +162,9 @@ def place(
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     host = host_room_bytes(host_memory, reserve, profile)
     own = OwnModel(
-        Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio, sync_every
+        *(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio, sync_every),
+        devices_per_host=devices_per_host,
+        devices_per_domain=devices_per_domain,
     )
     given, hbm_rows = None, None
     if compare is not None and compare != TORCHREC:

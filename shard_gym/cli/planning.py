@@ -56,12 +56,20 @@ class OwnModel:
     host_bytes: int = 0  #: that tables may take of each host's memory
     cross_host_ratio: float = 1.0  #: see `Topology`
     sync_every: int = 0  #: see `Task`
+    devices_per_host: int | None = None  #: see `Topology`; that of the hardware for None
+    devices_per_domain: int | None = None  #: see `Topology`; that of the hardware for None
 
     @cached_property
     def topology(self) -> Topology:
         """The devices, with the room for tables and buffers as their HBM, and their parts of the hosts' memory."""
         count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
-        made = self.hardware.topology(count, memory_cap_bytes=self.room, host_memory_bytes=self.host_bytes)
+        made = self.hardware.topology(
+            count,
+            devices_per_host=self.devices_per_host,
+            devices_per_domain=self.devices_per_domain,
+            memory_cap_bytes=self.room,
+            host_memory_bytes=self.host_bytes,
+        )
         return replace(made, cross_host_ratio=self.cross_host_ratio)
 
     @property

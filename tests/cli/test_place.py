@@ -105,6 +105,28 @@ def test_plans_for_torchrec_have_the_device_type_of_the_hardware_or_the_one_aske
     run.refused("give --format torchrec", *arguments(file, **{"device-type": "cpu"}))
 
 
+@pytest.mark.parametrize(("devices", "of_host", "of_domain"), [(8, 4, 8), (12, 2, 6)])
+def test_hosts_and_domains_are_options(
+    run, file: Path, tmp_path: Path, devices: int, of_host: int, of_domain: int
+) -> None:
+    options = {"num-devices": devices, "devices-per-host": of_host, "devices-per-domain": of_domain}
+    one = json.loads(run.ok(*arguments(file, **{"num-devices": devices, "devices-per-host": of_domain})).out)
+    plan = tmp_path / "plan.json"
+    out = run.ok(*arguments(file, **options, out=plan)).out
+    both = json.loads(plan.read_text())
+    assert (both["cost_ms"], both["placement"]) == (one["cost_ms"], one["placement"])
+    assert both["hosts"] == [device // of_host for device in range(devices)]
+    assert both["domains"] == one["hosts"]
+    assert "inside its domain" in " ".join(out.split())
+    torchrec = run.ok(*arguments(file, **options, format="torchrec")).out
+    assert placements_of(json.loads(torchrec)) == {f"rank:{rank}/cuda:{rank % of_host}" for rank in range(devices)}
+    shown = options | {"tables": file, "plan": plan, "hardware": "a100-dgx"}
+    said = run.ok("show", *(part for key, value in shown.items() for part in (f"--{key}", value))).out
+    assert "inside its domain" in " ".join(said.split())
+    wrong = options | {"devices-per-domain": of_host + 1}
+    run.refused(f"must be a multiple of the {of_host} devices", *arguments(file, **wrong))
+
+
 def test_processes_of_a_cpu_may_take_more_than_the_share_that_is_assumed(run, file: Path) -> None:
     out = run.ok(*arguments(file, **{"hardware": "cpu", "memory-cap-gib": 40, "out": file.with_name("p.json")})).out
     assert "Memory of a training step, GiB of 40.00" in " ".join(out.split())
