@@ -1,6 +1,7 @@
 """Trains a DLRM of TorchRec under a plan of ShardGym, in two processes on CPUs; each stands for a host with a GPU.
 
-One table is larger than a device, which has 40 MiB here. It needs TorchRec (docs/dependencies.md), but no GPU.
+One table is larger than a device, which has 40 MiB here, and small ones have a replica on each. It needs TorchRec
+(docs/dependencies.md), but no GPU.
 """
 
 import json
@@ -16,19 +17,22 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.models.dlrm import DLRM
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym import Task
 from shard_gym.agents import make_agent
 from shard_gym.hardware import hardware_profile
 from shard_gym.hardware_profile import HardwareProfile
+from shard_gym.interop.replicas import replicated_tables
 from shard_gym.interop.torchrec import modules_of, plan_from_torchrec_json, tables_of_lookups, torchrec_json
 
 ROWS = {"user": 200_000, "item": 30_000, "query": 4_000, "brand": 500, "hour": 24}
 LOOKUPS = {"user": 1, "item": 1, "query": 8, "brand": 3, "hour": 1}  # of a sample, on average
-DIM, BATCH, HOSTS, STEPS = 64, 512, 2, 3
+DIM, BATCH, HOSTS, STEPS = 64, 4096, 2, 3
 
 
 def make_model() -> DLRM:
@@ -53,7 +57,17 @@ def record(seed: int, samples: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(list(ROWS), torch.cat(values), lengths=torch.cat(lengths))
 
 
-def train(rank: int, folder: str) -> None:
+def optimizer_of(model: DistributedModelParallel, replicas: list[str]) -> CombinedOptimizer:
+    """What trains all weights: the backward most tables, and a step after it the dense layers and the replicas."""
+    left = dict(in_backward_optimizer_filter(model.named_parameters()))
+    tables = {name: left.pop(name) for name in list(left) if name.split(".")[-2] in replicas}
+    optimizers = [model.fused_optimizer, KeyedOptimizerWrapper(left, lambda each: torch.optim.SGD(each, lr=0.1))]
+    if tables:  # eps as in the backward
+        optimizers.append(KeyedOptimizerWrapper(tables, lambda each: RowWiseAdagrad(each, lr=0.1, eps=1e-8)))
+    return CombinedOptimizer(optimizers)
+
+
+def train(rank: int, folder: str, replicas: list[str]) -> None:
     """One process, which is one device."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(HOSTS), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=HOSTS)
@@ -63,7 +77,7 @@ def train(rank: int, folder: str) -> None:
     model = DistributedModelParallel(
         make_model(), device=torch.device("cpu"), plan=plan, sharders=[EmbeddingBagCollectionSharder()]
     )
-    dense = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    optimizer = optimizer_of(model, replicas)
     samples = BATCH // HOSTS
     for step in range(STEPS):
         lookups = record(1 + HOSTS * step + rank, samples)
@@ -71,9 +85,9 @@ def train(rank: int, folder: str) -> None:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             model(torch.rand(samples, 4), lookups).squeeze(), wanted
         )
-        dense.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        dense.step()
+        optimizer.step()
         if rank == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
     distributed.destroy_process_group()
@@ -91,4 +105,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         written = torchrec_json(plan, tables, topology, modules_of(model), "cpu")
         Path(folder, "plan.json").write_text(json.dumps(written), encoding="utf-8")
-        multiprocessing.spawn(train, (folder,), nprocs=HOSTS)
+        multiprocessing.spawn(train, (folder, replicated_tables(plan, tables)), nprocs=HOSTS)

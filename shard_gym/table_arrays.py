@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import as_array, is_iterable, require_name
+from shard_gym.checks import as_array, is_iterable, is_number, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.table_features import MAX_DIM, MAX_ROWS
+from shard_gym.text import counted
 
 LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
     "num_embeddings": (np.int64, 1, MAX_ROWS),
@@ -23,6 +24,10 @@ LIMITS: Mapping[str, tuple[type[Any], float, float]] = {
 }
 """Dtype, smallest and largest value of each array of `Tables`."""
 
+COLUMNS = 4
+"""What divides an embedding dim: FBGEMM (v1.8.0, `construct_split_state`) and TorchRec 1.8 (`batched_embedding_kernel`,
+`_assert_local_cols_divisible_by_4`) assert it of tables that are trained in the backward, on GPUs and CPUs."""
+
 MAX_SEQUENCE = 2**14
 """The longest mean sequence of a sample; so the bytes of outputs stay below 2**63."""
 
@@ -31,6 +36,19 @@ def as_table_array(name: str, value: Any, shape: tuple[int, ...] = ()) -> NDArra
     """`value` as an array of any shape, one number as one of `shape`; lists of different lengths are refused."""
     array = as_array(name, value, InvalidTablesError)
     return array if array.ndim else np.full(shape, array)
+
+
+def dim_refused(names: Sequence[str], table: int, dim: Any) -> str:
+    """Why an embedding dim is refused: out of range, or to be padded, by whom and to what."""
+    which = f"table {table} ({names[table]})"
+    if not is_number(dim) or dim != int(dim) or not 0 < dim <= MAX_DIM:
+        most = f"{COLUMNS} to {MAX_DIM}"
+        return f"embedding_dim of {which} is {short_repr(dim)}; it must be a multiple of {COLUMNS} from {most}."
+    padded = -(-int(dim) // COLUMNS) * COLUMNS
+    return (
+        f"embedding_dim of {which} is {int(dim)}. FBGEMM trains {COLUMNS} columns at a time, and neither it nor "
+        f"TorchRec pads. Give it dim {padded} here and in the model; use {counted(int(dim), 'column')} of its output."
+    )
 
 
 def pooled_of(given: Any, count: int) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
-from shard_gym.table_arrays import LIMITS, MAX_SEQUENCE, as_table_array, names_of, pooled_of
+from shard_gym.table_arrays import COLUMNS, LIMITS, MAX_SEQUENCE, as_table_array, dim_refused, names_of, pooled_of
 from shard_gym.table_features import MAX_BYTES, scaled
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
@@ -35,7 +35,7 @@ class Tables:
 
     Attributes:
         num_embeddings: (T,) int64, rows of each table.
-        embedding_dim: (T,) int64, columns; a multiple of 4 (FBGEMM asserts this for training).
+        embedding_dim: (T,) int64, columns; a multiple of 4. TorchRec 1.8 and FBGEMM assert this, and pad nothing.
         pooling_factor: (T,) float64, mean lookups per sample, summed over the features that read the table.
         distinct_rows: (T,) float64, expected number of distinct rows read in one batch.
         reuse_histogram: (T, 17) float64, shares of those distinct rows by number of reads (bins: see
@@ -101,8 +101,12 @@ class Tables:
         valid = (raw >= low) & (raw <= high)  # False for NaN too
         if dtype is np.int64:
             valid &= raw == np.floor(raw)
+        if name == "embedding_dim":
+            valid &= np.where(valid, raw, 0) % COLUMNS == 0
         if not valid.all():
             where = tuple(int(i) for i in np.argwhere(~valid)[0])
+            if name == "embedding_dim":
+                raise InvalidTablesError(dim_refused(self.names, where[0], given[where]))
             kind, most = ("an integer", str(high)) if dtype is np.int64 else ("a number", f"{high:g}")
             raise InvalidTablesError(
                 f"{name} of table {where[0]} ({self.names[where[0]]}) is {short_repr(given[where])}; "
@@ -113,10 +117,6 @@ class Tables:
         object.__setattr__(self, name, array)
 
     def _check_consistency(self) -> None:
-        self._refuse(
-            self.embedding_dim % 4 != 0,
-            lambda i: f"has embedding_dim {self.embedding_dim[i]}, which is not a multiple of 4 as FBGEMM needs",
-        )
         needed = float(self.memory_bytes.sum(dtype=np.float64))
         if needed > MAX_BYTES:
             raise InvalidTablesError(f"All tables together need {needed:.3g} bytes; the limit is {MAX_BYTES:.3g}.")

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+MAX_LISTED = 8  # names that a sentence lists
+
 
 def counted(count: int, noun: str) -> str:
     """`count` and `noun` with its plural s: 1 device, 2 devices, 1,036 tables."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence, of many the first `MAX_LISTED`: user, item, ... and 3 more."""
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + f" and {more:,} more" * (more > 0)
 
 
 def format_ms(value: float) -> str:

@@ -123,3 +123,4 @@ def test_a_model_of_torchrec_becomes_a_plan_that_trains(
     assert float(ratio[2]) < float(ratio[1])
     assert "Memory of a training step" in printed
     assert len(re.findall(r"^step \d: loss 0\.\d+$", printed, re.MULTILINE)) == 3
+    assert "data_parallel on devices [0, 1]" in printed  # tests/interop/test_replicas.py trains with its optimizer

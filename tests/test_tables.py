@@ -128,7 +128,7 @@ def test_other_widths_are_one_for_all_or_one_each() -> None:
     assert simple().with_dims(8).embedding_dim.tolist() == [8, 8, 8]
     assert simple().with_dims([4, 8, 128]).embedding_dim.tolist() == [4, 8, 128]
     assert simple().embedding_dim.tolist() == [16, 32, 64]
-    with pytest.raises(InvalidTablesError, match="embedding_dim 6"):
+    with pytest.raises(InvalidTablesError, match=r"is 6. FBGEMM .*Give it dim 8"):
         simple().with_dims([4, 6, 8])
     for strange in ("16", [[4], [4, 8]]):
         with pytest.raises(InvalidTablesError, match="embedding_dim must be numbers"):
@@ -153,7 +153,21 @@ def test_impossible_numbers_are_named_with_their_table(name: str, value: float) 
     [
         ({"num_embeddings": [0, 1, 1]}, r"table 0 \(users\) is 0; it must be an integer from 1 to 1099511627776\."),
         ({"num_embeddings": np.array([2**40 + 1, 1, 1])}, "is 1099511627777; it"),
-        ({"embedding_dim": [16, 18, 64]}, r"Table 1 \(items\) has embedding_dim 18.*multiple of 4"),
+        (
+            {"embedding_dim": [16, 18, 64]},
+            r"table 1 \(items\) is 18. FBGEMM trains 4 columns at a time, .*Give it dim 20 .*use 18 columns",
+        ),
+        (
+            {"embedding_dim": [1, 32, 64]},
+            r"embedding_dim of table 0 \(users\) is 1. FBGEMM .*Give it dim 4 .*use 1 column of",
+        ),
+        ({"embedding_dim": [16, 32, 10.0]}, r"is 10. FBGEMM .*Give it dim 12 .*use 10 columns"),
+        ({"embedding_dim": [16, 130, 64]}, "is 130. FBGEMM .*Give it dim 132 .*use 130 columns"),
+        ({"embedding_dim": [16, 32, 2**16 - 1]}, "Give it dim 65536"),
+        ({"embedding_dim": [16, 0, 64]}, r"table 1 \(items\) is 0; it must be a multiple of 4 from 4 to 65536"),
+        ({"embedding_dim": [-8, 0, 64]}, "is -8; it must be a multiple of 4 from 4 to 65536"),
+        ({"embedding_dim": [16, 10.5, 64]}, "is 10.5; it must be a multiple of 4 from 4 to 65536"),
+        ({"embedding_dim": [16, 32, 2**16 + 2]}, "is 65538; it must be a multiple of 4 from 4 to 65536"),
         ({"embedding_dim": [16, 32]}, r"embedding_dim must have shape \(3,\), not \(2,\)"),
         ({"reuse_histogram": np.ones((3, 16)) / 16}, r"reuse_histogram must have shape \(3, 17\), not \(3, 16\)"),
         (

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from shard_gym.agents import Agent
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.compared import (
     TORCHREC,
@@ -43,6 +44,14 @@ from shard_gym.cli.options import (
 )
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
+from shard_gym.cli.replicas import (
+    Replicas,
+    note_of,
+    print_replicas,
+    replicas_to_json,
+    require_no_replicas,
+    without_replicas,
+)
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
 from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
 from shard_gym.comparison import Comparison
@@ -82,6 +91,7 @@ def place(
     communication_dtype: str = "fp32",
     cross_host_ratio: float = 1.0,
     sync_every: int = 0,
+    replicas: Replicas = "yes",
     index_dedup: bool = False,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
@@ -122,6 +132,8 @@ def place(
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
+        replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer. Copies in
+            groups of devices are none of these.
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             EmbeddingCollectionSharder(use_index_dedup=True).
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
@@ -175,13 +187,20 @@ def place(
             how = "without" if index_dedup else "with"
             warn(f"{compare} is a plan {how} index dedup; both plans are costed as this one.")
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
-    plan = planned(own, agent, lambda name: placing_agent(name, cost, model, seed, None, **options), whole=whole)
+
+    def made(name: str) -> Agent:
+        able = placing_agent(name, cost, model, seed, None, **options)
+        return without_replicas(able) if replicas == "no" else able
+
+    plan = planned(own, agent, made, whole=whole)
     own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
     old = None if given is None else explained_plan(own, given)
     bound = None if plan.lowered else proven_bound(plan.agent, plan.task, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
+    if replicas == "no":
+        require_no_replicas(explanation, plan.name)
     content = answer_to_json(explanation, plan.name) | ({"index_dedup": True} if index_dedup else {})
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
     if comparison is not None:
@@ -190,6 +209,8 @@ def place(
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
         warn_of_caches(explanation)
+        if out is None and (note := note_of(explanation)):
+            warn(note)
         content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module, device_type)
     warn_if_full(explanation, room)
     if out is None and own.host_bytes:
@@ -205,6 +226,7 @@ def place(
         kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - room
         print_memory(console, explanation, room, kept)
         print_traffic(console, explanation)
+        print_replicas(console, explanation)
     if comparison is not None:
         shown = errors() if out is None else console
         print_comparison(shown, comparison)
@@ -252,7 +274,7 @@ def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
         groups = explanation.plan.groups
         in_groups = {} if groups == ONE_GROUP else {GROUPS: groups_to_json(groups)}
         plan = plan_to_json(explanation.plan, tables, explanation.task.topology)
-        return record | in_groups | {"plan": plan} | host | traffic
+        return record | in_groups | {"plan": plan} | replicas_to_json(explanation) | host | traffic
     per_device = to_plan(devices, explanation.task.num_devices)
     placed = {
         "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},

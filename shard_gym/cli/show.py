@@ -18,6 +18,7 @@ from shard_gym.cli.memory import print_memory, warn_if_full
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, OptionalStr, placing_agent, proven_bound
 from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
+from shard_gym.cli.replicas import print_replicas
 from shard_gym.cli.traffic import print_traffic
 from shard_gym.cli.trusted import print_evidence
 from shard_gym.cost_models import AdditiveCostModel
@@ -141,6 +142,7 @@ def _show_plan(
     print_explanation(console, explanation, devices, names, moves)
     print_memory(console, explanation, shown.room, shown.reserve, devices)
     print_traffic(console, explanation, devices)
+    print_replicas(console, explanation)
     if not shown.over:
         warn_if_full(explanation, shown.room)
     if picture is not None:

@@ -62,6 +62,9 @@ def test_without_a_file_the_plan_is_all_that_is_printed(run, file: Path, tmp_pat
 
 def test_tables_without_dims_need_one(run) -> None:
     run.refused("choose one for all with --embedding-dim", *arguments("dlrm-2022"))
+    run.refused("(table_0) is 1. FBGEMM trains 4 columns at a time", *arguments("dlrm-2022", **{"embedding-dim": 1}))
+    run.refused("Give it dim 132 here and in the model", *arguments("dlrm-2022", **{"embedding-dim": 130}))
+    run.refused("is 0; it must be a multiple of 4 from 4", *arguments("dlrm-2022", **{"embedding-dim": 0}))
     out = run.ok(*arguments("dlrm-2022", **{"embedding-dim": 8, "agent": "size-greedy"})).out
     assert len(json.loads(out)["placement"]) == 788
 

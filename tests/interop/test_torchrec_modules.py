@@ -155,3 +155,16 @@ def test_attributes_of_other_classes_are_no_tables() -> None:
     model = torch.nn.ModuleDict({"bags": bags(name="user")})
     model.embedding_bag_configs, model.embedding_configs = model["bags"].embedding_bag_configs(), []
     assert modules_of(model) == {"user": "bags"}
+
+
+@pytest.mark.parametrize(("dim", "padded"), [(1, 4), (10, 12), (130, 132)])
+def test_dims_that_torchrec_refuses_are_refused_with_those_to_pad_to(dim: int, padded: int) -> None:
+    collection = EmbeddingBagCollection(
+        device=torch.device("meta"),
+        tables=[EmbeddingBagConfig(name="user", num_embeddings=10, embedding_dim=dim, feature_names=["f_user"])],
+    )
+    says = rf"table 0 \(user\) is {dim}\. FBGEMM trains 4 columns at a time.*Give it dim {padded} here and in the model"
+    with pytest.raises(InvalidTablesError, match=says):
+        tables_of_lookups(collection, lookups())
+    with pytest.raises(InvalidTablesError, match=says):
+        tables_of_pooling_factors(collection, {"f_user": 1.0}, batch_size=2)

@@ -84,10 +84,18 @@ def test_a_pool_without_dims_takes_those_asked_for(tmp_path: Path) -> None:
     assert load_pool(path).tables.embedding_dim.tolist() == [16, 16]
     assert load_pool(path, embedding_dim=128).tables.embedding_dim.tolist() == [128, 128]
     assert load_pool(path).sha256 == load_pool(path, embedding_dim=128).sha256
-    with pytest.raises(InvalidTablesError, match="multiple of 4"):
+    with pytest.raises(InvalidTablesError, match=r"is 10. FBGEMM trains 4 columns at a time.*Give it dim 12"):
         load_pool(path, embedding_dim=10)
     save_pool(small_pool(), tmp_path / "with-dims.json")
     assert load_pool(tmp_path / "with-dims.json", embedding_dim=128).tables.embedding_dim.tolist() == [16, 64]
+
+
+def test_a_pool_of_dims_to_be_padded_says_to_what(tmp_path: Path) -> None:
+    path = tmp_path / "small.json"
+    save_pool(small_pool(), path)
+    path.write_bytes(path.read_bytes().replace(b'"embedding_dim":[16,64]', b'"embedding_dim":[16,1]'))
+    with pytest.raises(DamagedFileError, match=r"small.json .* table 1 .* is 1. FBGEMM .*Give it dim 4 "):
+        load_pool(path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The replicas of a plan: on the terminal and as JSON, and plans without them."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, Literal
+
+from rich.console import Console
+
+from shard_gym.agents import Agent
+from shard_gym.cli.console import sentence
+from shard_gym.errors import InvalidOptionError
+from shard_gym.explain import Explanation
+from shard_gym.interop.replicas import replicas_note, replicated_tables
+from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.text import listed
+
+Replicas = Literal["yes", "no"]
+
+
+def without_replicas(agent: Agent) -> Agent:
+    """The agent without data_parallel among the sharding types that it may use; as it is if it names none."""
+    types = getattr(agent, "sharding_types", ())
+    if DATA_PARALLEL not in types:
+        return agent
+    changed: Any = copy(agent)
+    changed.sharding_types = tuple(each for each in types if each != DATA_PARALLEL)
+    able: Agent = changed
+    return able
+
+
+def require_no_replicas(explanation: Explanation, agent: str) -> None:
+    """Raise InvalidOptionError if an agent that chooses no sharding types answered with replicas."""
+    names = replicated_tables(explanation.plan, explanation.task.tables)
+    if names:
+        raise InvalidOptionError(
+            f"--replicas is no, but {agent!r} makes {listed(names)} data_parallel, and has no option sharding_types "
+            "that leaves replicas out. Name another agent, such as plan-search or torchrec."
+        )
+
+
+def note_of(explanation: Explanation) -> str:
+    """`replicas_note` of what is explained; empty for a plan without replicas, and for tables that are served."""
+    return replicas_note(explanation.plan, explanation.task.tables)
+
+
+def print_replicas(console: Console, explanation: Explanation) -> None:
+    """Print which tables are replicas and how TorchRec trains them, if there are any that are trained."""
+    note = note_of(explanation)
+    if note:
+        console.print()
+        console.print(sentence(note), soft_wrap=True)
+
+
+def replicas_to_json(explanation: Explanation) -> dict[str, Any]:
+    """The tables that are replicas, and the note of how they are trained, as a JSON value; nothing without a note."""
+    note = note_of(explanation)
+    if not note:
+        return {}
+    return {"replicas": {"tables": replicated_tables(explanation.plan, explanation.task.tables), "note": note}}

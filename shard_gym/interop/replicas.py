@@ -1,0 +1,65 @@
+"""Replicas in TorchRec: which tables of a plan they are, and what trains them.
+
+`DistributedModelParallel` (TorchRec 1.8) trains tables in the backward with what `apply_optimizer_in_backward` gave
+them, but for those that are data_parallel: their gradients are left to an optimizer after the backward, as those of
+dense layers are, and `in_backward_optimizer_filter` returns both. Replicas that no such optimizer has are not trained.
+"""
+
+from __future__ import annotations
+
+from shard_gym.sharding import ShardingPlan
+from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.tables import Tables
+from shard_gym.text import counted, listed
+
+DENSE_OPTIMIZER = (
+    "left = dict(in_backward_optimizer_filter(model.named_parameters()))",
+    "optimizer = CombinedOptimizer([model.fused_optimizer, "
+    "KeyedOptimizerWrapper(left, lambda each: torch.optim.SGD(each, lr=lr))])",
+)
+"""Two lines that train all of a wrapped `model` with the functions of torchrec.optim; `optimizer.step()` follows each
+backward. In place of SGD stands what trains the dense layers."""
+
+_AS_IN_BACKWARD: dict[str, str] = {
+    "sgd": "SGD with the tables' learning rate updates them as the backward would.",
+    "rowwise_adagrad": (
+        "To update them as the backward would, give them alone to torchrec.optim.RowWiseAdagrad, with the tables' "
+        "learning rate and eps=1e-8; it takes no biases. torch.optim.Adagrad has a state for each element."
+    ),
+    "adam": (
+        "torch.optim.Adam also moves their rows that a batch does not read; the backward would leave these as they are."
+    ),
+}
+"""Which optimizer of a replica is the one in the backward, by `Workload.optimizer`."""
+
+
+def replicated_tables(plan: ShardingPlan, tables: Tables) -> list[str]:
+    """The names of the tables of which every device has a replica (data_parallel), in the order of `tables`."""
+    return [
+        name
+        for name, sharding in zip(tables.names, plan.tables, strict=True)
+        if sharding.sharding_type == DATA_PARALLEL
+    ]
+
+
+def replicas_note(plan: ShardingPlan, tables: Tables) -> str:
+    """Which tables of a plan are replicas, and how TorchRec trains them; empty if none is, or if they are served."""
+    names = replicated_tables(plan, tables)
+    if not names or not tables.workload.training:
+        return ""
+    count = f"{len(names):,} of {counted(len(tables), 'table')}"
+    return "\n".join(
+        (
+            f"{count}, {listed(names)}, {'is' if len(names) == 1 else 'are'} data_parallel: a replica on every device. "
+            "TorchRec does not train them in the backward; they stay as they are unless a dense optimizer has them:",
+            *(f"    {line}" for line in DENSE_OPTIMIZER),
+            f"{_AS_IN_BACKWARD[tables.workload.optimizer]}{_of_sequences(plan, tables)}",
+        )
+    )
+
+
+def _of_sequences(plan: ShardingPlan, tables: Tables) -> str:
+    """That replicas of sequence tables are wrong on CPUs, a sentence; empty if there are none."""
+    pairs = zip(plan.tables, tables.pooled.tolist(), strict=True)
+    some = any(sharding.sharding_type == DATA_PARALLEL and not pooled for sharding, pooled in pairs)
+    return " On a CPU, TorchRec 1.8 adds up the rows of sequences that are replicas, which is wrong." * some
