@@ -1,4 +1,4 @@
-"""The computer this process runs on, within the limits of its container: CPUs, memory, and threads of torch and NumPy.
+"""The computer this process runs on, within the limits of its container: CPUs, their instructions, memory and threads.
 
 Containers and batch systems limit a process by control groups of Linux. A limit of any group that holds the process
 counts; both versions of their files are read (docs.kernel.org, admin-guide/cgroup-v2 and cgroup-v1).
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import missing_extra
+from shard_gym.errors import MissingExtraError, missing_extra
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
@@ -34,6 +34,38 @@ def cpu_model() -> str:
         if key.strip() == "model name" and model.strip():
             return model.strip()
     return platform.processor() or platform.machine() or "unknown"
+
+
+def instruction_set() -> str:
+    """What decides how this process rounds: the instructions that NumPy uses, then its BLAS and the kernels of that.
+
+    Such as "NumPy AVX2, OpenBLAS Haswell". NumPy computes exponentials, and its BLAS products of matrices, with the
+    widest instructions of the CPU, or fewer where NPY_DISABLE_CPU_FEATURES and OPENBLAS_CORETYPE say so; the last
+    digits differ. Without threadpoolctl the BLAS is not known and left out.
+    """
+    import numpy as np
+
+    simd = np.show_config(mode="dicts")["SIMD Extensions"]
+    used = [*simd.get("baseline", []), *simd.get("found", [])]
+    known = [name for name, marks in _LEVELS.items() if marks.intersection(used)]
+    widest = [*known, *reversed(used), "without SIMD"][0]
+    try:
+        pools = _found_thread_pools().info()  # not kept: others may be loaded later
+    except MissingExtraError:
+        pools = []
+    blas = [
+        " ".join(filter(None, (_BLAS.get(pool["internal_api"], pool["internal_api"]), pool.get("architecture"))))
+        for pool in pools
+        if pool["user_api"] == "blas"
+    ]
+    return ", ".join([f"NumPy {widest}", *blas[:1]])
+
+
+_LEVELS = {"AVX-512": {"X86_V4", "AVX512_SKX"}, "AVX2": {"X86_V3", "AVX2"}, "SSE4": {"X86_V2", "SSE42"}}
+"""Instructions of x86 from the widest on, and NumPy's names of them: those of its later and its earlier versions."""
+
+_BLAS = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
+"""The names of libraries by what threadpoolctl calls them."""
 
 
 def usable_cpus() -> int:
@@ -128,6 +160,11 @@ def _c_library() -> Any:
 
 @cache
 def _thread_pools() -> Any:
+    """`_found_thread_pools`, once."""
+    return _found_thread_pools()
+
+
+def _found_thread_pools() -> Any:
     """The libraries with threads that this process has loaded; finding them takes milliseconds."""
     try:
         from threadpoolctl import ThreadpoolController

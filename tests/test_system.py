@@ -3,10 +3,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shard_gym import system
@@ -22,6 +25,37 @@ def test_the_cpu_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert system.cpu_model() == "aarch64"
     cpuinfo.write_text("processor\t: 0\nmodel name\t: AMD EPYC: odd\nmodel name\t: another\n")
     assert system.cpu_model() == "AMD EPYC: odd"
+
+
+@pytest.mark.parametrize(
+    ("simd", "blas", "said"),
+    [
+        (
+            {"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4", "AVX512_ICL"]},
+            "SkylakeX",
+            "AVX-512, OpenBLAS SkylakeX",
+        ),
+        ({"baseline": ["SSE", "SSE2"], "found": ["SSE42", "AVX", "FMA3", "AVX2"]}, "Zen", "AVX2, OpenBLAS Zen"),
+        ({"baseline": ["X86_V2"], "not found": ["X86_V3", "X86_V4"]}, "Nehalem", "SSE4, OpenBLAS Nehalem"),
+        ({"baseline": ["NEON", "ASIMD"], "found": ["ASIMDHP"]}, "neoversen1", "ASIMDHP, OpenBLAS neoversen1"),
+        ({}, None, "without SIMD"),
+    ],
+)
+def test_instructions_have_one_name_whatever_numpy_calls_them(
+    monkeypatch: pytest.MonkeyPatch, simd: dict[str, list[str]], blas: str | None, said: str
+) -> None:
+    pools = [{"user_api": "openmp", "internal_api": "openmp"}]
+    if blas:
+        pools += [{"user_api": "blas", "internal_api": "openblas", "architecture": each} for each in (blas, "Katmai")]
+    monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": simd})
+    monkeypatch.setattr(system, "_found_thread_pools", lambda: SimpleNamespace(info=lambda: pools))
+    assert system.instruction_set() == f"NumPy {said}"
+
+
+def test_a_blas_that_nothing_tells_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    assert system.instruction_set().startswith("NumPy ")
+    assert "," not in system.instruction_set()
 
 
 def test_usable_cpus_are_those_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import suite_names
 from shard_gym.suites.core import CORE_SUITES
 from shard_gym.suites.info import REPLANNING, SHARDING, SIMULATED
-from shard_gym.system import cpu_model, usable_cpus
+from shard_gym.system import cpu_model, instruction_set, usable_cpus
 
 ROOT = Path(__file__).parent.parent
 LEADERBOARDS = ROOT / "leaderboards"
@@ -183,19 +183,21 @@ def job_of(folder: EntryFolder, entrant: Entrant, runs: Path) -> Evaluating:
     return entrant.slug, folder.suite, dict(entrant.placing), files
 
 
-def evaluated(job: Evaluating) -> tuple[EvaluatedAgent, str]:
-    """The evaluations of an agent, and the CPU that made them."""
+def evaluated(job: Evaluating) -> tuple[EvaluatedAgent, str, str]:
+    """The evaluations of an agent, and the CPU and the instructions that made them."""
     name, suite, placing, trainings = job
     with TemporaryDirectory() as folder:
         runs = [Path(folder, str(number)) for number in range(len(trainings))]
         for run, files in zip(runs, trainings, strict=True):
             write_files(run, files)
-        return evaluate_agent([str(run) for run in runs] or [name], suite, placing), cpu_model()
+        return evaluate_agent([str(run) for run in runs] or [name], suite, placing), cpu_model(), instruction_set()
 
 
-def make(folder: EntryFolder, entrant: Entrant, agent: EvaluatedAgent, machine: str, commit: str) -> None:
+def make(
+    folder: EntryFolder, entrant: Entrant, agent: EvaluatedAgent, machine: str, instructions: str, commit: str
+) -> None:
     """Make one entry; it replaces the existing one, which git keeps."""
-    info = EntryInfo(entrant.name, AUTHORS, licence="MIT", link="", machine=machine, commit=commit)
+    info = EntryInfo(entrant.name, AUTHORS, "MIT", "", machine, commit, instructions)
     shutil.rmtree(folder.path, ignore_errors=True)
     if findings := submit(folder, agent, info):
         raise SystemExit(f"{folder.id} is not valid: {findings[0]}")

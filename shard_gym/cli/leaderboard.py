@@ -23,7 +23,7 @@ from shard_gym.leaderboard.fresh import read_fresh
 from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
 from shard_gym.leaderboard.measured_track import read_races, verify_races
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
-from shard_gym.leaderboard.replay import read_replays, replay, write_replays
+from shard_gym.leaderboard.replay import how_compared, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
@@ -33,7 +33,7 @@ from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import new_ids, verify_all, verify_entry, verify_folders
 from shard_gym.suites import suite_info, suite_names
 from shard_gym.suites.info import MEASURED
-from shard_gym.system import cpu_model, usable_cpus
+from shard_gym.system import cpu_model, instruction_set, usable_cpus
 from shard_gym.text import counted, format_seconds
 
 ROOT = Path("leaderboards")
@@ -73,6 +73,7 @@ class Submit:
         planning_queries: evaluations of the scoring cost model for one task, mean, of an agent that does not count
             them itself; 0 for those that were counted.
         machine: the machine it planned on; this machine's CPU if left out.
+        instructions: what NumPy and its BLAS used there, as "NumPy AVX2, OpenBLAS Haswell"; this machine's if left out.
         commit: of ShardGym, 40 hexadecimal digits; found by itself in a checkout.
         replace: write it in place of the entry of that name.
         root: folder of the leaderboards.
@@ -93,6 +94,7 @@ class Submit:
     search_budget: int = 0
     planning_queries: float = 0.0
     machine: str = ""
+    instructions: str = ""
     commit: str = ""
     replace: bool = False
     root: Path = ROOT
@@ -119,7 +121,8 @@ class Submit:
         if not commit:
             raise InvalidOptionError("ShardGym does not run from a checkout here. Name its commit with --commit.")
         agent = self._evaluated(folder)
-        info = EntryInfo(self.name, self.author, self.licence, self.link, self.machine or cpu_model(), commit)
+        where = self.machine or cpu_model(), commit, self.instructions or instruction_set()
+        info = EntryInfo(self.name, self.author, self.licence, self.link, *where)
         findings = submit(folder, agent, info, self.replace)
         if findings:
             return _print_findings(findings, "The entry was not written")
@@ -347,8 +350,8 @@ def _replayed(
         findings += differences
         if row is not None:
             here, declared = format_seconds(row.seconds), format_seconds(each.entry.planning.seconds)
-            tasks_replayed = f"{each.folder.id}: {counted(row.tasks, 'task')} replayed"
-            say(f"{tasks_replayed}, {here} per task here, {declared} declared.")
+            times = f"{counted(row.tasks, 'task')} replayed, {here} per task here, {declared} declared."
+            say(f"{each.folder.id}: {times}{'' if differences else f' {how_compared(each, row)}'}")
             replays[each.folder.id] = row
     return replays, findings
 

@@ -2,14 +2,19 @@
 
 Only agents that ship with ShardGym can be replayed. The times are kept in `replayed.json`; its rows also say which
 entries of the track "replanning" were replayed.
+
+An entry says which instructions made it (`system.instruction_set`). With the same ones its costs come out again but for
+the rounding of sums. With others networks and sums are rounded otherwise, two answers that cost nearly the same change
+places, and a search goes another way: then a replay compares what the entry can claim, costs within a margin.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,12 +28,19 @@ from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.problems import Attempt
-from shard_gym.system import cpu_model
+from shard_gym.system import cpu_model, instruction_set
 from shard_gym.tasks import SuiteTask
-from shard_gym.text import counted
+from shard_gym.text import counted, format_percent
 
 FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What options that are none raise when an agent is made with them, or answers."""
+
+MARGIN = 0.1
+"""Where the replay has other instructions: how far a cost may be from the entry's, as a share of it. The mean of n such
+differences may be 1 / sqrt(n) of it. leaderboards/README.md has what was measured."""
+
+SLOWEST_TIMES, SLOWEST_SECONDS = 100.0, 1.0
+"""A replay slower than so many times what is declared, and than so many seconds a task, is that of another agent."""
 
 Replays = Mapping[str, ReplayRow]
 """Rows of `replayed.json` by the ids of the entries."""
@@ -40,8 +52,9 @@ def replay(verified: VerifiedEntry, tasks: int, whole: bool = False) -> tuple[Re
     If `whole`, all tasks are answered again, with all seeds.
 
     Returns:
-        The planning time here, and a finding for each difference from the entry. An agent that cannot be made, or that
-        searches more than the entry declares, does not run: None, and why.
+        The planning time here, and a finding for each difference from the entry. Where the entry was made with other
+        instructions, costs within `MARGIN` are none. An agent that cannot be made, or that searches more than the entry
+        declares, does not run: None, and why.
 
     Raises:
         MissingExtraError: the agent needs a package that is not installed.
@@ -51,7 +64,7 @@ def replay(verified: VerifiedEntry, tasks: int, whole: bool = False) -> tuple[Re
     count = len(scorer.suite) if whole else tasks
     numbers = np.unique(np.linspace(0, len(scorer.suite) - 1, count).astype(int)).tolist()
     attempts: list[Attempt] = []
-    findings = []
+    costs: list[_Cost] = []
     for position, seed in enumerate(entry.seeds[: len(numbers)]):
         own = numbers if whole else numbers[position :: len(entry.seeds)]
         some = dataclasses.replace(scorer.suite, tasks=tuple(scorer.suite[number] for number in own))
@@ -74,13 +87,73 @@ def replay(verified: VerifiedEntry, tasks: int, whole: bool = False) -> tuple[Re
             cost = scorer.penalty_ms(number) if attempt.error else None
             if cost is None:
                 cost = float(scorer.costs(number, [scorer.problem.checked(attempt.returned, task)])[0])
-            claimed = float(verified.costs_ms[position, number])
-            if abs(cost - claimed) > TOLERANCE * claimed:
-                reason = f"Replayed, the agent's {scorer.problem.noun} costs {cost} ms; the entry's costs {claimed} ms."
-                findings.append(Finding(folder.file(folder.answers), reason, task.name, seed))
-    findings += _check_queries(verified, [each.queries for each in attempts], [scorer.suite[each] for each in numbers])
+            costs.append(_Cost(task.name, seed, cost, float(verified.costs_ms[position, number])))
     median = float(np.median([each.seconds for each in attempts]))
-    return ReplayRow(placements=verified.sha256, tasks=len(numbers), seconds=median, machine=cpu_model()), findings
+    findings = [
+        *_check_costs(verified, costs, scorer.problem.noun),
+        *_check_queries(verified, [each.queries for each in attempts], [scorer.suite[each] for each in numbers]),
+        *_check_seconds(verified, median),
+    ]
+    row = ReplayRow(
+        placements=verified.sha256,
+        tasks=len(numbers),
+        seconds=median,
+        machine=cpu_model(),
+        instructions=instruction_set(),
+        deviation=max(abs(each.difference) for each in costs),
+    )
+    return row, findings
+
+
+class _Cost(NamedTuple):
+    """What the answer of a task and a seed costs when replayed, and what that of the entry costs, in ms."""
+
+    task: str
+    seed: int
+    ms: float
+    claimed_ms: float
+
+    @property
+    def difference(self) -> float:
+        """The first over the second, less 1."""
+        return self.ms / self.claimed_ms - 1.0
+
+
+def _check_costs(verified: VerifiedEntry, costs: Sequence[_Cost], noun: str) -> list[Finding]:
+    """A finding for each cost that is not the entry's, and, with other instructions, for their mean."""
+    folder, made, here = verified.folder, verified.entry.hardware.instructions, instruction_set()
+    where, allowed, hint = "", TOLERANCE, ""
+    if here != made:
+        where, allowed = f" with {here}", MARGIN
+        hint = f" It was made with {made}; with others a cost may differ by {format_percent(MARGIN)}."
+    findings = [
+        Finding(
+            folder.file(folder.answers),
+            f"Replayed{where}, the agent's {noun} costs {each.ms} ms; the entry's costs {each.claimed_ms} ms.{hint}",
+            each.task,
+            each.seed,
+        )
+        for each in costs
+        if abs(each.difference) > allowed
+    ]
+    mean, most = float(np.mean([each.difference for each in costs])), MARGIN / math.sqrt(len(costs))
+    if where and not findings and abs(mean) > most:
+        reason = (
+            f"Replayed{where}, the agent's {counted(len(costs), noun)} cost {format_percent(abs(mean))} "
+            f"{'more' if mean > 0 else 'less'} than the entry's on average. It was made with {made}; with others the "
+            f"mean of so many may differ by {format_percent(most)}."
+        )
+        findings.append(Finding(folder.file(ENTRY), reason))
+    return findings
+
+
+def how_compared(verified: VerifiedEntry, row: ReplayRow) -> str:
+    """A sentence that says what a replay without findings shows of the entry's costs."""
+    made = verified.entry.hardware.instructions
+    if row.instructions == made:
+        return f"Its costs are the entry's, made with {made} as here."
+    agree = "are equal" if row.deviation <= TOLERANCE else f"agree within {format_percent(row.deviation)}"
+    return f"Made with {made}, replayed with {row.instructions}: costs {agree}; only with the same must they be equal."
 
 
 def _make_agent(verified: VerifiedEntry, seed: int) -> Any:
@@ -106,6 +179,15 @@ def _check_queries(verified: VerifiedEntry, asked: Sequence[int], tasks: Sequenc
         reason = f"Replayed, the agent belongs to the league {league!r}; the entry belongs to {verified.league!r}."
         findings.append(Finding(file, reason))
     return findings
+
+
+def _check_seconds(verified: VerifiedEntry, seconds: float) -> list[Finding]:
+    """A finding if a task takes longer than any CPU makes of the declared time."""
+    declared = verified.entry.planning.seconds
+    if seconds <= max(SLOWEST_TIMES * declared, SLOWEST_SECONDS):
+        return []
+    reason = f"planning.seconds is {declared}, but replayed, the agent took {seconds:.3g} s for a task (median)."
+    return [Finding(verified.folder.file(ENTRY), reason)]
 
 
 def read_replays(root: Path, entries: Iterable[VerifiedEntry]) -> tuple[Replays, list[Finding]]:
@@ -146,6 +228,6 @@ def write_replays(root: Path, replays: Replays) -> Path:
     Raises:
         UnwritablePathError: it cannot be written.
     """
-    rows = {entry_id: row.model_dump() for entry_id, row in sorted(replays.items())}
+    rows = {entry_id: row.model_dump(exclude_unset=True) for entry_id, row in sorted(replays.items())}
     write_json(root / REPLAYED, {"schema": SCHEMA, "entries": rows})
     return root / REPLAYED

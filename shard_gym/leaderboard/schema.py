@@ -37,6 +37,9 @@ LEAGUES = ("zero-query", "guided", "search")
 MAX_INT = 2**53
 """Larger integers are not represented exactly by every JSON reader."""
 
+UNSAID = "NumPy AVX2, OpenBLAS Haswell"
+"""What entries and replays that do not say it were made with: those of before they did (`system.instruction_set`)."""
+
 MAX_REPLAYED = 1_000_000
 """The largest search budget of an agent that ships with ShardGym: minutes for each task that a maintainer replays."""
 
@@ -186,9 +189,10 @@ class PlanningPart(Strict):
 
 
 class HardwarePart(Strict):
-    """`[hardware]`: the machine it planned on."""
+    """`[hardware]`: the machine it planned on, and the instructions it computed with (`system.instruction_set`)."""
 
     machine: Line
+    instructions: Line = UNSAID
 
 
 class ScoresPart(Strict):
@@ -289,13 +293,16 @@ class Table(Strict, Generic[RowT]):
 class ReplayRow(Strict):
     """An entry's row of `replayed.json`: the median planning time of a task when the agent was replayed.
 
-    `placements` is the SHA-256 of the file of answers that the replay was compared with.
+    `placements` is the SHA-256 of the file of answers that the replay was compared with. `deviation` is the largest
+    share by which a cost differed: more than rounding only where the `instructions` are not the entry's.
     """
 
     placements: Digest
     tasks: Annotated[int, Field(ge=1, le=MAX_INT)]
     seconds: Annotated[float, Field(gt=0, le=float(MAX_INT))]
     machine: Line
+    instructions: Line = UNSAID
+    deviation: Amount = 0.0
 
 
 class ReplayTable(Strict):

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.suites import load_suite, suite_info
+from shard_gym.system import instruction_set
 from shard_gym.text import counted
 
 
@@ -40,6 +41,7 @@ class EntryInfo:
     link: str
     machine: str
     commit: str
+    instructions: str = field(default_factory=instruction_set)
 
 
 def submit(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo, replace: bool = False) -> list[Finding]:
@@ -155,7 +157,7 @@ def entry_record(folder: EntryFolder, agent: EvaluatedAgent, info: EntryInfo) ->
             "search_budget": agent.search_budget,
             "seconds": float(np.median([result.seconds for result in results])),
         },
-        "hardware": {"machine": info.machine},
+        "hardware": {"machine": info.machine, "instructions": info.instructions},
         **({"scores": scores} if scored else {}),
     }
 

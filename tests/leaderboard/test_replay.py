@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.replay import read_replays, replay, write_replays
+from shard_gym.leaderboard.replay import MARGIN, how_compared, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
+from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import verify_all
+from shard_gym.system import instruction_set
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("slug", ["random", "size-greedy"])
@@ -86,6 +95,119 @@ def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified)
 
     assert can_replay(declares(shipped.queries))
     assert not can_replay(declares(shipped.queries - 1))
+
+
+# Replays with other instructions than those that made the entry
+
+ELSEWHERE = "NumPy AVX-512, OpenBLAS SkylakeX"
+
+
+@pytest.fixture(params=["where it was made", "elsewhere"])
+def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the replay has other instructions than the entry."""
+    if request.param == "elsewhere":
+        monkeypatch.setattr("shard_gym.leaderboard.replay.instruction_set", lambda: ELSEWHERE)
+    return bool(request.param == "elsewhere")
+
+
+def costing(entry: VerifiedEntry, changes: object) -> VerifiedEntry:
+    return replace(entry, costs_ms=entry.costs_ms * changes)
+
+
+def test_an_entry_says_what_it_was_made_with(made: Path, verified) -> None:
+    assert verified(made, "random").entry.hardware.instructions == instruction_set()
+    text = EntryFolder(made, "simulated", "dlrm-20x4", "random").path.joinpath("entry.toml").read_text()
+    assert f'instructions = "{instruction_set()}"' in text
+
+
+def test_one_that_does_not_say_it_was_made_as_avx2(root: Path, random_entry, verified) -> None:
+    random_entry.toml(f'instructions = "{instruction_set()}"\n', "")
+    assert random_entry.findings() == []
+    assert verified(root, "random").entry.hardware.instructions == "NumPy AVX2, OpenBLAS Haswell"
+
+
+def test_other_instructions_may_give_other_costs_within_the_margin(made: Path, verified, elsewhere: bool) -> None:
+    entry = verified(made, "random")
+    alternating = 1.0 + 0.9 * MARGIN * (-1.0) ** np.arange(50)
+    row, findings = replay(costing(entry, alternating), 10)
+    assert row is not None
+    if not elsewhere:
+        assert len(findings) == 10
+        return
+    assert findings == []
+    assert row.deviation == pytest.approx(1 / (1 - 0.9 * MARGIN) - 1)
+    assert how_compared(entry, row) == (
+        f"Made with {instruction_set()}, replayed with {ELSEWHERE}: costs agree within 9.89 %; only with the same must "
+        "they be equal."
+    )
+
+
+def test_equal_costs_are_said_to_be_equal(made: Path, verified, elsewhere: bool) -> None:
+    entry = verified(made, "size-greedy")
+    row, findings = replay(entry, 3)
+    assert row is not None
+    assert (findings, row.deviation) == ([], pytest.approx(0.0, abs=1e-9))
+    assert ("costs are equal" in how_compared(entry, row)) == elsewhere
+    assert row.instructions == (ELSEWHERE if elsewhere else instruction_set())
+
+
+def test_answers_of_a_better_agent_under_another_name_are_found(
+    root: Path, add_entry, verified, elsewhere: bool
+) -> None:
+    add_entry(root, "lane-greedy", slug="forged", as_agent="size-lookup-greedy")
+    forged = verified(root, "forged")
+    assert can_replay(forged)
+    row, findings = replay(forged, 10)
+    assert row is not None
+    assert findings
+    assert ("with others" in str(findings[0])) == elsewhere
+
+
+@pytest.mark.parametrize("share", [0.95, 1.05])
+def test_costs_that_all_differ_one_way_are_found(made: Path, verified, elsewhere: bool, share: float) -> None:
+    """Each may differ by more, but not the mean of ten; of one it may."""
+    entry = costing(verified(made, "size-greedy"), share)
+    found = [str(each) for each in replay(entry, 10)[1]]
+    if elsewhere:
+        (finding,) = found
+        assert f"10 placements cost {5.26 if share < 1 else 4.76} % {'more' if share < 1 else 'less'}" in finding
+        assert "the mean of so many may differ by 3.16 %" in finding
+        assert replay(entry, 1)[1] == []
+    else:
+        assert len(found) == 10
+
+
+@pytest.mark.parametrize(("declared", "message"), [(0.001, "the agent took 5 s for a task"), (0.06, "")])
+def test_a_declared_time_that_no_cpu_reaches_is_found(
+    made: Path, verified, monkeypatch: pytest.MonkeyPatch, declared: float, message: str
+) -> None:
+    found = verified(made, "size-greedy")
+    planning = found.entry.planning.model_copy(update={"seconds": declared})
+    monkeypatch.setattr("shard_gym.leaderboard.replay.np.median", lambda _: 5.0)
+    findings = replay(replace(found, entry=found.entry.model_copy(update={"planning": planning})), 3)[1]
+    assert [message in str(each) for each in findings] == ([True] if message else [])
+
+
+AS_AVX2 = {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR"}
+AS_SSE = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"}
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the variables are of x86")
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (AS_AVX2, "Its costs are the entry's, made with NumPy AVX2, OpenBLAS Haswell as here."),
+        (AS_SSE, "Made with NumPy AVX2, OpenBLAS Haswell, replayed with NumPy SSE4, OpenBLAS Nehalem: costs agree "),
+    ],
+)
+def test_a_search_under_a_network_is_confirmed_with_either_instructions(environment: dict[str, str], said: str) -> None:
+    command = ["shard_gym", "leaderboard", "verify", "sharding/shard-mlperf-x8/dreamshard", "--replay", "1"]
+    where = {**os.environ, **environment, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=False, env=where, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in " ".join(done.stdout.split())
 
 
 # The file of replayed times
