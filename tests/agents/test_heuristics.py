@@ -226,6 +226,16 @@ def test_hugectr_replicates_nothing_where_replicas_do_not_fit() -> None:
     assert not check_plan(make_agent("hugectr").plan(task), tables, task.topology).split_tables
 
 
+def test_hugectr_splits_columns_that_cannot_be_halved_nearly_equally() -> None:
+    """A table read much more than others, and room for no more than 28 of its 100 columns on a device."""
+    tables = plain([100_000, 1000, 1000], [100, 36, 16], [50.0, 2.0, 1.0])
+    cap = int(100_000 * tables.workload.row_bytes(np.array(28)) + tables.memory_bytes[1:].sum())
+    task = Task("odd", tables, hardware_profile("a100-dgx").topology(4, memory_cap_bytes=cap), splittable=True)
+    plan = check_plan(make_agent("hugectr", replicated_gb=0.0).plan(task), tables, task.topology)
+    widths = [[shard.num_columns for shard in sharding.shards] for sharding in plan.tables]
+    assert widths == [[28, 24, 24, 24], [20, 16], [16]]
+
+
 def test_cost_greedy_counts_what_it_asks(random_task: Any) -> None:
     """Every table alone, for the order; then every table on every device."""
     agent = CostGreedyAgent("analytical")

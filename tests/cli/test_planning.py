@@ -14,9 +14,15 @@ import pytest
 from shard_gym.agents import Agent, make_agent
 from shard_gym.cli.named_agents import CustomAgent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
-from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model
+from shard_gym.cost_models import (
+    AnalyticalShardingModel,
+    CountedEstimates,
+    make_cost_model,
+    make_sharding_cost_model,
+)
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
+from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.placement import Placement
 from shard_gym.pools import Pool, load_pool, save_pool
 from shard_gym.problems import problem_of
@@ -24,7 +30,7 @@ from shard_gym.sharding import ShardingPlan, plan_from_json
 from shard_gym.suites import load_suite
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
-from shard_gym.training_memory import training_memory
+from shard_gym.training_memory import training_memory, whole_table_bytes
 from shard_gym.workload import Workload
 
 MIB, GIB = 2**20, 2**30
@@ -198,6 +204,40 @@ def test_where_no_split_is_found_numbers_say_what_would_help() -> None:
 
 
 # On the command line
+
+
+@pytest.mark.parametrize(
+    ("dims", "devices", "columns", "widths"),
+    [
+        ([100] * 3, 15, 20, [20] * 5),
+        ([124, 36], 6, 32, [32, 32, 32, 28]),  # four devices for the first table, two for the second
+    ],
+)
+def test_columns_that_cannot_be_halved_are_planned_written_and_shown(
+    run: Any, tmp_path: Path, dims: list[int], devices: int, columns: int, widths: list[int]
+) -> None:
+    """Room on each device for so many columns of a table and the buffers of one shard; whole tables do not fit."""
+    tables = tables_of(*[4] * len(dims)).with_dims(dims)
+    room = int(whole_table_bytes(tables.select([0]).with_dims(columns))[0])
+    save_pool(Pool("odd", tables, load_pool("dlrm-2021").card), tmp_path / "odd.json")
+    options = {
+        **{"tables": tmp_path / "odd.json", "hardware": "a100-dgx", "num-devices": devices},
+        **{"memory-cap-gib": room / GIB, "host-memory": 0, "agent": "plan-search"},
+    }
+    command = ["place", *(part for name, value in options.items() for part in (f"--{name}", value))]
+    command += ["--option", "sharding_types=table_wise,column_wise", "--option", "max_queries=3000"]
+    run.ok(*command, "--format", "torchrec", "--module", "ebc", "--out", tmp_path / "theirs.json")
+    run.ok(*command, "--out", tmp_path / "ours.json")
+    plans = []
+    for name in ("theirs.json", "ours.json"):
+        topology = hardware_profile("a100-dgx").topology(devices, memory_cap_bytes=room)
+        plans.append(plan_of_file(tmp_path / name, tables, topology))
+        cost = make_sharding_cost_model("analytical").estimate_plan(plans[-1], tables, topology)
+        show = [part for name in ("tables", "hardware", "num-devices") for part in (f"--{name}", options[name])]
+        shown = run.ok("show", *show, "--plan", tmp_path / name)
+        assert f"{cost.total_ms:.4f}" in shown.out
+    assert plans[0] == plans[1]
+    assert [shard.num_columns for shard in plans[0].tables[0].shards] == widths
 
 
 @pytest.fixture
