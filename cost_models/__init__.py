@@ -12,6 +12,7 @@ from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
+from shard_gym.cost_models.index_exchange import HIDDEN, checked_index_exchange
 from shard_gym.cost_models.inference import InferenceCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
@@ -107,6 +108,27 @@ def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> Sh
     )
 
 
+def with_index_exchange(model: CostModel, index_exchange: str) -> CostModel:
+    """An analytical cost model with this `index_exchange`; any model as it is with "hidden".
+
+    Raises:
+        UnknownNameError: there is no such index exchange.
+        InvalidOptionError: the model is no analytical one.
+    """
+    if checked_index_exchange(index_exchange) == getattr(model, "index_exchange", HIDDEN):
+        return model
+    if type(model) is AnalyticalCostModel:
+        return AnalyticalCostModel(model.constants, model.host_policy.name, index_exchange)
+    if type(model) in (AnalyticalShardingModel, InferenceCostModel):
+        assert isinstance(model, AnalyticalShardingModel)
+        dtype, policy = model.communication_dtype, model.host_policy.name
+        return type(model)(dtype, model.constants, policy, index_exchange)
+    raise InvalidOptionError(
+        f"The cost model {model.name!r} does not know the exchange of the indices, so it cannot be {index_exchange}. "
+        "Name an analytical one, or leave it hidden."
+    )
+
+
 def make_plan_cost_model(model: str | Path | CostModel = "analytical") -> PlanCosts:
     """The cost model of `make_sharding_cost_model`, or one that measures plans.
 
@@ -142,4 +164,5 @@ __all__ = [
     "make_cost_model",
     "make_plan_cost_model",
     "make_sharding_cost_model",
+    "with_index_exchange",
 ]

@@ -8,7 +8,7 @@
   domains, which differs where these are unequal.
 
 Bytes follow from the plan alone, whatever the cost model; of tables that are served, those of the forward alone.
-Indices on their way to the shards are not counted.
+Indices on their way to the shards are counted by themselves (`received_index_bytes`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.collectives import all_to_all_bytes, host_reduce_scatter_bytes
+from shard_gym.cost_models.index_exchange import EXPOSED, index_exchange_ms
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
@@ -80,6 +81,20 @@ def total_sent_bytes(
 ) -> FloatArray:
     """(D, 2) float64, the same of all collectives together."""
     return np.asarray(sum(sent_bytes(plan, tables, topology, communication_dtype).values()))
+
+
+def received_index_bytes(plan: ShardingPlan, tables: Tables, topology: Topology) -> FloatArray:
+    """(D,) float64, bytes of the indices that each device gets for its shards, those of its own samples included.
+
+    Args:
+        plan: a checked plan.
+    """
+    return AnalyticalShardingModel(index_exchange=EXPOSED).plan_loads(plan, tables, topology)[:, 0]
+
+
+def index_exchange_of_plan_ms(plan: ShardingPlan, tables: Tables, topology: Topology) -> float:
+    """Ms of the exchange of the indices under a checked plan; what a model with `index_exchange="exposed"` adds."""
+    return float(index_exchange_ms(received_index_bytes(plan, tables, topology), topology.cluster()))
 
 
 def _received(sent: FloatArray, topology: Topology) -> FloatArray:

@@ -32,6 +32,7 @@ class Totals:
 
     cost_ms: float
     phases_ms: FloatArray  #: (4,) float64, the slowest device of each phase
+    index_exchange_ms: float  #: of the exchange of the indices, whether it is in the cost or not
     fullest_device: int  #: the device whose tables and buffers take most (`shard_gym.training_memory`)
     memory_bytes: int  #: what these take
     sent_bytes: FloatArray  #: (2,) float64, bytes an iteration of all devices inside domains, and across; no averaging
@@ -44,6 +45,7 @@ class Totals:
         return cls(
             explanation.total_ms,
             np.asarray(explanation.phases_ms.max(axis=0)),
+            explanation.index_exchange_ms,
             int(held.argmax()),
             int(held.max()),
             np.asarray(explanation.traffic.sum(axis=0)) * explanation.plan.groups.count,

@@ -13,9 +13,10 @@ from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
+from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
-from shard_gym.cost_models.traffic import total_sent_bytes
+from shard_gym.cost_models.traffic import index_exchange_of_plan_ms, total_sent_bytes
 from shard_gym.errors import wrong_kind
 from shard_gym.grouping import task_of_plan
 from shard_gym.hbm_split import HbmSplit
@@ -76,6 +77,7 @@ class Explanation:
     best_known_ms: float | None = None  #: cost of the best answer known; None if none is
     noun: str = "placement"  #: what the answer is called, "placement" or "plan"
     communication_dtype: str = "fp32"  #: of pooled outputs and their gradients on the links
+    index_exchange: str = HIDDEN  #: whether the cost has that of the indices (`shard_gym.cost_models.index_exchange`)
     #: (D,) int64, what the memory caps are where the task has higher ones, because the answer exceeds them.
     own_caps: NDArray[np.int64] | None = None
     all_in_hbm_ms: float | None = None  #: the cost if all rows were in HBM; None without host memory
@@ -90,6 +92,11 @@ class Explanation:
         """(D, 2) float64, bytes an iteration that each device sends inside its domain, and to others
         (`shard_gym.cost_models.traffic`)."""
         return total_sent_bytes(self.plan, self.task.tables, self.task.topology, self.communication_dtype)
+
+    @cached_property
+    def index_exchange_ms(self) -> float:
+        """Ms of the exchange of the indices, which a pipeline hides; it is in the cost only if that is exposed."""
+        return index_exchange_of_plan_ms(self.plan, self.task.tables, self.task.topology)
 
     @property
     def sync_ms(self) -> float:
@@ -186,6 +193,7 @@ def explain(
         lower_bound_ms=max(filter(None, (own_bound_ms, lower_bound_ms)), default=None),
         best_known_ms=best_known_ms,
         communication_dtype=getattr(model, "communication_dtype", "fp32"),
+        index_exchange=getattr(model, "index_exchange", HIDDEN),
         all_in_hbm_ms=None if in_hbm is None else model.estimate(placement, tables, in_hbm).total_ms,
     )
 
@@ -200,6 +208,7 @@ def _explain_plan(
 ) -> Explanation:
     task = task_of_plan(plan, task)
     tables, topology = task.tables, task.topology
+    dtype, index_exchange = getattr(model, "communication_dtype", "fp32"), getattr(model, "index_exchange", HIDDEN)
     own = model_of(topology, model) if isinstance(model, ShardingCostModel) else None
     additive, model = own or AnalyticalShardingModel(), own or model
     checked = check_plan(plan, tables, topology)
@@ -228,7 +237,8 @@ def _explain_plan(
         lower_bound_ms=lower_bound_ms,
         best_known_ms=best_known_ms,
         noun="plan",
-        communication_dtype=getattr(model, "communication_dtype", "fp32"),
+        communication_dtype=dtype,
+        index_exchange=index_exchange,
         all_in_hbm_ms=None if in_hbm is None else model.estimate_plan(checked, tables, in_hbm).total_ms,
     )
 

@@ -18,6 +18,7 @@ import shard_gym.cost_models
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES
 from shard_gym.cost_models.assumptions import VariedShardingModel, assumed_scales
+from shard_gym.cost_models.index_exchange import EXPOSED, HIDDEN
 from shard_gym.errors import unknown_name
 from shard_gym.grouping import task_of_plan
 from shard_gym.hardware import PROFILES, hardware_profile
@@ -84,9 +85,13 @@ def _evidence() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def is_analytical(fingerprint: str) -> bool:
-    """Whether evidence is about the cost model with this fingerprint: the analytical one with its fitted constants."""
+    """Whether evidence is about the cost model with this fingerprint: the analytical one with its fitted constants.
+
+    The exchange of the indices may be exposed, which takes what links take.
+    """
     own = AnalyticalCostModel().fingerprint
-    return fingerprint in (own, *(f"{own}-{dtype}" for dtype in COMMUNICATION_BYTES))
+    owns = (own, AnalyticalCostModel(index_exchange=EXPOSED).fingerprint)
+    return fingerprint in (*owns, *(f"{own}-{dtype}" for own in owns for dtype in COMMUNICATION_BYTES))
 
 
 def hardware_of(topology: Topology) -> str | None:
@@ -128,6 +133,9 @@ class Robustness:
     #: The ratios with the exponents of the lookups 0.2 lower and 0.2 higher; None where no law of the lookups is known.
     lookups: tuple[float, float] | None
     remade: int  #: tables whose lookups were varied, the costliest
+    index_exchange: str = HIDDEN  #: of these ratios
+    #: The ratio with an exposed exchange of the indices, if that is hidden, or the reverse; None where there is none.
+    other_exchange: float | None = None
 
     @property
     def term_range(self) -> tuple[float, float]:
@@ -152,7 +160,7 @@ class Robustness:
     @property
     def is_certain(self) -> bool:
         """Whether the same plan is cheaper under all assumptions."""
-        low, high = _range([*self.term_range, *(self.lookup_range or ())])
+        low, high = _range([*self.term_range, *(self.lookup_range or ()), self.other_exchange or self.ratio])
         return low > 1 or high < 1
 
 
@@ -167,6 +175,7 @@ def robustness(
     topology: Topology,
     communication_dtype: str = "fp32",
     sync_every: int = 0,
+    index_exchange: str = HIDDEN,
 ) -> Robustness:
     """How the ratio of the costs of two plans changes with what nobody measured; memory caps do not matter.
 
@@ -175,6 +184,7 @@ def robustness(
     Args:
         communication_dtype: of pooled outputs and their gradients on the links.
         sync_every: iterations after which copies of tables are averaged (`Task`), for plans with groups.
+        index_exchange: whether the exchange of the indices is hidden or exposed; one ratio is of the other case.
 
     Raises:
         InvalidPlanError: a plan is none of these tables on these devices.
@@ -186,8 +196,8 @@ def robustness(
         own = task_of_plan(plan, task)
         check_plan(plan, own.tables, own.topology)
 
-    def ratio(scales: Mapping[str, float], read: Tables = tables) -> float:
-        model = VariedShardingModel(scales, communication_dtype)
+    def ratio(scales: Mapping[str, float], read: Tables = tables, exchange: str = index_exchange) -> float:
+        model = VariedShardingModel(scales, communication_dtype, exchange)
         varied = replace(task, tables=read, topology=model.varied_topology(roomy))
         return problem.cost_ms(plans[0], varied, model) / problem.cost_ms(plans[1], varied, model)
 
@@ -199,7 +209,9 @@ def robustness(
     scales = assumed_scales(plans, topology, communication_dtype)
     low, high = (ratio({name: pair[end] for name, pair in scales.items()}) for end in (0, 1))
     terms = {name: (ratio({name: least}), ratio({name: most})) for name, (least, most) in scales.items()}
-    return Robustness(ratio({}), terms, (low, high), lookups, remade)
+    other = HIDDEN if index_exchange == EXPOSED else EXPOSED
+    other_exchange = ratio({}, exchange=other) if topology.num_devices > 1 else None
+    return Robustness(ratio({}), terms, (low, high), lookups, remade, index_exchange, other_exchange)
 
 
 def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:

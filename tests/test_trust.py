@@ -235,6 +235,21 @@ def test_a_choice_is_uncertain_where_a_range_contains_1() -> None:
     ).is_certain
 
 
+def test_a_choice_is_uncertain_where_the_exchange_of_the_indices_turns_it() -> None:
+    """Halves balance the devices, and their lookups are sent twice."""
+    tables = Tables.from_zipf([200_000] * 24, 64, 60.0, 1.0, Workload(65_536, "fp32", "adam"))
+    topology = hardware_profile("a100-dgx").topology(16)
+    halves = [column_wise(tables, table, [2 * table % 16, (2 * table + 1) % 16]) for table in range(24)]
+    plans = plan_of_placement(np.arange(24) % 16, tables), ShardingPlan(tuple(halves))
+    hidden = robustness(*plans, tables, topology)
+    exposed = robustness(*plans, tables, topology, index_exchange="exposed")
+    assert hidden.ratio == exposed.other_exchange == pytest.approx(5.334 / 4.868, rel=1e-3)
+    assert exposed.ratio == hidden.other_exchange == pytest.approx(7.458 / 7.984, rel=1e-3)
+    assert not hidden.is_certain
+    assert replace(hidden, terms={}, together=(1.1, 1.1), lookups=None, other_exchange=None).is_certain
+    assert not replace(hidden, terms={}, together=(1.1, 1.1), lookups=None).is_certain
+
+
 def test_plans_may_exceed_the_memory_but_must_be_of_the_tables() -> None:
     small = PROFILE.topology(2, memory_cap_bytes=1)
     assert robustness(TOGETHER, APART, TABLES, small).ratio == robustness(TOGETHER, APART, TABLES, TWO).ratio

@@ -144,14 +144,14 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     group = comparison.after.task.topology.fast_group
     rows = (_numbers(totals, group) for totals in comparison.totals)
     for (label, old, text), (_, new, new_text) in zip(*rows, strict=True):
-        if not (one_domain and label.startswith(ACROSS)):
+        if not (one_domain and label.startswith(ACROSS)) and not (label == INDICES and old == new == 0):
             ratio = f"{new / old:.2f}" if old else NONE
             table.add_row(label, text, new_text, ratio, style="bold" if label == COST else "")
     print_table(console, table)
     _print_changes(console, comparison)
 
 
-COST, ACROSS = "cost, ms", "sent across"
+COST, INDICES, ACROSS = "cost, ms", "index exchange, ms", "sent across"
 
 
 def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
@@ -162,6 +162,7 @@ def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
     inside, across = totals.sent_bytes.tolist()
     return [
         *((label, ms, format_ms(ms)) for label, ms in [(COST, totals.cost_ms), *phases]),
+        (INDICES, totals.index_exchange_ms, format_ms(totals.index_exchange_ms)),
         ("memory of the fullest device, GiB", totals.memory_bytes, format_gib(totals.memory_bytes)),
         (f"sent inside {group}s, MiB", inside, format_mib(inside)),
         (f"{ACROSS} {group}s, MiB", across, format_mib(across)),
@@ -224,6 +225,7 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
         "cost_ms": old.cost_ms,
         "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
         "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
+        "index_exchange_ms": old.index_exchange_ms,
         "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
         "sent_mib": {f"inside_{group}s": inside, f"across_{group}s": across},
         **(changes if comparison.same_groups else {}),

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
 from shard_gym.cli.trusted import print_evidence
+from shard_gym.cost_models.index_exchange import EXPOSED
 from shard_gym.explain import Explanation
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
 from shard_gym.text import counted, format_change, format_gib, format_ms
@@ -109,7 +110,26 @@ def _print_totals(console: Console, explanation: Explanation) -> None:
             grid.add_row(name, f"{format_ms(value)} ms", change)
     console.print()
     console.print(grid)
+    if explanation.task.num_devices > 1:
+        console.print(sentence(f"\n{index_exchange_sentence(explanation)}"))
     print_evidence(console, explanation.task.topology, explanation.cost_model, explanation.task.tables.workload)
+
+
+def index_exchange_sentence(explanation: Explanation) -> str:
+    """How long the exchange of the indices takes, and the cost with and without it."""
+    took, total = explanation.index_exchange_ms, explanation.total_ms
+    if not took:
+        return "No indices are exchanged."
+    mode = "Train" if explanation.task.tables.workload.training else "Eval"
+    pipeline = f"a pipelined input ({mode}PipelineSparseDist)"
+    estimated = "" if explanation.cost_model.startswith("analytical") else " (estimated)"
+    if explanation.index_exchange == EXPOSED:
+        without = f"{pipeline} hides it, and leaves {format_ms(total - took)} ms."
+        return f"Index exchange {format_ms(took)} ms{estimated}, in this cost; {without}"
+    return (
+        f"Index exchange {format_ms(took)} ms{estimated}, hidden by {pipeline}; without one an iteration takes "
+        f"{format_ms(total)} + {format_ms(took)} = {format_ms(total + took)} ms."
+    )
 
 
 def _print_splits(console: Console, explanation: Explanation) -> None:

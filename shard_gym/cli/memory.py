@@ -205,7 +205,8 @@ def warn_of_caches(explanation: Explanation) -> None:
     task, cached_already = explanation.task, explanation.cost_model.startswith(CACHED)
     if not explanation.host_bytes.any() or cached_already or not task.tables.workload.training:
         return
-    model = AnalyticalShardingModel(explanation.communication_dtype, host_policy="lru")
+    dtype, index_exchange = explanation.communication_dtype, explanation.index_exchange
+    model = AnalyticalShardingModel(dtype, host_policy="lru", index_exchange=index_exchange)
     cached = model.estimate_plan(explanation.plan, task.tables, task.topology)
     warn(
         f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "

@@ -78,6 +78,9 @@ class CostModelOptions:
 
 ANALYTICAL = CostModelOptions()
 
+IndexExchange = Literal["hidden", "exposed"]
+"""Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""
+
 PLANNING = "analytical"
 """The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
 

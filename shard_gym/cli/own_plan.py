@@ -14,7 +14,8 @@ from shard_gym.cli.memory import host_room_bytes, room_bytes
 from shard_gym.cli.options import CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
 from shard_gym.cli.place import load_tables
 from shard_gym.cli.planning import OwnModel
-from shard_gym.cost_models import InferenceCostModel
+from shard_gym.cost_models import InferenceCostModel, with_index_exchange
+from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
@@ -86,7 +87,7 @@ class OwnPlan:
     over: bool  #: whether it exceeds the room; a warning has said so
 
 
-def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
+def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: str = HIDDEN) -> OwnPlan:
     """The plan that the options name; warns where it exceeds the memory.
 
     Raises:
@@ -96,7 +97,8 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions) -> OwnPlan:
     if missing:
         raise InvalidOptionError(f"--{missing[0].replace('_', '-')} is missing. {EITHER}")
     given: Any = options  # without None
-    tables, model = load_tables(given.tables, options.embedding_dim), cost.make()
+    model = with_index_exchange(cost.make(), index_exchange)
+    tables = load_tables(given.tables, options.embedding_dim)
     tables = tables.with_training(
         weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
     )

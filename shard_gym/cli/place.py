@@ -34,6 +34,7 @@ from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
     CostModelOptions,
+    IndexExchange,
     OptionalDeviceType,
     OptionalFloat,
     OptionalInt,
@@ -55,7 +56,7 @@ from shard_gym.cli.replicas import (
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
 from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
 from shard_gym.comparison import Comparison
-from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostModel
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostModel, with_index_exchange
 from shard_gym.errors import InvalidOptionError, InvalidTablesError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hardware import hardware_profile
@@ -90,6 +91,7 @@ def place(
     optimizer: OptionalStr = None,
     communication_dtype: str = "fp32",
     cross_host_ratio: float = 1.0,
+    index_exchange: IndexExchange = "hidden",
     sync_every: int = 0,
     replicas: Replicas = "yes",
     index_dedup: bool = False,
@@ -130,6 +132,8 @@ def place(
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
             TorchRec's QCommsConfig.
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
+        index_exchange: exposed if every iteration waits for the exchange of the indices, because no pipeline hides it
+            (TorchRec's TrainPipelineSparseDist does); plans are then made for it.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
         replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer. Copies in
@@ -170,7 +174,7 @@ def place(
             "ShardGym's format, and make TorchRec's in Python: to_torchrec(plan, tables, topology, model)."
         )
     profile, options = hardware_profile(hardware), parse_options(option)
-    model = sent_in(communication_dtype, cost.make())
+    model = sent_in(communication_dtype, with_index_exchange(cost.make(), index_exchange))
     room = room_bytes(memory_cap_gib, reserve, profile.device)
     host = host_room_bytes(host_memory, reserve, profile)
     own = OwnModel(
@@ -245,7 +249,7 @@ def sent_in(communication_dtype: str, model: CostModel) -> CostModel:
             f"--communication-dtype is {communication_dtype!r}, but the cost model {model.name!r} knows FP32 alone; "
             "leave out --cost-model."
         )
-    return AnalyticalShardingModel(communication_dtype, model.constants, model.host_policy.name)
+    return AnalyticalShardingModel(communication_dtype, model.constants, model.host_policy.name, model.index_exchange)
 
 
 def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
@@ -267,6 +271,7 @@ def load_tables(name_or_path: str, embedding_dim: int | None) -> Tables:
 def answer_to_json(explanation: Explanation, agent: str) -> dict[str, Any]:
     """A placement or plan as a JSON value, every table by its name."""
     record: dict[str, Any] = {"agent": agent, "cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
+    record["index_exchange_ms"] = explanation.index_exchange_ms
     record |= evidence_to_json(explanation)
     tables, devices, traffic = explanation.task.tables, explanation.devices, traffic_to_json(explanation)
     host = host_to_json(explanation)

@@ -16,12 +16,21 @@ from shard_gym.cli.console import heading, new_table, output, print_table, sente
 from shard_gym.cli.explained import print_explanation
 from shard_gym.cli.memory import print_memory, warn_if_full
 from shard_gym.cli.named_agents import require_problem
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, OptionalStr, placing_agent, proven_bound
+from shard_gym.cli.options import (
+    ANALYTICAL,
+    CostModelOptions,
+    IndexExchange,
+    OptionalPath,
+    OptionalStr,
+    placing_agent,
+    proven_bound,
+)
 from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
 from shard_gym.cli.replicas import print_replicas
 from shard_gym.cli.traffic import print_traffic
 from shard_gym.cli.trusted import print_evidence
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, with_index_exchange
+from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.placement.rendering.view import view_of
@@ -56,6 +65,7 @@ class Asked:
     names: int
     moves: int
     picture: Path | None
+    index_exchange: str
 
 
 def show(
@@ -71,6 +81,7 @@ def show(
     names: int = NAMES,
     moves: int = MOVES,
     picture: OptionalPath = None,
+    index_exchange: IndexExchange = "hidden",
 ) -> None:
     """Explain an answer, or a plan that you have: what each device costs.
 
@@ -87,6 +98,7 @@ def show(
         names: number of tables to name on each device, the costliest first.
         moves: number of moves that reduce the cost to list, the largest gain first; none with measured costs.
         picture: also draw the placement, or the episode, to this file (.png, .svg, .pdf); needs matplotlib.
+        index_exchange: exposed if every iteration waits for the exchange of the indices, because no pipeline hides it.
     """
     checked_count("--devices", devices, 1)
     checked_count("--names", names, 0)
@@ -96,18 +108,20 @@ def show(
     if own:
         others = {"suite": suite, "agent": agent, "option": option, "task": task, "seed": seed}
         own.require_alone({name: bool(given) for name, given in others.items()} | {"split": split != "test"})
-        _show_plan(own, cost, devices, names, moves, picture)
+        _show_plan(own_plan(own, cost, index_exchange), devices, names, moves, picture)
         return
     if suite is None or agent is None:
         raise InvalidOptionError(f"--{'suite' if suite is None else 'agent'} is missing. {EITHER}")
     loaded = load_suite(suite, split)
-    asked = Asked(loaded, task, agent, parse_options(option), cost, seed, devices, names, moves, picture)
+    asked = Asked(
+        loaded, task, agent, parse_options(option), cost, seed, devices, names, moves, picture, index_exchange
+    )
     show_one = _show_episode if loaded.task(task).problem == "replanning" else _show_answer
     show_one(asked)
 
 
 def _show_answer(asked: Asked) -> None:
-    model = asked.cost.make(suite=asked.suite)
+    model = with_index_exchange(asked.cost.make(suite=asked.suite), asked.index_exchange)
     suite = as_measured(asked.suite, model)
     task, problem, console = suite.task(asked.task), problem_of(suite.task(asked.task)), output()
     model = problem.model(model)
@@ -131,11 +145,8 @@ def _show_answer(asked: Asked) -> None:
         _draw(explanation, f"{task.name}, placed by {asked.agent}", asked.picture)
 
 
-def _show_plan(
-    own: OwnPlanOptions, cost: CostModelOptions, devices: int, names: int, moves: int, picture: Path | None
-) -> None:
+def _show_plan(shown: OwnPlan, devices: int, names: int, moves: int, picture: Path | None) -> None:
     """The plan that a user has, of the tables of their model."""
-    shown = own_plan(own, cost)
     explanation, console = shown.explanation, output()
     what = f"the plan of {shown.name}"
     _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")
@@ -164,10 +175,14 @@ def _show_episode(asked: Asked) -> None:
     from shard_gym.envs.replanning.play import history_of, play, player_of
     from shard_gym.envs.replanning.rendering import render_ansi
 
-    if asked.cost != ANALYTICAL or (asked.devices, asked.names, asked.moves) != (DEVICES, NAMES, MOVES):
+    if (
+        asked.index_exchange != HIDDEN
+        or asked.cost != ANALYTICAL
+        or (asked.devices, asked.names, asked.moves) != (DEVICES, NAMES, MOVES)
+    ):
         raise InvalidOptionError(
             f"Suite {asked.suite.name!r} drifts: its episodes are shown with analytical costs, without devices, tables "
-            "and moves. Leave out the options of the cost model, --devices, --names and --moves."
+            "and moves. Leave out the options of the cost model, --index-exchange, --devices, --names and --moves."
         )
     if asked.agent == ORACLE and asked.options:
         raise InvalidOptionError(f"The oracle has no options, but got {', '.join(asked.options)}. Leave them out.")

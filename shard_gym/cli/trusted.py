@@ -10,6 +10,7 @@ from rich.console import Console
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import sentence
 from shard_gym.cost_models.assumptions import ASSUMED
+from shard_gym.cost_models.index_exchange import EXPOSED
 from shard_gym.errors import NoPlacementFoundError
 from shard_gym.explain import Explanation
 from shard_gym.sharding import ShardingPlan, plan_of_placement
@@ -108,15 +109,16 @@ def print_robustness(
     """
     if not is_analytical(explanation.cost_model):
         return
-    task, dtype = whole or explanation.task, explanation.communication_dtype
-    found = robustness(other, explanation.plan, task.tables, task.topology, dtype, task.sync_every)
+    task, sent = whole or explanation.task, (explanation.communication_dtype, explanation.index_exchange)
+    plans = other, explanation.plan
+    found = robustness(*plans, task.tables, task.topology, sent[0], task.sync_every, sent[1])
     console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
 
 
 def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
     """The ratio of the costs of the plan `name` and of the explained one, and its ranges."""
     low, high = found.term_range
-    all_of_them = (low, high, *(found.lookup_range or ()))
+    all_of_them = (low, high, *(found.lookup_range or ()), found.other_exchange or found.ratio)
     if max(all_of_them) < 1 + EQUAL and min(all_of_them) > 1 - EQUAL:
         return f"{name} costs as much as this plan, within {EQUAL:.1%}, whatever nobody measured."
     most = "" if found.most is None else f", most by {ASSUMED[found.most]}"
@@ -132,6 +134,9 @@ def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
         parts.append(
             f"{least:.2f} to {largest:.2f} if the exponents of the lookups{which} were 0.2 lower, or 0.2 higher."
         )
+    if found.other_exchange is not None:
+        how = "if a pipeline hides" if found.index_exchange == EXPOSED else "without a pipeline that hides"
+        parts.append(f"It is {found.other_exchange:.2f} {how} the exchange of the indices.")
     if not found.is_certain:
         parts.append("So the model does not tell for certain which of the two is faster.")
     return " ".join(parts)

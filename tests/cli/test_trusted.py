@@ -138,6 +138,11 @@ def test_show_prints_the_evidence_of_placements_plans_and_episodes(
         ({"lookups": None}, ["lookups are not varied"]),
         ({"remade": 5}, ["exponents of the lookups of the 5 costliest tables were 0.2 lower, or 0.2 higher"]),
         ({"lookups": (0.98, 1.5)}, ["0.98 to 1.50", "the model does not tell for certain which"]),
+        ({"other_exchange": 1.25}, ["It is 1.25 without a pipeline that hides the exchange of the indices."]),
+        (
+            {"other_exchange": 0.9, "index_exchange": "exposed"},
+            ["It is 0.90 if a pipeline hides the exchange of the indices.", "for certain which"],
+        ),
         ({"terms": {"sort": (1.2, 1.2)}, "together": (1.2, 1.2)}, ["1.20 to 1.20", "or twice as long;"]),
     ],
 )

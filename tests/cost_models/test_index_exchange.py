@@ -19,10 +19,12 @@ from shard_gym.cost_models import (
     InferenceCostModel,
     make_cost_model,
     make_sharding_cost_model,
+    with_index_exchange,
 )
 from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.index_exchange import EXPOSED, HIDDEN, index_exchange_ms
 from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.traffic import index_exchange_of_plan_ms, received_index_bytes
 from shard_gym.errors import InvalidOptionError, UnknownNameError
 from shard_gym.hardware import hardware_profile
 from shard_gym.index_dedup import deduplicated
@@ -101,6 +103,10 @@ def test_bytes_are_those_of_a_batch_recounted_bag_by_bag(seed: int) -> None:
                 inside = (bag >= shard.first_row) & (bag < shard.first_row + shard.num_rows)
                 expected[shard.device] += LENGTH + VALUE * int(inside.sum())
     np.testing.assert_allclose(indices(plan, tables, topology), expected, rtol=1e-9, atol=1e-2)
+    assert received_index_bytes(plan, tables, topology).tolist() == indices(plan, tables, topology).tolist()
+    took = index_exchange_of_plan_ms(plan, tables, topology)
+    assert took == wait_ms(indices(plan, tables, topology), topology)
+    assert (took == 0) == (devices == 1)
 
 
 def test_deduplicated_ids_are_sent_once_by_a_device_and_lengths_are_not() -> None:
@@ -157,6 +163,17 @@ def test_it_is_a_model_of_its_own_and_the_hidden_one_is_as_before() -> None:
     assert InferenceCostModel(index_exchange=EXPOSED).fingerprint == "analytical-inference-exposed-indices-v2"
     with pytest.raises(UnknownNameError, match="There is no index exchange named 'hiden'"):
         AnalyticalCostModel(index_exchange="hiden")
+
+
+def test_only_analytical_models_can_be_told_to_wait() -> None:
+    for model in (AnalyticalCostModel(host_policy="lru"), AnalyticalShardingModel("fp16"), InferenceCostModel("mx4")):
+        waits = with_index_exchange(model, EXPOSED)
+        assert type(waits) is type(model)
+        assert waits.fingerprint == model.fingerprint.replace("-v2", "-exposed-indices-v2")
+        assert with_index_exchange(waits, HIDDEN).fingerprint == model.fingerprint
+        assert with_index_exchange(model, HIDDEN) is model
+    with pytest.raises(InvalidOptionError, match="'no-costs' does not know the exchange of the indices"):
+        with_index_exchange(NoCosts(), EXPOSED)
 
 
 @settings(max_examples=40, deadline=None)
