@@ -23,6 +23,7 @@ from shard_gym.cost_models import (
 )
 from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.index_exchange import EXPOSED, HIDDEN, index_exchange_ms
+from shard_gym.cost_models.no_costs import NoCosts
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.traffic import index_exchange_of_plan_ms, received_index_bytes
 from shard_gym.errors import InvalidOptionError, UnknownNameError
