@@ -16,11 +16,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.analytical_sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
 from shard_gym.cost_models.base import FloatArray
 from shard_gym.cost_models.collectives import all_to_all_bytes, host_reduce_scatter_bytes
-from shard_gym.cost_models.index_exchange import EXPOSED, index_exchange_ms
+from shard_gym.cost_models.index_exchange import index_bytes, index_exchange_ms
 from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.topology import Topology
 
@@ -89,7 +90,14 @@ def received_index_bytes(plan: ShardingPlan, tables: Tables, topology: Topology)
     Args:
         plan: a checked plan.
     """
-    return AnalyticalShardingModel(index_exchange=EXPOSED).plan_loads(plan, tables, topology)[:, 0]
+    arrays = plan.shard_arrays()
+    kinds, blocks = np.array([sharding.shard_type for sharding in plan.tables])[arrays[:, 0]], blocks_of_rows(arrays)
+    received = np.zeros(len(arrays))
+    for kind in set(kinds.tolist()) - {DATA_PARALLEL}:
+        chosen = kinds == kind  # a column shard gets the same whatever its width is
+        shards = shard_tables(tables.select(arrays[chosen, 0]), kind, topology, blocks=blocks[chosen])
+        received[chosen] = index_bytes(shards, kind)
+    return np.bincount(arrays[:, 1], received, topology.num_devices)
 
 
 def index_exchange_of_plan_ms(plan: ShardingPlan, tables: Tables, topology: Topology) -> float:

@@ -25,7 +25,7 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
-from shard_gym.cli.own_plan import EITHER, OwnPlanOptions, own_plan
+from shard_gym.cli.own_plan import EITHER, OwnPlan, OwnPlanOptions, own_plan
 from shard_gym.cli.replicas import print_replicas
 from shard_gym.cli.traffic import print_traffic
 from shard_gym.cli.trusted import print_evidence

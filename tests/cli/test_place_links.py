@@ -90,7 +90,7 @@ def test_a_plan_is_made_for_an_exposed_exchange(run: Any, tmp_path: Path) -> Non
 
 
 def test_one_device_exchanges_nothing_and_says_nothing(run: Any, tmp_path: Path) -> None:
-    alone = ("place", "--tables", "merlin-small", "--hardware", "h100-dgx", "--num-devices", 1, "--agent", "lane-greedy")
+    alone = (*PLACE[:6], 1, *PLACE[7:])
     printed = run.ok(*alone, "--out", tmp_path / "plan.json").out
     assert json.loads((tmp_path / "plan.json").read_text())["index_exchange_ms"] == 0.0
     assert "Index exchange" not in printed

@@ -173,7 +173,10 @@ def test_an_unknown_task_is_named_without_a_list_of_all_of_them(run, task: str, 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("--agent", "never", "--devices", "3"), "Leave out the options of the cost model, --index-exchange, --devices"),
+        (
+            ("--agent", "never", "--devices", "3"),
+            "of the cost model, --index-exchange, --devices",
+        ),
         (("--agent", "never", "--cost-model", "measured"), "are shown with analytical costs"),
         (("--agent", "oracle", "--option", "foo=3"), "The oracle has no options, but got foo"),
         (
