@@ -97,7 +97,7 @@ def received_index_bytes(plan: ShardingPlan, tables: Tables, topology: Topology)
         chosen = kinds == kind  # a column shard gets the same whatever its width is
         shards = shard_tables(tables.select(arrays[chosen, 0]), kind, topology, blocks=blocks[chosen])
         received[chosen] = index_bytes(shards, kind)
-    return np.bincount(arrays[:, 1], received, topology.num_devices)
+    return np.bincount(arrays[:, 1], received, topology.num_devices).astype(np.float64)
 
 
 def index_exchange_of_plan_ms(plan: ShardingPlan, tables: Tables, topology: Topology) -> float:
