@@ -96,6 +96,8 @@ def to_torchrec(
 ) -> TorchRecPlan:
     """The plan as the argument `plan` of TorchRec's `DistributedModelParallel`.
 
+    TorchRec does not train its replicas in the backward: `replicas.replicas_note` says what does.
+
     Args:
         tables: the tables of the model, by name.
         topology: the devices; device d is rank d.
