@@ -76,8 +76,8 @@ class HardwareProfile:
 
         Args:
             host_memory_bytes: of each host, for rows that the HBM has no room for; all rows are in HBM by default. The
-                memory caps are then those of the HBM, one number, and each device may use an equal part of its host's
-                memory besides.
+                memory caps are then those of the HBM, one number, and each device gets an equal part of its host's
+                memory besides; where devices share it, a plan may use it unequally (`HostMemory.total_bytes`).
             reserve: share of each device's memory, 0 <= reserve < 1, that is left free for what is neither a table nor
                 its buffers (`shard_gym.training_memory`); none by default, while `shard-gym place` leaves 0.15 free.
 
@@ -114,8 +114,10 @@ class HardwareProfile:
             )
         host = self.host_memory(int(hbm[0]))
         assert self.host is not None  # otherwise there is no host memory
-        members = np.bincount(topology.hosts)[topology.hosts] if self.host.is_shared else self.devices_per_host
-        return replace(topology, memory_cap_bytes=hbm + host_bytes // members, host=host)
+        if not self.host.is_shared:
+            return replace(topology, memory_cap_bytes=hbm + host_bytes // self.devices_per_host, host=host)
+        parts = host_bytes // np.bincount(topology.hosts)[topology.hosts]
+        return replace(topology, memory_cap_bytes=hbm + parts, host=replace(host, total_bytes=host_bytes))
 
     def host_memory(self, hbm_bytes: int) -> HostMemory:
         """The host memory of its devices, of which tables may use so many bytes of HBM each.

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.checks import holds_integers, is_integer
 from shard_gym.errors import InvalidPlacementError, MemoryExceededError, short_repr
-from shard_gym.hbm_split import require_room_for_states
+from shard_gym.hbm_split import devices_over, require_room_for_states
 from shard_gym.tables import Tables
 from shard_gym.text import format_bytes
 from shard_gym.topology import Topology
@@ -56,7 +56,7 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
         )
     checked = given.astype(np.int64)
     used = memory_used(checked, tables, topology.num_devices)
-    over = np.flatnonzero(used > topology.memory_cap_bytes)
+    over = devices_over(used, topology)
     if over.size:
         device = int(over[0])
         raise MemoryExceededError(

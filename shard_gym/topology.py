@@ -30,7 +30,7 @@ def _require_valid(spec: DeviceSpec | LinkSpec | HostMemory) -> None:
     kind = type(spec).__name__
     for field_ in fields(spec):
         value, may_be_zero = getattr(spec, field_.name), field_.default == 0
-        if field_.name in ("name", "rates", "sources"):
+        if field_.name in ("name", "rates", "sources") or (value is None and field_.default is None):
             continue
         if not (is_not_negative if may_be_zero else is_positive)(value):
             raise InvalidTopologyError(
@@ -175,6 +175,8 @@ class HostMemory:
             and written at once, as the link has two directions.
         dense_ms: ms of an iteration in which the dense layers keep the device busy, behind which a pipeline hides the
             prefetch of rows into a cache (`host_policy="lru"` of the analytical models); 0, the default, hides none.
+        total_bytes: bytes of a host, of which each device may use what the others leave; caps are then one way to allot
+            them (`shard_gym.hbm_split.allotted_caps`). None, the default, if each device has a part of its own.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -185,12 +187,15 @@ class HostMemory:
     update_gb_per_s: float
     dense_ms: float = 0
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    total_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _require_valid(self)
-        if not is_integer(self.hbm_bytes):
-            raise InvalidTopologyError(f"hbm_bytes of HostMemory must be an integer, not {short_repr(self.hbm_bytes)}.")
-        object.__setattr__(self, "hbm_bytes", int(self.hbm_bytes))
+        for name in ("hbm_bytes", "total_bytes"):
+            if (value := getattr(self, name)) is not None:
+                if not is_integer(value):
+                    raise InvalidTopologyError(f"{name} of HostMemory must be an integer, not {short_repr(value)}.")
+                object.__setattr__(self, name, int(value))
         for name in ("read_gb_per_s", "update_gb_per_s", "dense_ms"):
             object.__setattr__(self, name, float(getattr(self, name)))
 

@@ -13,10 +13,11 @@ from shard_gym.io.parsing import require_fields
 from shard_gym.topology import DeviceSpec, HostMemory, LinkSpec, Topology, WorkRates
 
 _DEVICE_KEYS, _LINK_KEYS, _HOST_KEYS = (
-    tuple(field.name for field in fields(kind) if field.name not in ("rates", "sources"))
+    tuple(field.name for field in fields(kind) if field.name not in ("rates", "sources", "total_bytes"))
     for kind in (DeviceSpec, LinkSpec, HostMemory)
 )
 _RATES = "rates"  # a further key of devices that were calibrated
+_TOTAL = "total_bytes"  # a further key of host memory that its devices share
 
 TOPOLOGY_KEYS: dict[str, type] = {
     **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
@@ -64,6 +65,8 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
     host = {} if topology.host is None else {"host": asdict(replace(topology.host, sources={}))}
     for part in host.values():
         del part["sources"]
+        if part[_TOTAL] is None:
+            del part[_TOTAL]
     return {
         "device": device_to_json(topology.device),
         "links": links_to_json(topology.links),
@@ -79,7 +82,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 def topology_from_json(record: dict[str, Any]) -> Topology:
     """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
     if "host" in record:
-        _require_keys("host", record["host"], _HOST_KEYS)
+        _require_keys("host", record["host"], _HOST_KEYS, _TOTAL)
     caps = record["memory_cap_bytes"]
     if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
         raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")

@@ -27,8 +27,9 @@ def numbers_of(spec: Any) -> list[str]:
     ("spec", "name"), [(spec, name) for spec in (DEVICE, LINKS, HOST) for name in numbers_of(spec)]
 )
 def test_impossible_numbers_are_refused(spec: Any, name: str, bad: Any) -> None:
-    if ("knee" in name or name == "dense_ms") and bad == 0 and bad is not False:
-        assert getattr(replace(spec, **{name: bad}), name) == 0
+    may_be_zero = ("knee" in name or name == "dense_ms") and bad == 0 and bad is not False
+    if may_be_zero or (name == "total_bytes" and bad is None):
+        assert getattr(replace(spec, **{name: bad}), name) == bad
         return
     with pytest.raises(
         InvalidTopologyError, match=f"{name} of {type(spec).__name__} must be a positive number( or 0)?, not"
@@ -143,6 +144,14 @@ def test_a_domain_is_in_the_json_of_a_topology_only_if_it_has_several_hosts() ->
     assert wide == {**plain, "devices_per_domain": 8}
     [read] = topologies_from_json([wide])
     assert (read.num_domains, read.num_hosts) == (1, 2)
+
+
+def test_host_memory_that_is_shared_says_how_much_in_json() -> None:
+    own, shared = (replace(HOST, total_bytes=total) for total in (None, 10**12))
+    plain, more = (topology_to_json(Topology(DEVICE, LINKS, 8, host=host)) for host in (own, shared))
+    assert "total_bytes" not in plain["host"]
+    assert more["host"] == {**plain["host"], "total_bytes": 10**12}
+    assert [read.host for read in topologies_from_json([plain, more])] == [own, shared]
 
 
 def test_a_model_that_compresses_sends_less_over_links_that_are_as_fast() -> None:

@@ -20,6 +20,7 @@ from shard_gym.comparison import Comparison, Totals
 from shard_gym.cost_models import PHASES
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
+from shard_gym.hbm_split import allotted_caps
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
 from shard_gym.sharding.plan import ONE_GROUP
@@ -58,6 +59,8 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
         topology = own.beside(min(buffers, own.room - 1))
     caps = topology.memory_cap_bytes
     needed = plan_memory_used(plan, own.tables, own.num_devices)
+    if (needed > caps).any() and plan.groups == ONE_GROUP and (allotted := allotted_caps(needed, topology)) is not None:
+        caps = allotted
     enough = np.maximum(caps, needed if plan.groups == ONE_GROUP else needed.max())  # of devices of all groups
     task = own.task(replace(topology, memory_cap_bytes=enough), splittable=placement is None)
     answer = plan if placement is None else placement

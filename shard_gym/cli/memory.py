@@ -20,7 +20,7 @@ from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes, format_gib, format_ms, format_percent
-from shard_gym.topology import DeviceSpec
+from shard_gym.topology import DeviceSpec, Topology
 from shard_gym.training_memory import RESERVE, TrainingMemory, training_memory, usable_bytes
 
 GIB = 2**30
@@ -30,6 +30,7 @@ NEARLY_FULL = 0.9
 
 
 CACHED = "analytical-lru"  # how the names of cost models begin whose HBM is a cache
+MAX_HOSTS = 8  # hosts whose memory is printed
 MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
@@ -117,8 +118,31 @@ def print_memory(console: Console, explanation: Explanation, room: int, reserve:
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
     if away:
+        print_hosts(console, explanation.task.topology, memory.host)
         console.print(sentence(f"\n{host_sentence(explanation)}"))
         _print_away(console, explanation)
+
+
+def hosts_bytes(topology: Topology, held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(hosts,) int64, the sums of (D,) bytes of the devices of each host."""
+    found = np.zeros(topology.num_hosts, np.int64)
+    np.add.at(found, topology.hosts, held)
+    return found
+
+
+def print_hosts(console: Console, topology: Topology, held: NDArray[np.int64], why: str = "") -> None:
+    """Print what tables take of the memory of each host; `held` are (D,) bytes, `why` ends the sentence on them."""
+    host, taken = topology.host, hosts_bytes(topology, held)
+    has = [""] * topology.num_hosts
+    if host is not None:
+        parts = hosts_bytes(topology, np.maximum(topology.memory_cap_bytes - host.hbm_bytes, 0))
+        every = parts if host.total_bytes is None else np.full_like(parts, host.total_bytes)
+        has = [f" of {format_bytes(each)}" for each in every.tolist()]
+    shown = [
+        f"host {number} {format_bytes(each)}{of}" for number, (each, of) in enumerate(zip(taken, has, strict=True))
+    ]
+    more = f"; {counted(len(shown) - MAX_HOSTS, 'host')} more" * (len(shown) > MAX_HOSTS)
+    console.print(sentence(f"\nMemory of hosts for tables: {', '.join(shown[:MAX_HOSTS])}{more}{why}."))
 
 
 def _print_away(console: Console, explanation: Explanation) -> None:
@@ -194,6 +218,7 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
     found = {
         "hbm_bytes": host.hbm_bytes,
         "bytes_in_host": int(explanation.host_bytes.sum()),
+        "bytes_in_each_host": hosts_bytes(explanation.task.topology, _memory(explanation).host).tolist(),
         "cost_ms": explanation.total_ms - explanation.all_in_hbm_ms,
         "popularity": source,
     }

@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shard_gym.checks import checked_count
 from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
 from shard_gym.cli.console import warn
@@ -19,9 +22,11 @@ from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
+from shard_gym.hbm_split import split_bytes
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file
+from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file, whole_in_host_of_file
 from shard_gym.sharding.plan import ONE_GROUP
+from shard_gym.topology import Topology
 
 EITHER = (
     "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "
@@ -85,6 +90,8 @@ class OwnPlan:
     room: int  #: bytes for tables and buffers on each device
     reserve: int  #: bytes of each device that are kept besides
     over: bool  #: whether it exceeds the room; a warning has said so
+    topology: Topology  #: the devices, with host memory if the hardware has some
+    whole_in_host: NDArray[np.int64]  #: (D,) int64, bytes of tables of which TorchRec keeps all rows in host memory
 
 
 def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: str = HIDDEN) -> OwnPlan:
@@ -117,6 +124,7 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
         devices_per_host=options.devices_per_host,
         devices_per_domain=options.devices_per_domain,
     )
+    with_host = own.topology
     plan, hbm_rows = plan_of_file(given.plan, tables, own.topology), hbm_rows_of_file(given.plan, tables, own.topology)
     if not needs_host_memory(own, plan, hbm_rows):
         own = own.in_hbm
@@ -124,4 +132,12 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
     warn_if_other_split(explanation, str(given.plan), hbm_rows)
     over = warn_if_over(explanation, str(given.plan), room)
     reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room
-    return OwnPlan(given.plan.name, explanation, room, reserve, over)
+    shards, away = plan.shard_arrays(), whole_in_host_of_file(given.plan, tables)
+    in_host = np.zeros(explanation.task.num_devices, np.int64)
+    np.add.at(in_host, shards[:, 1], away[shards[:, 0]] * shards[:, 3] * shards[:, 5] * split_bytes(tables.workload))
+    if in_host.any() and not model.knows_host_memory:
+        warn(
+            f"{given.plan} keeps rows in host memory, which the cost model {model.name!r} does not know; what follows "
+            "is of all rows in HBM."
+        )
+    return OwnPlan(given.plan.name, explanation, room, reserve, over, with_host, in_host)

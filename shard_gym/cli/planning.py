@@ -26,6 +26,7 @@ from shard_gym.errors import (
 )
 from shard_gym.grouping import task_of_plan
 from shard_gym.hardware_profile import HardwareProfile
+from shard_gym.hbm_split import packed_caps
 from shard_gym.problems import Answer, problem_of
 from shard_gym.sharding import ShardingPlan
 from shard_gym.tables import Tables
@@ -77,12 +78,25 @@ class OwnModel:
         """The same without host memory."""
         return replace(self, host_bytes=0)
 
-    def beside(self, buffers: int) -> Topology:
-        """The devices with host memory, if buffers take so many bytes of the HBM of each; tables get the rest."""
+    def beside(self, buffers: int, *, packed: bool = False) -> Topology:
+        """The devices with host memory, if buffers take so many bytes of the HBM of each; tables get the rest.
+
+        Args:
+            packed: whether a packing of whole tables says which part of its host's memory a device gets, if there is
+                one; otherwise the parts are equal.
+        """
         host = self.topology.host
         assert host is not None
         caps = self.topology.memory_cap_bytes - buffers
-        return replace(self.topology, memory_cap_bytes=caps, host=replace(host, hbm_bytes=self.room - buffers))
+        found = replace(self.topology, memory_cap_bytes=caps, host=replace(host, hbm_bytes=self.room - buffers))
+        allotted = packed_caps(self.tables, found) if packed else None
+        return found if allotted is None else replace(found, memory_cap_bytes=allotted)
+
+    @property
+    def largest_room(self) -> int:
+        """The most bytes that the tables and buffers of one device may take, of its HBM and of its host's memory."""
+        most, host = int(self.topology.memory_cap_bytes.max()), self.topology.host
+        return most if host is None or host.total_bytes is None else max(most, host.hbm_bytes + host.total_bytes)
 
     def with_caps(self, caps: int | NDArray[np.int64]) -> Topology:
         """The devices of which tables may take `caps` bytes each, or (D,) bytes of each."""
@@ -160,7 +174,7 @@ def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], whol
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
     if agent is None or name is None:
         return _by_default(own, make)
-    too_large = _too_large(own, int(own.topology.memory_cap_bytes.max()))
+    too_large = _too_large(own, own.largest_room)
     if too_large and not splits:
         raise _TooLargeWholeError(f"Agent {name!r} places whole tables, but {too_large}. {OR_SPLIT}")
     if splits:
@@ -191,7 +205,16 @@ def _by_default(own: OwnModel, make: Callable[[str], Agent]) -> Planned:
 
 
 def _within(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
-    return (_within_host_memory if own.host_bytes else _within_room)(own, name, agent, splits)
+    if not own.host_bytes:
+        return _within_room(own, name, agent, splits)
+    try:
+        return _within_host_memory(own, name, agent, splits)
+    except NoPlacementFoundError as error:
+        if packed_caps(own.tables, own.topology) is None:
+            raise
+        with suppress(NoPlacementFoundError):
+            return _within_host_memory(own, name, agent, splits, packed=True)
+        raise error
 
 
 def _require_costs_of_parts(model: CostModel, why: str) -> None:
@@ -221,7 +244,7 @@ def _too_few(own: OwnModel) -> str:
     return "" if own.num_devices <= count else f"{counted(count, 'table')} whole would leave devices empty"
 
 
-def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
+def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool, *, packed: bool = False) -> Planned:
     """The answer of an agent with host memory; it plans again where buffers take more HBM than it was told of."""
     of_buffers = int((whole_table_bytes(own.tables) - own.tables.memory_bytes).sum())
     told = -(-of_buffers // own.num_devices)  # the least that those of the fullest device take
@@ -233,7 +256,7 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool) ->
                 "more HBM, or smaller batches."
             )
         try:
-            task = own.task(own.beside(told), splits)
+            task = own.task(own.beside(told, packed=packed), splits)
             problem = problem_of(task)
             problem.require_agent(agent)
             answer = problem.checked(problem.asker(agent)(task), task)
@@ -246,7 +269,7 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool) ->
             break
         told = buffers
     try:
-        final = own.task(own.beside(min(buffers, own.room - 1)), splits)
+        final = own.task(own.beside(min(buffers, own.room - 1), packed=packed), splits)
         answered_by = getattr(agent, "answered_by", name)
         checked = problem.checked(answer, final)
     except StatesExceedHbmError as error:
@@ -257,7 +280,7 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool) ->
             f"{format_bytes(own.room)} of HBM of a device. Another agent may find one; or give more devices, memory, "
             "or smaller batches."
         ) from error
-    return Planned(answered_by, agent, final, checked, buffers < told, own)
+    return Planned(answered_by, agent, final, checked, buffers < told or packed, own)
 
 
 def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFoundError:

@@ -14,7 +14,7 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, Option, parse_options
 from shard_gym.cli.console import heading, new_table, output, print_table, sentence
 from shard_gym.cli.explained import print_explanation
-from shard_gym.cli.memory import print_memory, warn_if_full
+from shard_gym.cli.memory import print_hosts, print_memory, warn_if_full
 from shard_gym.cli.named_agents import require_problem
 from shard_gym.cli.options import (
     ANALYTICAL,
@@ -47,6 +47,7 @@ from shard_gym.tasks import Suite, Task
 from shard_gym.text import counted, format_change, format_seconds
 
 DEVICES, NAMES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
+WHOLE_THERE = " in TorchRec, which keeps all rows of tables with fused_uvm or fused_uvm_caching there"
 SUITES_PLAN = OwnPlanOptions()  # none: an agent answers a task of a suite
 ORACLE = "oracle"  # the best sequence of an episode, with hindsight
 
@@ -152,6 +153,8 @@ def _show_plan(shown: OwnPlan, devices: int, names: int, moves: int, picture: Pa
     _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")
     print_explanation(console, explanation, devices, names, moves)
     print_memory(console, explanation, shown.room, shown.reserve, devices)
+    if shown.whole_in_host.any():
+        print_hosts(console, shown.topology, shown.whole_in_host, WHOLE_THERE)
     print_traffic(console, explanation, devices)
     print_replicas(console, explanation)
     if not shown.over:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, ShardGymError, short_repr
 from shard_gym.grouping import topology_of_group
-from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json
+from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json, whole_in_host
 from shard_gym.io.files import read_json
 from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
@@ -71,6 +71,18 @@ def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> ND
         DamagedFileError, InvalidPlanError: see `plan_of_file`; or it keeps rows in host memory, of which there is none.
     """
     return _read(path, tables, topology)[1]
+
+
+def whole_in_host_of_file(path: str | Path, tables: Tables) -> NDArray[np.bool_]:
+    """(T,) bool, the tables of which a plan of TorchRec in the file at `path` keeps all rows in host memory; none of
+    another plan.
+
+    Raises:
+        DamagedFileError, InvalidPlanError: see `plan_of_file`.
+    """
+    value = read_json(Path(path))
+    of_torchrec = isinstance(value, dict) and isinstance(value.get("plan"), dict)
+    return whole_in_host({"plan": value["plan"]}, tables) if of_torchrec else np.zeros(len(tables), np.bool_)
 
 
 def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[ShardingPlan, NDArray[np.int64] | None]:

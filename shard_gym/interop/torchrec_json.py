@@ -121,6 +121,8 @@ def _hbm_shares(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[
     held = held * split_bytes(tables.workload)
     of_host = np.maximum(topology.memory_cap_bytes - topology.host.hbm_bytes, 0)
     has = np.bincount(topology.hosts, of_host, topology.num_hosts)
+    if topology.host.total_bytes is not None:
+        has = np.full(topology.num_hosts, topology.host.total_bytes)
     if (held > has).any():
         host = int((held - has).argmax())
         raise MemoryExceededError(
@@ -141,6 +143,15 @@ def hbm_shares_of_json(value: Any, tables: Tables) -> NDArray[np.float64]:
         InvalidPlanError: see `from_torchrec_json`.
     """
     return np.array([_hbm_share(*pair) for pair in zip(tables.names, _by_table(value, tables), strict=True)])
+
+
+def whole_in_host(value: Any, tables: Tables) -> NDArray[np.bool_]:
+    """(T,) bool, the tables of which TorchRec keeps all rows in host memory, whatever a cache in HBM holds besides.
+
+    Raises:
+        InvalidPlanError: see `from_torchrec_json`.
+    """
+    return np.array([entry["compute_kernel"] in (IN_HOST, CACHED) for entry in _by_table(value, tables)], np.bool_)
 
 
 def _hbm_share(name: str, entry: Mapping[str, Any]) -> float:

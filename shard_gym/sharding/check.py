@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
-from shard_gym.hbm_split import require_room_for_states
+from shard_gym.hbm_split import devices_over, require_room_for_states
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -92,7 +92,7 @@ def check_plan(
         if problem:
             raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
     used = plan_memory_used(plan, tables, topology.num_devices)
-    over = np.flatnonzero(used > topology.memory_cap_bytes)
+    over = devices_over(used, topology)
     if over.size:
         device = int(over[0])
         cap = topology.memory_cap_bytes[device]

@@ -37,6 +37,7 @@ _PARTS: dict[str, Any] = {
 _MAY_LACK = {
     "tables": {"popularity", "pooled"},
     "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
+    "host": {"total_bytes"},
     "workload": set(WORKLOAD_MAY_LACK),
 }
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
@@ -115,6 +116,8 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         del tables["pooled"]
     if host is not None:
         topology["host"] = asdict(host)
+        if host.total_bytes is None:
+            del topology["host"]["total_bytes"]
     if replicas is not None:
         topology["replicas"] = asdict(replicas)
     if topology["devices_per_domain"] is None:

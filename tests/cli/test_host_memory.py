@@ -176,6 +176,70 @@ def test_a_file_that_keeps_other_rows_in_hbm_is_named_beside_the_best_split(
     assert "of the rows' bytes in HBM. What follows is of the best split of the same plan, which keeps" in outcome.err
 
 
+def torchrec_plan(path: Path, ranks: list[int], kernels: list[str], mib: list[float]) -> Path:
+    """A file with a plan of TorchRec, of whole tables of so many MiB."""
+    entries = {}
+    for table, (rank, kernel, size) in enumerate(zip(ranks, kernels, mib, strict=True)):
+        shards = [{"shard_offsets": [0, 0], "shard_sizes": [int(size * 4096), 64], "placement": f"rank:{rank}/cuda:0"}]
+        entry = {"sharding_type": "table_wise", "compute_kernel": kernel, "ranks": [rank], "shards": shards}
+        entries[f"table{table}"] = entry
+    path.write_text(json.dumps({"plan": {"m": entries}}))
+    return path
+
+
+def show(file: Path, plan: Path, devices: int, *more: object, cap: float = 4.0, host: float = 20.0) -> list[object]:
+    """The command that shows a plan, with `cap` MiB of HBM and `host` MiB of each host."""
+    command: list[object] = ["show", "--tables", file, "--plan", plan, "--hardware", "a100-dgx"]
+    return [*command, "--num-devices", devices, "--memory-cap-gib", cap / 1024, "--host-memory", host / 1024, *more]
+
+
+def test_a_device_may_use_what_others_leave_of_its_hosts_memory(
+    run: Any, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """One table has 15 MiB; each of eight devices has 4 MiB and an eighth of 20, which 1.5 MiB do not need."""
+    sizes = [15, *[0.5] * 7]
+    path = file(*sizes)
+    plan = torchrec_plan(tmp_path / "plan.json", list(range(8)), ["fused_uvm", *["fused"] * 7], sizes)
+    shown = run.ok(*show(path, plan, 8), columns=400)
+    assert "exceeds the memory" not in shown.err
+    assert "host 0 15.00 MiB of 20.00 MiB in TorchRec" in shown.out
+    over = run.ok(*show(path, plan, 8, host=10), columns=400)
+    assert "exceeds the memory: device 0" in over.err
+    out = tmp_path / "placed.json"
+    said = run.ok(*place(path, "--whole", *QUICK, "--out", out, devices=8), columns=400).out
+    assert "memory of hosts" in said.lower()
+    content = json.loads(out.read_text())
+    [held] = content["host_memory"]["bytes_in_each_host"]
+    assert 11 * MIB <= held == content["host_memory"]["bytes_in_host"] <= 20 * MIB
+    assert run(*place(path, "--whole", *QUICK, devices=8, host=10)).code == 2
+
+
+def test_hosts_do_not_lend_each_other_memory(run: Any, file: Callable[..., Path], tmp_path: Path) -> None:
+    """Two hosts of two: 15 and 13 MiB fit one on each host, and not both on the first."""
+    path, more = file(15, 13, 0.5, 0.5), ("--devices-per-host", 2)
+    apart = torchrec_plan(tmp_path / "apart.json", [0, 2, 1, 3], ["fused_uvm"] * 2 + ["fused"] * 2, [15, 13, 0.5, 0.5])
+    shown = run.ok(*show(path, apart, 4, *more), columns=400)
+    assert "exceeds" not in shown.err
+    assert "host 0 15.00 MiB of 20.00 MiB, host 1 13.00 MiB of 20.00 MiB" in shown.out
+    both = torchrec_plan(tmp_path / "both.json", [0, 1, 2, 3], ["fused_uvm"] * 2 + ["fused"] * 2, [15, 13, 0.5, 0.5])
+    assert "exceeds the memory" in run.ok(*show(path, both, 4, *more), columns=400).err
+
+
+@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching"])
+@pytest.mark.parametrize("model", ["analytical", "analytical-lru", "analytical-inference"])
+def test_tables_behind_a_cache_are_counted_whole_in_the_host(
+    run: Any, file: Callable[..., Path], tmp_path: Path, model: str, kernel: str
+) -> None:
+    """Also where the HBM would hold all of them, as with a cache of all rows."""
+    plan = torchrec_plan(tmp_path / "plan.json", [0, 0], [kernel, "fused"], [3, 0.5])
+    value = json.loads(plan.read_text())
+    if kernel == "fused_uvm_caching":
+        value["plan"]["m"]["table0"]["cache_params"] = {"load_factor": 1.0}
+    plan.write_text(json.dumps(value))
+    out = run.ok(*show(file(3, 0.5), plan, 1, "--cost-model", model), columns=400).out
+    assert "host 0 3.00 MiB of 20.00 MiB in TorchRec, which keeps all rows of tables with fused_uvm or" in out
+
+
 def test_the_source_of_the_popularity_is_said() -> None:
     from dataclasses import replace
 

@@ -13,6 +13,7 @@ from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.hardware import hardware_profile
 from shard_gym.row_popularity import RowSteps
 from shard_gym.suites.best_known import best_known
 
@@ -70,6 +71,21 @@ def test_host_memory_compression_and_the_popularity_of_rows_are_kept(tmp_path: P
     assert "popularity" not in record["tables"]
     assert not {"host", "cross_host_ratio"} & set(record["topology"])
     assert load_suite(path)[0].topology.host is None
+
+
+def test_domains_and_shared_host_memory_are_in_the_file_where_there_are_some(random_task: Any, tmp_path: Path) -> None:
+    path, task = tmp_path / "mine.json", random_task(np.random.default_rng(0), 4, 4)
+    profile = hardware_profile("a100-dgx")
+    topology = profile.topology(4, devices_per_host=2, devices_per_domain=4, host_memory_bytes=2**30)
+    save_suite(path, TaskSuite("mine", (replace(task, topology=topology), replace(task, name="plain"))))
+    domain, plain = (each.topology for each in load_suite(path))
+    assert (domain.domains.tolist(), domain.host) == ([0] * 4, topology.host)
+    assert plain.devices_per_domain is None
+    records = json.loads(path.read_text())["splits"]["custom"]
+    assert [sorted({"devices_per_domain", "host"} & set(each["topology"])) for each in records] == [
+        ["devices_per_domain", "host"],
+        [],
+    ]
 
 
 def test_an_environment_takes_the_file(random_task: Any, tmp_path: Path) -> None:
