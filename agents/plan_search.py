@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from enum import IntEnum
 
 import numpy as np
 from typing_extensions import override
@@ -35,6 +36,14 @@ MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then al
 PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few,
 FEW = 20_000  # but so many may be made of any task
 DIGITS = 9  # after which equal costs differ by rounding
+
+
+class Ended(IntEnum):
+    """What ended a search."""
+
+    NOTHING_NEW = 0  #: all plans in reach are known
+    FEW_TABLES = 1  #: it made as many evaluations as a task of so many tables takes
+    BUDGET = 2  #: it made as many as its options allow; more may find a cheaper plan
 
 
 def search_plans(
@@ -126,6 +135,9 @@ class PlanSearchAgent(Agent):
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
 
+    Attributes:
+        ended: what ended the search for the last task; of several searches, for groups, the one that stopped most.
+
     Raises:
         InvalidOptionError, UnknownNameError: an option is not valid, or the model does not cost sharded tables.
     """
@@ -150,6 +162,7 @@ class PlanSearchAgent(Agent):
             checked_positive("max_seconds", max_seconds)
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
+        self.ended = Ended.NOTHING_NEW
 
     @property
     @override
@@ -164,11 +177,13 @@ class PlanSearchAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
+        self.ended = Ended.NOTHING_NEW
         return self._search(task, (TABLE_WISE,), self.cost_model).device
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
         """Where the task may have groups, those whose plans cost least when searched for a while are searched on."""
+        self.ended = Ended.NOTHING_NEW
         if not task.sync_every:
             return self.split(task).plan()
         return cheapest_in_groups(task, self._plan_in_groups)
@@ -189,7 +204,8 @@ class PlanSearchAgent(Agent):
         self, task: Task, sharding_types: tuple[str, ...], model: CountedShardingModel, share: float = 1.0
     ) -> SplitTables:
         options = SplitOptions(task, model, sharding_types, self.max_shards)
-        max_queries = max(1, int(share * min(self.max_queries, max(FEW, PER_PAIR * task.num_tables**2))))
+        of_tables = max(FEW, PER_PAIR * task.num_tables**2)
+        max_queries = max(1, int(share * min(self.max_queries, of_tables)))
         budget = Budget(model, max_queries, None if self.max_seconds is None else share * self.max_seconds)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
         found = _starts(options, most, budget)
@@ -202,7 +218,11 @@ class PlanSearchAgent(Agent):
                 f"{', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
                 + _ways_out(task, sharding_types, self.max_shards)
             )
-        return search_plans(found, task_rng(self.seed, task), budget).in_order()
+        best = search_plans(found, task_rng(self.seed, task), budget).in_order()
+        if budget.share >= 1.0:
+            few = self.max_queries > of_tables and self.max_seconds is None
+            self.ended = max(self.ended, Ended.FEW_TABLES if few else Ended.BUDGET)
+        return best
 
 
 def _starts(options: SplitOptions, most_queries: int, budget: Budget) -> list[SplitTables]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
+from shard_gym.agents.plan_search import PlanSearchAgent
 from shard_gym.cli import PROG
 from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
@@ -95,7 +96,7 @@ def placing_agent(
     if not cost.measures:
         return agent_named(name, cost_model=model, seed=seed, suite=suite, **options)
     agent = agent_named(name, cost_model=PLANNING, seed=seed, suite=suite, **options)
-    if isinstance(agent, CostGuidedAgent) and agent.asks_costs:
+    if isinstance(agent, PlanSearchAgent) or (isinstance(agent, CostGuidedAgent) and agent.asks_costs):
         plans = f"{name} plans under the cost model {PLANNING}, not under measured costs"
         warn(f"{plans}; only its placements are measured.", "dim")
     return agent

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shard_gym.agents import Agent
+from shard_gym.agents.restarts import restarted
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.compared import (
     TORCHREC,
@@ -53,6 +54,7 @@ from shard_gym.cli.replicas import (
     require_no_replicas,
     without_replicas,
 )
+from shard_gym.cli.searched import searched_sentence, searched_to_json
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
 from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
 from shard_gym.comparison import Comparison
@@ -141,7 +143,7 @@ def place(
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             EmbeddingCollectionSharder(use_index_dedup=True).
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
-        seed: of the agent, if it is random.
+        seed: of the agent, if it is random; plan-search also takes the next ones, where plans of seeds differ.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
         module: with torchrec, path of the collection in the model that is wrapped.
         device_type: with torchrec, cpu or cuda in the placements of shards; that of the hardware if not given.
@@ -194,9 +196,11 @@ def place(
 
     def made(name: str) -> Agent:
         able = placing_agent(name, cost, model, seed, None, **options)
-        return without_replicas(able) if replicas == "no" else able
+        return restarted(without_replicas(able) if replicas == "no" else able)
 
     plan = planned(own, agent, made, whole=whole)
+    if searched := searched_sentence(plan.agent):
+        warn(searched, "dim")
     own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
@@ -206,6 +210,7 @@ def place(
     if replicas == "no":
         require_no_replicas(explanation, plan.name)
     content = answer_to_json(explanation, plan.name) | ({"index_dedup": True} if index_dedup else {})
+    content |= searched_to_json(plan.agent)
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)

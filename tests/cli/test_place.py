@@ -268,3 +268,50 @@ def test_lookups_that_do_not_fit_the_tables_are_a_sentence(
 def test_lookups_in_other_files_are_refused(run, own: Path, tmp_path: Path) -> None:
     run.refused("are read from .npz and .parquet files", *arguments(own, lookups=own, **{"num-devices": 2}))
     run.refused("There is no file", *arguments(own, lookups=tmp_path / "no.npz", **{"num-devices": 2}))
+
+
+# The default answer
+
+
+def mlperf(tmp_path: Path) -> Path:
+    """The 26 tables of MLPerf's DLRM-DCNv2, in batches of 16,384, with lookups by Zipf's law."""
+    pool = load_pool("mlperf-dlrm-dcnv2").tables
+    workload = Workload(16_384, "fp32", "rowwise_adagrad")
+    tables = Tables.from_zipf(pool.num_embeddings, 128, pool.pooling_factor, 1.05, workload, names=pool.names)
+    save_pool(Pool("dcn", tables, load_pool("dlrm-2021").card, RowPopularity.zipf([1.05] * 26)), tmp_path / "dcn.json")
+    return tmp_path / "dcn.json"
+
+
+def test_by_default_plans_are_searched_and_the_output_says_how(run, tmp_path: Path) -> None:
+    """Whole tables cost 3.487 ms; a search with 200,000 evaluations finds 1.947."""
+    path = mlperf(tmp_path)
+    command = ("place", "--tables", path, "--hardware", "v100-nvlink", "--num-devices", 8)
+    quick = ("--option", "max_queries=20000", "--seed", 7)
+    found = run.ok(*command, *quick, "--out", tmp_path / "plan.json", columns=300)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["agent"] == "plan-search"
+    assert plan["cost_ms"] < 2.1
+    assert "lower bound" not in found.out
+    seeds, evaluations = plan["search"]["seeds"], plan["search"]["evaluations"]
+    assert seeds == list(range(7, 7 + len(seeds)))
+    assert len(seeds) > 1
+    assert evaluations >= 20_000 * len(seeds)
+    assert plan["search"]["ended_by"] == "budget"
+    says = f"plan-search, {len(seeds)} seeds, {evaluations:,} evaluations: the budget ended the search; --option "
+    assert f"{says}max_queries=100000 searches longer." in found.err
+    whole = run.ok(*command, "--whole", "--out", tmp_path / "whole.json", columns=300)
+    placed = json.loads((tmp_path / "whole.json").read_text())
+    assert placed["agent"] == "local-search"
+    assert placed["cost_ms"] == pytest.approx(3.487, abs=1e-3)
+    assert "search" not in placed
+    (bound,) = [line for line in whole.out.splitlines() if line.startswith("lower bound")]
+    assert bound.endswith("; split tables may cost less")
+
+
+def test_a_search_that_ended_by_itself_says_so(run, own: Path) -> None:
+    """Three small tables have few plans."""
+    found = run.ok("place", "--tables", own, "--hardware", "a100-dgx", "--num-devices", 2, columns=300)
+    search = json.loads(found.out)["search"]
+    assert search["ended_by"] == "nothing new"
+    assert search["seeds"] == [0]
+    assert f"plan-search, 1 seed, {search['evaluations']:,} evaluations: it ended by itself" in found.err
