@@ -152,6 +152,12 @@ def test_evidence_is_about_the_analytical_model_with_its_own_constants() -> None
     ]
 
 
+def test_evidence_is_about_the_model_that_waits_for_indices_too() -> None:
+    assert is_analytical("analytical-exposed-indices-v2")
+    assert is_analytical("analytical-exposed-indices-v2-bf16")
+    assert not is_analytical("analytical-lru-exposed-indices-v2")
+
+
 # The ratio of two costs
 
 PROFILE = hardware_profile("a100-dgx")
