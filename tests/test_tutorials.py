@@ -121,12 +121,14 @@ def command(says: str, page: str = OWN_TABLES) -> str:
 
 
 def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -> None:
-    place = command("--tables my_tables.json --hardware a100-dgx --num-devices 2 --agent exact")
+    place = command("--compare my_plan.json").partition("--compare")[0].rstrip()
+    assert f"{place}\n" in "".join(blocks(OWN_TABLES, "bash"))
     printed, *_ = blocks(OWN_TABLES, "text")
     assert shell(place) == printed
-    searched = shell(place.replace("--agent exact", "--agent local-search"))
+    searched = shell(f"{place} --whole")
     assert "cost         1.779 ms" in searched
     assert "lower bound  1.703 ms  this placement +4.5%" in searched
+    assert "lower bound  1.779 ms  this placement +0.0%" in shell(f"{place} --agent exact")
     assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
 
 
