@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,9 @@ def possible_groups(task: Task) -> Iterator[Groups]:
                 yield groups
 
 
+@lru_cache(maxsize=512)
 def task_of_group(task: Task, groups: Groups) -> Task:
-    """The task of one of the groups; `task` itself for one group.
+    """The task of one of the groups, the same object each time; `task` itself for one group.
 
     Raises:
         InvalidPlanError: its devices cannot be grouped so.

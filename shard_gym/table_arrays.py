@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import as_array, is_iterable, is_number, require_name
+from shard_gym.checks import as_array, as_floats, is_iterable, is_number, require_name
 from shard_gym.errors import InvalidTablesError, short_repr
+from shard_gym.lookup_statistics import NUM_BINS
 from shard_gym.table_features import MAX_DIM, MAX_ROWS
 from shard_gym.text import counted
 
@@ -49,6 +50,37 @@ def dim_refused(names: Sequence[str], table: int, dim: Any) -> str:
         f"embedding_dim of {which} is {int(dim)}. FBGEMM trains {COLUMNS} columns at a time, and neither it nor "
         f"TorchRec pads. Give it dim {padded} here and in the model; use {counted(int(dim), 'column')} of its output."
     )
+
+
+def checked_table_array(name: str, given: Any, names: Sequence[str]) -> NDArray[Any]:
+    """The array `name` of the tables with these names as a read-only copy of its dtype; `LIMITS` says what it may hold.
+
+    Raises:
+        InvalidTablesError: it has a wrong shape, or a value that is impossible.
+    """
+    dtype, low, high = LIMITS[name]
+    shape = (len(names), NUM_BINS) if name.endswith("histogram") else (len(names),)
+    values = as_table_array(name, given)
+    raw = as_floats(name, values, InvalidTablesError)
+    if raw.shape != shape:
+        raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
+    valid = (raw >= low) & (raw <= high)  # False for NaN too
+    if dtype is np.int64:
+        valid &= raw == np.floor(raw)
+    if name == "embedding_dim":
+        valid &= np.where(valid, raw, 0) % COLUMNS == 0
+    if not valid.all():
+        where = tuple(int(i) for i in np.argwhere(~valid)[0])
+        if name == "embedding_dim":
+            raise InvalidTablesError(dim_refused(names, where[0], values[where]))
+        kind, most = ("an integer", str(high)) if dtype is np.int64 else ("a number", f"{high:g}")
+        raise InvalidTablesError(
+            f"{name} of table {where[0]} ({names[where[0]]}) is {short_repr(values[where])}; "
+            f"it must be {kind} from {low:g} to {most}."
+        )
+    array = raw.astype(dtype)
+    array.setflags(write=False)
+    return array
 
 
 def pooled_of(given: Any, count: int) -> NDArray[np.bool_]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import as_floats, holds_integers
+from shard_gym.checks import holds_integers
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
 from shard_gym.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
-from shard_gym.table_arrays import COLUMNS, LIMITS, MAX_SEQUENCE, as_table_array, dim_refused, names_of, pooled_of
+from shard_gym.table_arrays import LIMITS, MAX_SEQUENCE, as_table_array, checked_table_array, names_of, pooled_of
 from shard_gym.table_features import MAX_BYTES, scaled
 from shard_gym.text import counted, format_bytes
 from shard_gym.workload import Workload
@@ -25,6 +25,8 @@ AMOUNT_NAMES: tuple[str, ...] = ("tables", "lookups", "values_read", "values_upd
 
 MAX_ROWS_SHOWN = 20
 """Tables that a notebook shows."""
+
+NO_TABLES = "Tables needs at least one table, and none was given."
 
 _SHARE_TOLERANCE = 5e-3
 
@@ -74,12 +76,12 @@ class Tables:
             )
         count = as_table_array("num_embeddings", self.num_embeddings).size
         if count == 0:
-            raise InvalidTablesError("Tables needs at least one table, and none was given.")
+            raise InvalidTablesError(NO_TABLES)
         object.__setattr__(self, "names", names_of(self.names, count))
         if as_table_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
         for name in LIMITS:
-            self._convert(name)
+            object.__setattr__(self, name, checked_table_array(name, getattr(self, name), self.names))
         object.__setattr__(self, "pooled", pooled_of(self.pooled, count))
         if self.popularity is not None:
             if not isinstance(self.popularity, Popularity):
@@ -91,35 +93,24 @@ class Tables:
                 raise InvalidTablesError(f"There are {count} tables, but row popularities of {len(self.popularity)}.")
         self._check_consistency()
 
-    def _convert(self, name: str) -> None:
-        dtype, low, high = LIMITS[name]
-        shape = (len(self.names), NUM_BINS) if name.endswith("histogram") else (len(self.names),)
-        given = as_table_array(name, getattr(self, name))
-        raw = as_floats(name, given, InvalidTablesError)
-        if raw.shape != shape:
-            raise InvalidTablesError(f"{name} must have shape {shape}, not {raw.shape}.")
-        valid = (raw >= low) & (raw <= high)  # False for NaN too
-        if dtype is np.int64:
-            valid &= raw == np.floor(raw)
-        if name == "embedding_dim":
-            valid &= np.where(valid, raw, 0) % COLUMNS == 0
-        if not valid.all():
-            where = tuple(int(i) for i in np.argwhere(~valid)[0])
-            if name == "embedding_dim":
-                raise InvalidTablesError(dim_refused(self.names, where[0], given[where]))
-            kind, most = ("an integer", str(high)) if dtype is np.int64 else ("a number", f"{high:g}")
-            raise InvalidTablesError(
-                f"{name} of table {where[0]} ({self.names[where[0]]}) is {short_repr(given[where])}; "
-                f"it must be {kind} from {low:g} to {most}."
-            )
-        array = raw.astype(dtype)
-        array.setflags(write=False)
-        object.__setattr__(self, name, array)
+    def _changed(self, **changes: Any) -> Tables:
+        """These tables with other values of some fields, each valid by itself; the others are not checked again."""
+        made = object.__new__(Tables)
+        for each in fields(self):
+            value = changes.get(each.name, getattr(self, each.name))
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(made, each.name, value)
+        made._check_memory()
+        return made
 
-    def _check_consistency(self) -> None:
+    def _check_memory(self) -> None:
         needed = float(self.memory_bytes.sum(dtype=np.float64))
         if needed > MAX_BYTES:
             raise InvalidTablesError(f"All tables together need {needed:.3g} bytes; the limit is {MAX_BYTES:.3g}.")
+
+    def _check_consistency(self) -> None:
+        self._check_memory()
         lookups = self.lookups_per_batch
         self._refuse(
             self.distinct_rows > np.minimum(self.num_embeddings, lookups) * (1 + 1e-6) + 1e-6,
@@ -190,8 +181,8 @@ class Tables:
             names=names,  # type: ignore[arg-type]
             pooled=pooled,  # type: ignore[arg-type]
         )
-        object.__setattr__(sizes, "pooling_factor", pooling_factor)
-        sizes._convert("pooling_factor")
+        pooling = checked_table_array("pooling_factor", pooling_factor, sizes.names)
+        object.__setattr__(sizes, "pooling_factor", pooling)
         if len(popularity) != len(sizes):
             raise InvalidTablesError(f"There are {len(sizes)} tables, but row popularities of {len(popularity)}.")
         rows, lookups = sizes.num_embeddings.astype(np.float64), sizes.lookups_per_batch
@@ -343,10 +334,11 @@ class Tables:
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if outside.size:
             raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
-        return replace(
-            self,
+        if not chosen.size:
+            raise InvalidTablesError(NO_TABLES)
+        return self._changed(
             **{name: getattr(self, name)[chosen] for name in LIMITS},
-            names=tuple(self.names[i] for i in chosen),
+            names=tuple(self.names[i] for i in chosen.tolist()),
             pooled=self.pooled[chosen],
             popularity=None if self.popularity is None else self.popularity.select(chosen),
         )
@@ -354,7 +346,9 @@ class Tables:
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
         """The same tables with other embedding dims: one for all, or (T,) ints."""
         dims = as_table_array("embedding_dim", embedding_dim)
-        return replace(self, embedding_dim=np.full(len(self), dims) if dims.ndim == 0 else dims)
+        if dims.ndim == 0:
+            dims = np.full(len(self), dims)
+        return self._changed(embedding_dim=checked_table_array("embedding_dim", dims, self.names))
 
     def with_training(
         self, *, weight_dtype: str | None = None, optimizer: str | None = None, training: bool | None = None
@@ -362,7 +356,7 @@ class Tables:
         """The same tables with these values of their `Workload`, and the batch size of their statistics."""
         given = {"weight_dtype": weight_dtype, "optimizer": optimizer, "training": training}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return replace(self, workload=replace(self.workload, **changes))
+        return self._changed(workload=replace(self.workload, **changes))
 
     def at_batch_size(self, batch_size: int) -> Tables:
         """The same tables in batches of `batch_size` samples: random parts of the batch that their statistics describe.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.errors import InvalidTablesError
+from shard_gym.row_popularity import RowPopularity
 from shard_gym.table_features import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, MAX_DIM, MAX_ROWS
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
@@ -117,11 +119,37 @@ def test_selecting_keeps_everything_of_a_table() -> None:
         ([True, False, True], "list of integers"),
         ([[0, 1]], "list of integers"),
         ("a", "list of integers, not 'a'"),
+        (np.empty(0, np.int64), "at least one table"),
     ],
 )
 def test_selecting_what_is_not_there_is_a_named_error(indices: Any, message: str) -> None:
     with pytest.raises(InvalidTablesError, match=message):
         simple().select(indices)
+
+
+def test_what_is_made_of_tables_is_valid_and_read_only_without_a_check_of_all() -> None:
+    tables = simple(pooled=[True, False, True], popularity=RowPopularity.zipf([0.0, 1.0, 1.2]))
+    made = tables.select([1, 0, 1]), tables.with_dims([8, 4, 12]), tables.with_training(optimizer="adam")
+    for each in made:
+        again = replace(each)  # which checks everything
+        for name, dtype in {**ARRAYS, "pooled": np.bool_}.items():
+            array = getattr(each, name)
+            assert array.dtype == dtype
+            assert not array.flags.writeable
+            assert np.array_equal(array, getattr(again, name))
+        assert (each.names, each.workload) == (again.names, again.workload)
+        assert isinstance(each.popularity, RowPopularity)
+        assert not each.popularity.s.flags.writeable
+    assert made[0].popularity.s.tolist() == [1.0, 0.0, 1.0]
+    assert made[0].row_popularity is made[0].popularity
+
+
+def test_tables_made_of_tables_may_not_need_more_memory_than_any() -> None:
+    large = simple(num_embeddings=[MAX_ROWS] * 3, embedding_dim=[64] * 3)
+    many = large.select([0, 1, 2] * 1000)
+    for too_much in (lambda: large.select([0, 1, 2] * 10**5), lambda: many.with_dims(MAX_DIM)):
+        with pytest.raises(InvalidTablesError, match="All tables together need"):
+            too_much()
 
 
 def test_other_widths_are_one_for_all_or_one_each() -> None:

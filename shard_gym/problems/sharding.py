@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,15 @@ from shard_gym.sharding.files import (
     shardings_from_json,
     shardings_to_json,
 )
-from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE
+from shard_gym.sharding.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ONE_GROUP,
+    ROW_WISE,
+    SHARDING_TYPES,
+    TABLE_WISE,
+)
+from shard_gym.sharding.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 
@@ -80,10 +89,12 @@ class ShardingProblem(Problem[Task]):
     @override
     def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
         assert isinstance(model, ShardingCostModel)
-        if any(plan.groups != ONE_GROUP for plan in answers):
-            return np.array([self.cost_ms(plan, task, model) for plan in answers])
-        device_loads = np.stack([model.plan_loads(plan, task.tables, task.topology) for plan in answers])
-        return model.costs(device_loads, task.topology.cluster())[1]
+        costs, groups = np.empty(len(answers)), [plan.groups for plan in answers]
+        for each in dict.fromkeys(groups):
+            some = [position for position, own in enumerate(groups) if own == each]
+            loads = _part_loads(task_of_group(task, each), model)
+            costs[some] = loads.costs_ms([answers[position] for position in some])
+        return costs
 
     @override
     def penalty_ms(self, task: Task, model: CostModel) -> float:
@@ -141,6 +152,49 @@ class ShardingProblem(Problem[Task]):
     @override
     def likeness(self, own: Sequence[Any], others: Sequence[Any], task: Task, model: CostModel) -> FloatArray:
         return kept_together(own, others, alone_ms(task, model))
+
+
+class _PartLoads:
+    """The loads of the parts of the tables of one task without groups.
+
+    Those of a sharding type, and of a width, are computed for all tables when a plan first has such a part.
+    """
+
+    def __init__(self, task: Task, model: ShardingCostModel) -> None:
+        self.task, self.model = task, model
+        self._loads: dict[tuple[str, int], FloatArray] = {}
+
+    def costs_ms(self, plans: Sequence[ShardingPlan]) -> FloatArray:
+        """(P,) costs of P answers (`check_answer`), of the bits of `estimate_plan`."""
+        device_loads = np.stack([self._of_devices(plan) for plan in plans])
+        return self.model.costs(device_loads, self.task.topology.cluster())[1]
+
+    def _of_devices(self, plan: ShardingPlan) -> FloatArray:
+        """(D, K) loads of the devices."""
+        table, device, *_, columns = plan.shard_arrays().T
+        kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables])[table]
+        forms = np.where(kinds == SHARDING_TYPES.index(COLUMN_WISE), columns, 0) * len(SHARDING_TYPES) + kinds
+        loads = np.empty((len(table), self.model.num_loads_with(self.task.topology.host is not None)))
+        for form in np.unique(forms).tolist():
+            width, kind = divmod(form, len(SHARDING_TYPES))
+            chosen = forms == form
+            loads[chosen] = self._of_part(SHARDING_TYPES[kind], width)[table[chosen]]
+        return self.model.reduce(loads, device, self.task.num_devices)
+
+    def _of_part(self, kind: str, width: int) -> FloatArray:
+        """(T, K) loads of a part of each table; column shards have `width` columns, or those that there are."""
+        if (kind, width) not in self._loads:
+            tables, topology = self.task.tables, self.task.topology
+            widths = np.minimum(tables.embedding_dim, width) if kind == COLUMN_WISE else None
+            shards = shard_tables(tables, kind, topology, widths)
+            self._loads[kind, width] = self.model.shard_loads(shards, kind, topology)
+        return self._loads[kind, width]
+
+
+@lru_cache(maxsize=256)
+def _part_loads(task: Task, model: ShardingCostModel) -> _PartLoads:
+    """Those of a task, kept for the next plans; with groups it is that of one."""
+    return _PartLoads(task, model_of(task.topology, model))
 
 
 def _model_of(task: Task, model: CostModel) -> PlanCosts:

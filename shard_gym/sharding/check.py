@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,9 +40,20 @@ def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> ND
 
     A column shard has the optimizer state of all its rows (`Workload.row_bytes`).
     """
+    _, devices, _, num_rows, _, columns = plan.shard_arrays().T
+    return _memory_of(devices, num_rows, columns, tables, num_devices)
+
+
+def _memory_of(
+    devices: NDArray[np.int64],
+    num_rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    tables: Tables,
+    num_devices: int,
+) -> NDArray[np.int64]:
+    """(D,) int64, bytes on each device, from the device, rows and columns of each shard."""
     used = np.zeros(num_devices, np.int64)
-    _, device, _, rows, _, columns = plan.shard_arrays().T
-    np.add.at(used, device, rows * tables.workload.row_bytes(columns))
+    np.add.at(used, devices, num_rows * tables.workload.row_bytes(columns))
     return used
 
 
@@ -91,18 +104,18 @@ def check_plan(
             )
         if problem:
             raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
-    used = plan_memory_used(plan, tables, topology.num_devices)
+    _, devices, _, num_rows, _, columns = plan.shard_arrays().T
+    used = _memory_of(devices, num_rows, columns, tables, topology.num_devices)
     over = devices_over(used, topology)
     if over.size:
         device = int(over[0])
         cap = topology.memory_cap_bytes[device]
-        shards = int((plan.shard_arrays()[:, 1] == device).sum())
+        shards = int((devices == device).sum())
         raise MemoryExceededError(
             f"Device {device} is given {counted(shards, 'shard')} that need {used[device]} bytes "
             f"({format_bytes(used[device])}), but its cap is {cap} bytes ({format_bytes(cap)})."
         )
-    _, devices, _, rows, _, _ = plan.shard_arrays().T
-    require_room_for_states(devices, rows, tables.workload, topology)
+    require_room_for_states(devices, num_rows, tables.workload, topology)
     return plan
 
 
@@ -139,8 +152,15 @@ def _problem(sharding: Any, rows: int, dim: int, topology: Topology, sharding_ty
     for shard in shards:
         if not isinstance(shard, Shard) or not all(map(is_integer, shard)):
             return f"has a shard that is not a Shard of integers: {short_repr(shard)}"
-    shards = tuple(Shard(*map(int, shard)) for shard in shards)  # integers of NumPy overflow
-    for shard in shards:
+    if not {int}.issuperset(map(type, chain.from_iterable(shards))):  # integers of NumPy overflow
+        shards = tuple(Shard(*map(int, shard)) for shard in shards)
+    return _problem_of_cells(TableSharding(sharding.sharding_type, tuple(shards)), rows, dim, topology)
+
+
+@lru_cache(maxsize=2**15)
+def _problem_of_cells(sharding: TableSharding, rows: int, dim: int, topology: Topology) -> str:
+    """`_problem` of shards of Python's integers; kept, because plans of a suite have many shardings in common."""
+    for shard in sharding.shards:
         if not 0 <= shard.device < topology.num_devices:
             return f"has a shard on device {shard.device}, but the devices are 0 to {topology.num_devices - 1}"
         least_rows = 0 if sharding.shard_type in (ROW_WISE, TABLE_ROW_WISE) else 1
@@ -148,7 +168,7 @@ def _problem(sharding: Any, rows: int, dim: int, topology: Topology, sharding_ty
             return f"has a shard of no cells or with a negative number: {short_repr(shard)}"
         if shard.first_row + shard.num_rows > rows or shard.first_column + shard.num_columns > dim:
             return f"has {rows} rows and {dim} columns, but a shard beyond them: {short_repr(shard)}"
-    return _OF_TYPE[sharding.sharding_type](shards, rows, dim, topology)
+    return _OF_TYPE[sharding.sharding_type](sharding.shards, rows, dim, topology)
 
 
 def _table_wise(shards: tuple[Shard, ...], rows: int, dim: int, topology: Topology) -> str:

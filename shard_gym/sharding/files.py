@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -186,11 +187,13 @@ def _shards(shards: Any, table: int, name: str) -> tuple[Shard, ...]:
             f"The shards of table {table} ({name}) must be lists of five integers from 0 (device, first row, rows, "
             f"first column, columns), not {short_repr(shards)}."
         )
-    return tuple(Shard(*numbers) for numbers in shards)
+    return tuple(starmap(Shard, shards))
 
 
 def _is_shard(numbers: Any) -> bool:
-    return isinstance(numbers, list) and len(numbers) == 5 and all(is_integer(n) and 0 <= n < 2**62 for n in numbers)
+    if not isinstance(numbers, list) or len(numbers) != 5 or not all(map(is_integer, numbers)):
+        return False
+    return min(numbers) >= 0 and max(numbers) < 2**62
 
 
 def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables, topology: Topology | None = None) -> None:

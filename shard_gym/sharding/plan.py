@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -142,8 +143,10 @@ class ShardingPlan:
 
     def shard_arrays(self) -> NDArray[np.int64]:
         """(S, 6) int64, table, device, first row, rows, first column and columns of each shard."""
-        rows = [(table, *shard) for table, sharding in enumerate(self.tables) for shard in sharding.shards]
-        return np.array(rows, np.int64).reshape(-1, 6)
+        shards = [sharding.shards for sharding in self.tables]
+        numbers = np.fromiter(chain.from_iterable(chain.from_iterable(shards)), np.int64).reshape(-1, 5)
+        table = np.repeat(np.arange(len(shards)), [len(each) for each in shards])
+        return np.column_stack([table, numbers])
 
 
 def rows_per_block(num_embeddings: int, blocks: int) -> int:

@@ -17,10 +17,12 @@ from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
 from shard_gym.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.evaluation import evaluate
+from shard_gym.grouping import task_of_group
 from shard_gym.hardware import hardware_profile
 from shard_gym.problems import PROBLEMS, problem_of
 from shard_gym.problems.replanning import _history
 from shard_gym.sharding import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.sharding.plan import Groups
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite
 
@@ -79,6 +81,30 @@ def test_bounds_hold_for_columns_that_are_no_halves(four_tables: Tables, dims: l
             cost = MODEL.estimate_plan(ShardingPlan(tuple(shardings)), tables, task.topology).total_ms
             assert PLANS.lower_bound_ms(task, MODEL) <= cost * (1 + 1e-12)
             assert cost < PLANS.penalty_ms(task, MODEL)
+
+
+@pytest.mark.parametrize("sync_every", [0, 100])
+def test_costs_of_many_plans_are_those_of_each_alone(four_tables: Tables, sync_every: int) -> None:
+    """To the bit; the loads of parts are kept, of plans with groups those of each number of groups."""
+    tables = with_dims(four_tables, [100, 64, 36, 32])
+    task = task_of(tables, sync_every=sync_every)
+    topology, rng, plans = task.topology, np.random.default_rng(0), []
+    for number in range(40):
+        shardings = []
+        for table, dim in enumerate(tables.embedding_dim.tolist()):
+            cuts = np.unique(rng.integers(1, dim // 4, 2)) * 4
+            widths = np.diff([0, *cuts, dim]).tolist()
+            columns = column_wise(tables, table, rng.integers(4, size=len(widths)).tolist(), widths)
+            forms = [table_wise(tables, table, int(rng.integers(4))), columns]
+            forms += [row_wise(tables, table, topology), data_parallel(tables, table, topology)]
+            shardings.append(forms[rng.integers(4)])
+        plans.append(ShardingPlan(tuple(shardings)))
+        if sync_every and number % 2:
+            own = task_of_group(task, Groups(2))
+            plans[-1] = ShardingPlan(tuple(data_parallel(tables, each, own.topology) for each in range(4)), Groups(2))
+    alone = [PLANS.cost_ms(plan, task, MODEL) for plan in plans]
+    assert PLANS.costs_ms(plans, task, MODEL).tolist() == alone
+    assert PLANS.costs_ms(plans[::-1], task, MODEL).tolist() == alone[::-1]
 
 
 def test_a_suite_may_have_tasks_of_both_kinds_in_any_order(four_tables: Tables) -> None:
