@@ -78,7 +78,7 @@ def possible_groups(task: Task) -> Iterator[Groups]:
                 yield groups
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=1024)
 def task_of_group(task: Task, groups: Groups) -> Task:
     """The task of one of the groups, the same object each time; `task` itself for one group.
 

@@ -113,11 +113,17 @@ def _shares(numbers: Floats) -> Floats:
 
 
 def _in_bins(trials: Floats, share: float, shift: int = 0) -> Floats:
-    """(..., 17) probability that a binomial number plus `shift` lies in each bin."""
+    """(..., 17) probability that a binomial number plus `shift` lies in each bin.
+
+    Many bins of many tables have the same number of trials; it is computed for each once.
+    """
+    different, which = np.unique(trials, return_inverse=True)
     edges = np.append(0.0, BIN_UPPER_EDGES[:-1]) - shift
-    probability = _at_most(trials, share, edges[edges < EXACT_READS])
-    above = np.concatenate([1.0 - probability, _normal_above(trials, share, edges[edges >= EXACT_READS])], axis=-1)
-    return np.maximum(-np.diff(above, axis=-1, append=0.0), 0.0)
+    probability = _at_most(different, share, edges[edges < EXACT_READS])
+    above = np.concatenate([1.0 - probability, _normal_above(different, share, edges[edges >= EXACT_READS])], axis=-1)
+    in_bins = np.maximum(-np.diff(above, axis=-1, append=0.0), 0.0)
+    found: Floats = in_bins[which.reshape(trials.shape)]
+    return found
 
 
 def _at_most(trials: Floats, share: float, edges: Floats) -> Floats:

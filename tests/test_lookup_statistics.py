@@ -108,6 +108,17 @@ def test_drawn_batches_have_these_statistics(table: int) -> None:
     np.testing.assert_allclose(access / access.sum(), small.access_histogram[table], atol=0.02)
 
 
+def test_statistics_of_tables_together_are_those_of_each_alone() -> None:
+    """To the bit, also where bins of several tables have the same numbers of reads."""
+    tables = load_pool("dlrm-2021").tables.select([5, 3, 5, 100, 0, 3])
+    for batch_size in (1000, 2**14):
+        together = tables.at_batch_size(batch_size)
+        for table in range(len(tables)):
+            alone = tables.select([table]).at_batch_size(batch_size)
+            for name in ("distinct_rows", "reuse_histogram", "access_histogram"):
+                assert getattr(together, name)[table].tobytes() == getattr(alone, name)[0].tobytes()
+
+
 def test_the_same_batch_size_changes_nothing_and_a_larger_one_is_refused() -> None:
     tables = load_pool("dlrm-2021").tables
     size = tables.workload.batch_size

@@ -193,7 +193,7 @@ def _shards(shards: Any, table: int, name: str) -> tuple[Shard, ...]:
 def _is_shard(numbers: Any) -> bool:
     if not isinstance(numbers, list) or len(numbers) != 5 or not all(map(is_integer, numbers)):
         return False
-    return min(numbers) >= 0 and max(numbers) < 2**62
+    return bool(min(numbers) >= 0 and max(numbers) < 2**62)
 
 
 def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables, topology: Topology | None = None) -> None:
