@@ -47,11 +47,13 @@ from shard_gym.cli.options import (
 from shard_gym.cli.planning import OwnModel, planned
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.replicas import (
-    Replicas,
+    OptionalReplicas,
     note_of,
     print_replicas,
+    replicas_are_wrong,
     replicas_to_json,
     require_no_replicas,
+    warn_of_widths,
     without_replicas,
 )
 from shard_gym.cli.searched import searched_sentence, searched_to_json
@@ -95,7 +97,7 @@ def place(
     cross_host_ratio: float = 1.0,
     index_exchange: IndexExchange = "hidden",
     sync_every: int = 0,
-    replicas: Replicas = "yes",
+    replicas: OptionalReplicas = None,
     index_dedup: bool = False,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
@@ -138,8 +140,9 @@ def place(
             (TorchRec's TrainPipelineSparseDist does); plans are then made for it.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
-        replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer. Copies in
-            groups of devices are none of these.
+        replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer; yes, if not
+            given, but for sequence tables on CPUs, where TorchRec reads replicas wrongly. Copies in groups of devices
+            are none of these.
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             EmbeddingCollectionSharder(use_index_dedup=True).
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
@@ -194,9 +197,12 @@ def place(
             warn(f"{compare} is a plan {how} index dedup; both plans are costed as this one.")
     torchrec = placing_agent(TORCHREC, cost, model, seed) if compare == TORCHREC else None  # errors before the work
 
+    on_devices = device_type or profile.device.device_type
+    left_out = replicas == "no" or (replicas is None and replicas_are_wrong(loaded, on_devices))
+
     def made(name: str) -> Agent:
         able = placing_agent(name, cost, model, seed, None, **options)
-        return restarted(without_replicas(able) if replicas == "no" else able)
+        return restarted(without_replicas(able) if left_out else able)
 
     plan = planned(own, agent, made, whole=whole)
     if searched := searched_sentence(plan.agent):
@@ -218,6 +224,7 @@ def place(
         warn_if_over(comparison.before, comparison.before_name, room)
     if format == "torchrec":
         warn_of_caches(explanation)
+        warn_of_widths(explanation)
         if out is None and (note := note_of(explanation)):
             warn(note)
         content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module, device_type)

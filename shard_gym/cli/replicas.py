@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tyro
 from rich.console import Console
 
 from shard_gym.agents import Agent
-from shard_gym.cli.console import sentence
+from shard_gym.cli.console import sentence, warn
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
-from shard_gym.interop.replicas import replicas_note, replicated_tables
+from shard_gym.interop.replicas import replicas_note, replicated_tables, tables_of_mixed_widths
 from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.tables import Tables
 from shard_gym.text import listed
 
-Replicas = Literal["yes", "no"]
+OptionalReplicas = Annotated[
+    Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="(optional)")
+]
 
 
 def without_replicas(agent: Agent) -> Agent:
@@ -27,6 +31,28 @@ def without_replicas(agent: Agent) -> Agent:
     changed.sharding_types = tuple(each for each in types if each != DATA_PARALLEL)
     able: Agent = changed
     return able
+
+
+def replicas_are_wrong(tables: Tables, device_type: str) -> bool:
+    """Whether TorchRec reads replicas of the tables wrongly: sequence tables on CPUs; a line says so."""
+    wrong = device_type == "cpu" and not tables.pooled.all()
+    if wrong:
+        warn(
+            "Without replicas, as TorchRec 1.8 adds up the rows of sequence tables that are replicas on a CPU; "
+            "--replicas yes allows them.",
+            "dim",
+        )
+    return wrong
+
+
+def warn_of_widths(explanation: Explanation) -> None:
+    """Warn if a device has column shards of sequence tables of several widths, which FBGEMM does not train."""
+    names = tables_of_mixed_widths(explanation.plan, explanation.task.tables)
+    if names:
+        warn(
+            f"FBGEMM trains column shards of sequence tables on a device only where all are equally wide, and those of "
+            f"{listed(names)} are not. Plan again with --option sharding_types=table_wise,row_wise."
+        )
 
 
 def require_no_replicas(explanation: Explanation, agent: str) -> None:

@@ -1,4 +1,4 @@
-"""Replicas in TorchRec: which tables of a plan they are, and what trains them.
+"""What TorchRec does not train of a plan as it is: replicas, and sequence tables in column shards of several widths.
 
 `DistributedModelParallel` (TorchRec 1.8) trains tables in the backward with what `apply_optimizer_in_backward` gave
 them, but for those that are data_parallel: their gradients are left to an optimizer after the backward, as those of
@@ -7,8 +7,10 @@ dense layers are, and `in_backward_optimizer_filter` returns both. Replicas that
 
 from __future__ import annotations
 
+import numpy as np
+
 from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL
 from shard_gym.tables import Tables
 from shard_gym.text import counted, listed
 
@@ -56,6 +58,18 @@ def replicas_note(plan: ShardingPlan, tables: Tables) -> str:
             f"{_AS_IN_BACKWARD[tables.workload.optimizer]}{_of_sequences(plan, tables)}",
         )
     )
+
+
+def tables_of_mixed_widths(plan: ShardingPlan, tables: Tables) -> list[str]:
+    """The names of sequence tables with column shards beside those of other widths on a device, in order.
+
+    All column shards of a device are one fused operator, and FBGEMM 1.8 refuses one of sequences with several widths.
+    """
+    arrays = plan.shard_arrays()
+    by_columns = np.array([each.shard_type == COLUMN_WISE for each in plan.tables]) & ~tables.pooled
+    table, device, *_, columns = arrays[by_columns[arrays[:, 0]]].T
+    mixed = [each for each in np.unique(device) if len(np.unique(columns[device == each])) > 1]
+    return [tables.names[each] for each in np.unique(table[np.isin(device, mixed)])]
 
 
 def _of_sequences(plan: ShardingPlan, tables: Tables) -> str:

@@ -13,9 +13,9 @@ import pytest
 from shard_gym.agents import Agent, make_agent
 from shard_gym.cli.replicas import without_replicas
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicas_note, replicated_tables
+from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicas_note, replicated_tables, tables_of_mixed_widths
 from shard_gym.pools import Pool, PoolCard, save_pool
-from shard_gym.sharding import ShardingPlan, data_parallel, table_wise
+from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -119,6 +119,32 @@ def test_plans_without_replicas_are_made_by_agents_that_choose_sharding_types(
     assert "replicas" not in without
     if options == ("--option", TYPES):
         assert "data_parallel" in with_some.values()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_sequence_tables_on_cpus_have_replicas_on_demand_alone(run: Any, tmp_path: Path, pooled: bool) -> None:
+    """TorchRec reads replicas of them wrongly there, and rightly those of bags."""
+    tables = Tables.from_zipf([50_000, 24], 64, [2, 60], 1.05, Workload(8192, "fp32", "sgd"), pooled=[pooled] * 2)
+    save_pool(Pool("mine", tables, PoolCard("Mine", source="made up", how_made="here")), tmp_path / "mine.json")
+    out, where = tmp_path / "plan.json", ("place", "--tables", tmp_path / "mine.json", "--num-devices", 4)
+    where += (*SMALL, "--option", TYPES, "--out", out)
+    for options, some in ((("cpu",), pooled), (("cpu", "--replicas", "yes"), True), (("a100-dgx",), True)):
+        err = " ".join(run.ok(*where, "--hardware", *options).err.split())
+        assert ("data_parallel" in types_of(json.loads(out.read_text())).values()) == some
+        assert ("--replicas yes allows them" in err) == (not some)
+
+
+def test_column_shards_of_sequences_are_equally_wide_on_a_device_or_named(place: Any, tmp_path: Path) -> None:
+    tables = tables_of(pooled=(False, False, False, True, True, False))
+    whole = [table_wise(tables, each, 3) for each in range(6)]
+    halves, uneven = column_wise(tables, 0, [0, 1]), column_wise(tables, 1, [0, 2], [48, 16])
+    assert tables_of_mixed_widths(ShardingPlan((halves, *whole[1:])), tables) == []
+    assert tables_of_mixed_widths(ShardingPlan((halves, uneven, *whole[2:])), tables) == ["user", "item"]
+    apart = column_wise(tables, 1, [2, 3], [48, 16])
+    rows = row_wise(tables, 2, FOUR)
+    assert tables_of_mixed_widths(ShardingPlan((halves, apart, rows, *whole[3:])), tables) == []
+    bags = column_wise(tables, 3, [0, 1], [48, 16])
+    assert tables_of_mixed_widths(ShardingPlan((halves, *whole[1:3], bags, *whole[4:])), tables) == []
 
 
 def test_agents_that_cannot_leave_out_replicas_say_so(run: Any, place: Any) -> None:
