@@ -93,9 +93,9 @@ class TrainingMemory:
         return found
 
     def shard_to_move(self, device: int, limits: NDArray[np.int64]) -> tuple[int, int] | None:
-        """The shard to move from `device`, and the other device with most left; None if no movable one fits there.
+        """The shard to move from `device`, and the other device with most left; None if no move of one is enough.
 
-        It is the smallest that brings the device within its limit, or the largest if none does.
+        It is the smallest movable one that brings the device within its limit and leaves the other within its own.
 
         Args:
             limits: (D,) int64, bytes that tables and buffers should take on each device at most.
@@ -104,12 +104,8 @@ class TrainingMemory:
         over, left[device] = -int(left[device]), -1
         target = int(left.argmax())
         size = self.of_shards.sum(axis=1)
-        fits = np.flatnonzero((self.devices == device) & self.movable & (size <= left[target]))
-        if not fits.size:
-            return None
-        enough = fits[size[fits] >= over]
-        chosen = enough[size[enough].argmin()] if enough.size else fits[size[fits].argmax()]
-        return int(chosen), target
+        enough = np.flatnonzero((self.devices == device) & self.movable & (size <= left[target]) & (size >= over))
+        return (int(enough[size[enough].argmin()]), target) if enough.size else None
 
 
 def training_memory(
@@ -139,6 +135,11 @@ def whole_table_bytes(tables: Tables) -> NDArray[np.int64]:
 def row_block_bytes(tables: Tables, num_devices: int) -> NDArray[np.int64]:
     """(T,) int64, bytes of the first of `num_devices` row blocks of each table, with its buffers; others have less."""
     return np.asarray(_held(tables, -(-tables.num_embeddings // num_devices), ROW_WISE, num_devices).sum(axis=1))
+
+
+def replica_bytes(tables: Tables, num_devices: int) -> NDArray[np.int64]:
+    """(T,) int64, bytes of each of `num_devices` replicas of each table, with its buffers."""
+    return np.asarray(_held(tables, tables.num_embeddings, DATA_PARALLEL, num_devices).sum(axis=1))
 
 
 def _held(

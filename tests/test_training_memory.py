@@ -179,7 +179,7 @@ def test_the_first_row_block_is_the_largest(random_tables) -> None:
 
 
 def test_the_shard_to_move_is_the_smallest_that_is_enough(random_tables) -> None:
-    """Found by trying all of them; the largest where none is enough."""
+    """Found by trying all of them; none where no move is enough."""
     seen, rng = set(), np.random.default_rng(2)
     for _ in range(60):
         tables = random_tables(rng, 6)
@@ -192,11 +192,12 @@ def test_the_shard_to_move_is_the_smallest_that_is_enough(random_tables) -> None
         target = max((other for other in range(DEVICES) if other != device), key=lambda other: left[other])
         fit = [table for table in np.flatnonzero(placement == device) if sizes[table] <= left[target]]
         enough = [table for table in fit if memory.total[device] - sizes[table] <= limits[device]]
-        if found is None:
-            assert not fit
-        else:
-            chosen = min(enough, key=sizes.__getitem__) if enough else max(fit, key=sizes.__getitem__)
-            assert found == (chosen, target)
+        assert found == ((min(enough, key=sizes.__getitem__), target) if enough else None)
+        if found is not None:
+            moved = placement.copy()
+            moved[found[0]] = found[1]
+            after = training_memory(moved, tables, DEVICES).total
+            assert (after[[device, target]] <= limits[[device, target]]).all()
         seen.add((bool(fit), bool(enough)))
     assert len(seen) == 3
 

@@ -4,6 +4,7 @@ nearly full."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
+from shard_gym.cli.misfit import devices_that_hold
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.explain import Explanation
@@ -241,8 +243,9 @@ def warn_of_caches(explanation: Explanation) -> None:
 
 
 def warn_if_full(explanation: Explanation, room: int) -> None:
-    """Warn of the fullest device if it is nearly full, and name the table to move, or the part of one.
+    """Warn of the fullest device if it is nearly full, and say what brings it to `NEARLY_FULL`, if that is known.
 
+    A table, or a part of one, is named only if its move is enough and leaves the other device within the same share.
     With host memory, that is HBM and host memory together: the HBM is filled on purpose.
     """
     memory, has = _memory(explanation), rooms(explanation, room)
@@ -254,17 +257,35 @@ def warn_if_full(explanation: Explanation, room: int) -> None:
     others = f" So {'is' if full == 2 else 'are'} {counted(full - 1, 'other device')}." * (full > 1)
     found = memory.shard_to_move(device, np.minimum((NEARLY_FULL * has).astype(int), explanation.memory_cap_bytes))
     if found is None:
-        hint = "No table on it fits another device; more devices would relieve it."
+        hint = f"No move of one table brings it to {NEARLY_FULL:.0%}.{_ways_to_room(explanation, memory, has)}"
     else:
         shard, target = found
         table = int(explanation.shards[shard, 0])
         part = "" if explanation.plan.tables[table].sharding_type == TABLE_WISE else "a part of "
         size = format_bytes(int(memory.of_shards[shard].sum()))
-        hint = f"To relieve it, move {part}{explanation.task.tables.names[table]} ({size}) to device {target}."
+        hint = (
+            f"To bring it to {NEARLY_FULL:.0%}, move {part}{explanation.task.tables.names[table]} ({size}) to device "
+            f"{target}, which stays below that."
+        )
     warn(
         f"Device {device} is {'nearly' if used <= room else 'more than'} full: tables and buffers take "
         f"{format_bytes(used)} of {format_bytes(room)}, {format_percent(used / room)}.{others} {hint}"
     )
+
+
+def _ways_to_room(explanation: Explanation, memory: TrainingMemory, has: NDArray[np.int64]) -> str:
+    """How much memory, and how many devices, leave every device `NEARLY_FULL` at most, a sentence; empty with hosts'
+    memory, and with groups of devices.
+    """
+    topology, tables = explanation.task.topology, explanation.task.tables
+    if topology.host is not None or topology.replicas is not None:
+        return ""
+    enough = int(memory.total.max()) / NEARLY_FULL
+    unit = (GIB if enough >= GIB else 2**20) / 100  # it is printed with two digits, and is rounded up
+    of_each = f" {format_bytes(math.ceil(enough / unit) * unit)} for both on each device would"
+    limits = np.maximum((NEARLY_FULL * has).astype(np.int64), 1)
+    count = devices_that_hold(tables, replace(topology, memory_cap_bytes=limits))
+    return f"{of_each}." if count is None else f"{of_each}, or another plan for {counted(count, 'device')}."
 
 
 def _memory(explanation: Explanation) -> TrainingMemory:

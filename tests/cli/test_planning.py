@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -341,18 +342,30 @@ def test_the_fullest_device_is_named_with_the_table_to_move(run: Any, file: Call
     options = {"agent": f"{path.parent}/mine.py:mine", "memory_cap_gib": 6.9 / 1024}
     err = run.ok(*place(path, **options), columns=400).err
     assert (
-        "Device 0 is nearly full: tables and buffers take 6.84 MiB of 6.90 MiB, 99.2 %. To relieve it, move table1 "
-        "(1.28 MiB) to device 1." in err
+        "Device 0 is nearly full: tables and buffers take 6.84 MiB of 6.90 MiB, 99.2 %. To bring it to 90%, move "
+        "table1 (1.28 MiB) to device 1, which stays below that." in err
     )
     assert "nearly full" not in run.ok(*place(path, **options | {"memory_cap_gib": 7.7 / 1024}), columns=400).err
 
 
-def test_where_all_devices_are_full_no_table_is_named(run: Any, file: Callable[..., Path]) -> None:
-    err = run.ok(*place(file(4, 4, 4), num_devices=3, memory_cap_gib=4.4 / 1024), columns=400).err
+def test_what_is_advised_where_no_move_is_enough_is_enough(run: Any, file: Callable[..., Path]) -> None:
+    """In turn: on three devices one table each; and two on the first, with a small one whose move is not enough."""
+    path, fraction = file(4, 4, 4), 4.4 / 1024
+    err = run.ok(*place(path, num_devices=3, memory_cap_gib=fraction), columns=400).err
     assert (
         "Device 0 is nearly full: tables and buffers take 4.28 MiB of 4.40 MiB, 97.3 %. So are 2 other devices. No "
-        "table on it fits another device; more devices would relieve it." in err
+        "move of one table brings it to 90%. 4.76 MiB for both on each device would, or another plan for" in err
     )
+    assert "nearly full" not in run.ok(*place(path, num_devices=3, memory_cap_gib=4.76 / 1024), columns=400).err
+    found = re.search(r"another plan for (\d+) devices", err)
+    assert found is not None
+    assert "nearly full" not in run.ok(*place(path, num_devices=int(found[1]), memory_cap_gib=fraction)).err
+    path = file(16, 1, 4)
+    (path.parent / "mine.py").write_text("def mine(task):\n    return [0, 0, 1]\n")
+    options = {"agent": f"{path.parent}/mine.py:mine", "memory_cap_gib": 17.7 / 1024}
+    err = run.ok(*place(path, **options), columns=400).err
+    assert "Device 0 is nearly full" in err
+    assert "No move of one table brings it to 90%." in err
 
 
 def test_show_lists_the_fullest_devices_of_a_suite(run: Any) -> None:
