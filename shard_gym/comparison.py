@@ -1,5 +1,5 @@
-"""Comparison of two plans of the same tables on the same devices: what they cost, hold and send, and which tables
-differ."""
+"""Comparison of two plans of the same tables on devices of one kind: what they cost, hold and send, which tables
+differ, and what moves from one plan to the other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import FloatArray
+from shard_gym.envs.replanning.migration import migration_seconds, moved_by_device
 from shard_gym.explain import SAME, Explanation
 from shard_gym.problems.sharding import ShardingProblem
-from shard_gym.sharding.plan import ONE_GROUP, Shard, TableSharding
+from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, Shard, TableSharding
 from shard_gym.training_memory import training_memory
 
 
@@ -27,9 +28,19 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
+class Migration:
+    """What moves between D devices, those of both plans, until the tables are where another plan has them."""
+
+    sent_bytes: NDArray[np.int64]  #: (D,) int64, weights and optimizer states that each device sends
+    received_bytes: NDArray[np.int64]  #: (D,) int64, those that it receives
+    seconds: float  #: that the slowest link is busy (`shard_gym.envs.replanning.migration`)
+
+
+@dataclass(frozen=True, eq=False)
 class Totals:
     """An explained plan in a few numbers."""
 
+    num_devices: int  #: of all groups
     cost_ms: float
     phases_ms: FloatArray  #: (4,) float64, the slowest device of each phase
     index_exchange_ms: float  #: of the exchange of the indices, whether it is in the cost or not
@@ -43,6 +54,7 @@ class Totals:
         task = explanation.task
         held = training_memory(explanation.plan, task.tables, task.num_devices).total
         return cls(
+            task.num_devices * explanation.plan.groups.count,
             explanation.total_ms,
             np.asarray(explanation.phases_ms.max(axis=0)),
             explanation.index_exchange_ms,
@@ -54,7 +66,10 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A plan and the one that may take its place, of the same tables and devices, under one cost model."""
+    """A plan and the one that may take its place, of the same tables, under one cost model.
+
+    Their devices and hosts are of one kind, and device d of both plans is the same; one plan may be for more devices.
+    """
 
     before: Explanation
     after: Explanation
@@ -74,16 +89,42 @@ class Comparison:
         sizes = self.after.task.tables.memory_bytes
         pairs = zip(self.before.plan.tables, self.after.plan.tables, strict=True)
         found = [
-            Change(table, before, after, _moved_bytes(before, after, int(sizes[table])))
+            Change(table, before, after, self._moved_bytes(table, int(self._moves(table)[:, 2].sum())))
             for table, (before, after) in enumerate(pairs)
             if _content(before) != _content(after)
         ]
         return tuple(sorted(found, key=lambda change: (-change.moved_bytes, -int(sizes[change.table]))))
 
     @cached_property
+    def migration(self) -> Migration | None:
+        """What moves from one plan to the other; None for other groups."""
+        if not self.same_groups:
+            return None
+        topology = max((each.task.topology for each in (self.before, self.after)), key=lambda each: each.num_devices)
+        moves = [(self._moves(change.table), change.table) for change in self.changes if change.moved_bytes]
+        if not moves:
+            none = np.zeros(topology.num_devices, np.int64)
+            return Migration(none, none, 0.0)
+        source, target, _ = np.concatenate([found for found, _ in moves]).T
+        moved = [self._moved_bytes(table, cells) for found, table in moves for cells in found[:, 2].tolist()]
+        sizes = np.array(moved, np.int64)
+        seconds = float(migration_seconds(source, target, sizes, topology))
+        return Migration(*moved_by_device(source, target, sizes, topology.num_devices), seconds)
+
+    def _moves(self, table: int) -> NDArray[np.int64]:
+        domains = max((each.task.topology.domains for each in (self.before, self.after)), key=len)
+        return _moves(self.before.plan.tables[table], self.after.plan.tables[table], domains)
+
+    def _moved_bytes(self, table: int, cells: int) -> int:
+        """Bytes of so many cells of a table, each with its share of the table's bytes."""
+        tables = self.after.task.tables
+        whole = int(tables.num_embeddings[table]) * int(tables.embedding_dim[table])
+        return cells * int(tables.memory_bytes[table]) // whole
+
+    @cached_property
     def renumbered(self) -> bool:
         """Whether the plans differ in the numbers of devices, and of hosts, alone."""
-        if not self.same_groups:
+        if not self.same_groups or self.before.task.num_devices != self.after.task.num_devices:
             return False
         task, same = self.after.task, ShardingProblem().canonical
         old_plan, new_plan = (replace(each.plan, groups=ONE_GROUP) for each in (self.before, self.after))
@@ -103,15 +144,33 @@ def _content(sharding: TableSharding) -> tuple[str, list[Shard]]:
     return sharding.sharding_type if len(sharding.shards) > 1 else "", sorted(sharding.shards)
 
 
-def _moved_bytes(before: TableSharding, after: TableSharding, table_bytes: int) -> int:
-    """Bytes of the cells that are new on their devices, each with its share of the bytes of the table."""
+def _moves(before: TableSharding, after: TableSharding, domains: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(M, 3) int64, source and target of each move of cells that are new on their devices, and their number.
+
+    A replica is sent by a device that has one, in the target's domain of fast links if there is any.
+
+    Args:
+        domains: (D,) int64, the domain of each device of both plans.
+    """
     held, wanted = (np.array(each.shards, np.int64) for each in (before, after))
-    kept = 0
-    for device in np.unique(wanted[:, 0]):
-        mine, old = wanted[wanted[:, 0] == device], held[held[:, 0] == device]
-        kept += int((_shared(mine, old, 1) * _shared(mine, old, 3)).sum())
-    areas, whole = wanted[:, 2] * wanted[:, 4], (held[:, 1] + held[:, 2]).max() * (held[:, 3] + held[:, 4]).max()
-    return int((int(areas.sum()) - kept) * table_bytes // int(whole))
+    cells = _shared(wanted, held, 1) * _shared(wanted, held, 3)
+    source, target = (each.ravel() for each in np.broadcast_arrays(held[None, :, 0], wanted[:, None, 0]))
+    moves = np.stack([source, target, cells.ravel()], axis=1)
+    if before.sharding_type == DATA_PARALLEL:
+        senders = _senders(held[:, 0], wanted[:, 0], domains)
+        moves = moves.reshape(len(wanted), len(held), 3)[np.arange(len(wanted)), senders]
+    return np.asarray(moves[(moves[:, 0] != moves[:, 1]) & (moves[:, 2] > 0)])
+
+
+def _senders(holders: NDArray[np.int64], targets: NDArray[np.int64], domains: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) int64, which of the holders of replicas sends to each of N targets: itself, one in its domain, or any."""
+    found = []
+    for target in targets.tolist():
+        for near in (holders == target, domains[holders] == domains[target], holders >= 0):
+            if near.any():
+                found.append(int(np.flatnonzero(near)[target % int(near.sum())]))
+                break
+    return np.array(found, np.int64)
 
 
 def _shared(mine: NDArray[np.int64], old: NDArray[np.int64], first: int) -> NDArray[np.int64]:

@@ -176,6 +176,7 @@ def robustness(
     communication_dtype: str = "fp32",
     sync_every: int = 0,
     index_exchange: str = HIDDEN,
+    num_devices_a: int | None = None,
 ) -> Robustness:
     """How the ratio of the costs of two plans changes with what nobody measured; memory caps do not matter.
 
@@ -185,32 +186,41 @@ def robustness(
         communication_dtype: of pooled outputs and their gradients on the links.
         sync_every: iterations after which copies of tables are averaged (`Task`), for plans with groups.
         index_exchange: whether the exchange of the indices is hidden or exposed; one ratio is of the other case.
+        num_devices_a: how many devices `plan_a` is for, if not for those of `topology`.
 
     Raises:
         InvalidPlanError: a plan is none of these tables on these devices.
     """
     roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
     task, problem = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every), ShardingProblem()
-    plans = [plan_a, plan_b]
-    for plan in plans:
-        own = task_of_plan(plan, task)
+    plans, sizes = [plan_a, plan_b], [num_devices_a or topology.num_devices, topology.num_devices]
+
+    def of_size(whole: Topology, size: int) -> Topology:
+        return replace(whole, num_devices=size, memory_cap_bytes=np.asarray(MAX_BYTES))
+
+    for plan, size in zip(plans, sizes, strict=True):
+        own = task_of_plan(plan, replace(task, topology=of_size(roomy, size)))
         check_plan(plan, own.tables, own.topology)
 
     def ratio(scales: Mapping[str, float], read: Tables = tables, exchange: str = index_exchange) -> float:
         model = VariedShardingModel(scales, communication_dtype, exchange)
-        varied = replace(task, tables=read, topology=model.varied_topology(roomy))
-        return problem.cost_ms(plans[0], varied, model) / problem.cost_ms(plans[1], varied, model)
+        varied = model.varied_topology(roomy)
+        old_ms, new_ms = (
+            problem.cost_ms(plan, replace(task, tables=read, topology=of_size(varied, size)), model)
+            for plan, size in zip(plans, sizes, strict=True)
+        )
+        return old_ms / new_ms
 
     lookups, remade = None, 0
     if isinstance(tables.popularity, RowPopularity):
         chosen = _costliest(tables, roomy)
         lower, higher = (ratio({}, read) for read in other_lookups(tables, tables.popularity, chosen, EXPONENTS))
         lookups, remade = (lower, higher), len(chosen)
-    scales = assumed_scales(plans, topology, communication_dtype)
+    scales = assumed_scales(plans, of_size(topology, max(sizes)), communication_dtype)
     low, high = (ratio({name: pair[end] for name, pair in scales.items()}) for end in (0, 1))
     terms = {name: (ratio({name: least}), ratio({name: most})) for name, (least, most) in scales.items()}
     other = HIDDEN if index_exchange == EXPOSED else EXPOSED
-    other_exchange = ratio({}, exchange=other) if topology.num_devices > 1 else None
+    other_exchange = ratio({}, exchange=other) if max(sizes) > 1 else None
     return Robustness(ratio({}), terms, (low, high), lookups, remade, index_exchange, other_exchange)
 
 

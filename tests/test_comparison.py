@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from shard_gym.comparison import Comparison
+from shard_gym.comparison import Comparison, Migration
 from shard_gym.explain import explain
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import (
@@ -59,6 +60,62 @@ def test_bytes_that_are_new_on_their_devices_are_counted_cell_by_cell() -> None:
     for change in comparison.changes:
         assert (change.before, change.after) == pairs[change.table][:2]
     assert Comparison(old, again, "old", "new").changes == ()
+
+
+def test_what_each_device_sends_and_receives_is_counted_by_hand() -> None:
+    """Four devices in hosts of two; 1,280 bytes a table, each of another kind of move."""
+    tables, gb_per_s = tables_of([40] * 4, [8] * 4), TOPOLOGY.links.inter_host_gb_per_s
+    task = Task("four", tables, TOPOLOGY, splittable=True)
+
+    def migration(*pairs: tuple[TableSharding, TableSharding]) -> Migration:
+        chosen = replace(task, tables=tables.select(list(range(len(pairs)))))
+        old, new = (ShardingPlan(tuple(pair[side] for pair in pairs)) for side in (0, 1))
+        found = Comparison(explain(chosen, old), explain(chosen, new), "old", "new").migration
+        assert found is not None
+        return found
+
+    found = migration((table_wise(tables, 0, 1), table_wise(tables, 0, 3)))
+    assert (found.sent_bytes.tolist(), found.received_bytes.tolist()) == ([0, 1280, 0, 0], [0, 0, 0, 1280])
+    assert found.seconds == pytest.approx(1280 / gb_per_s / 1e9, rel=1e-12)
+    # Three of four blocks leave device 0, and three replicas are made of one table; the table on all devices stays.
+    found = migration(
+        (table_wise(tables, 0, 0), row_wise(tables, 0, TOPOLOGY)),
+        (table_wise(tables, 1, 2), data_parallel(tables, 1, TOPOLOGY)),
+        (data_parallel(tables, 2, TOPOLOGY), table_wise(tables, 2, 3)),
+    )
+    assert found.sent_bytes.tolist() == [960, 0, 3840, 0]
+    assert found.received_bytes.tolist() == [1280, 320 + 1280, 320, 320 + 1280]
+    assert found.seconds == pytest.approx(2 * 1280 / gb_per_s / 1e9, rel=1e-12)  # two replicas leave the host
+    nothing = migration((table_wise(tables, 0, 0), table_wise(tables, 0, 0)))
+    assert (nothing.sent_bytes.tolist(), nothing.received_bytes.tolist(), nothing.seconds) == ([0] * 4, [0] * 4, 0.0)
+
+
+@pytest.mark.parametrize("more_before", [False, True])
+def test_plans_for_other_numbers_of_devices_are_compared_on_the_devices_of_both(more_before: bool) -> None:
+    tables = tables_of([40, 40, 40], [8, 8, 8])
+    four, two = (
+        Task("other", tables, hardware_profile("a100-dgx").topology(n, devices_per_host=2), splittable=True)
+        for n in (4, 2)
+    )
+    on = {
+        task: ShardingPlan(
+            (row_wise(tables, 0, task.topology), data_parallel(tables, 1, task.topology), table_wise(tables, 2, last))
+        )
+        for task, last in ((four, 3), (two, 1))
+    }
+    old, new = (four, two) if more_before else (two, four)
+    comparison = Comparison(explain(old, on[old]), explain(new, on[new]), "old", "new")
+    assert [each.num_devices for each in comparison.totals] == ([4, 2] if more_before else [2, 4])
+    assert not comparison.renumbered
+    migration = comparison.migration
+    assert migration is not None
+    if more_before:  # device 0 gets block 1, device 1 gets blocks 2 and 3, and the whole table comes from device 3
+        assert migration.sent_bytes.tolist() == [0, 320, 320, 320 + 1280]
+        assert migration.received_bytes.tolist() == [320, 640 + 1280, 0, 0]
+    else:  # blocks of ten rows go on to 1, 2 and 3; replicas come from both old devices
+        assert migration.sent_bytes.tolist() == [320 + 1280, 640 + 1280 + 1280, 0, 0]
+        assert migration.received_bytes.tolist() == [0, 320, 320 + 1280, 320 + 1280 + 1280]
+    assert sum(change.moved_bytes for change in comparison.changes) == migration.sent_bytes.sum()
 
 
 def test_totals_are_those_of_the_fullest_device_and_of_all_that_is_sent() -> None:

@@ -16,21 +16,24 @@ from shard_gym.cli.console import NONE, heading, new_table, print_table, sentenc
 from shard_gym.cli.memory import rooms
 from shard_gym.cli.misfit import missing_bytes
 from shard_gym.cli.planning import OwnModel, planned
-from shard_gym.comparison import Comparison, Totals
+from shard_gym.comparison import Comparison, Migration, Totals
 from shard_gym.cost_models import PHASES
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
 from shard_gym.hbm_split import allotted_caps
+from shard_gym.interop.plan_files import devices_of_file
 from shard_gym.problems import problem_of
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
 from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.sharding.text import brief_sharding
-from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms, format_percent
+from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms, format_percent, format_seconds
+from shard_gym.topology import MAX_DEVICES
 from shard_gym.training_memory import training_memory
 
 TORCHREC = "torchrec"
 """Stands for the plan of TorchRec's planner where a file with a plan is asked for; it is also the planner's agent."""
 
+MAX_DEVICES_SHOWN = 16  # the most devices of which it is printed what they send and receive
 MAX_CHANGES = 8  # the most changed tables that are printed: those that move most bytes
 
 
@@ -82,6 +85,26 @@ def require_sync_every(own: OwnModel, plan: ShardingPlan) -> None:
             f"The plan is for {plan.groups.count} groups of devices with a copy of all tables each. Say with "
             "--sync-every after how many iterations the copies are averaged."
         )
+
+
+def on_devices_of_file(own: OwnModel, path: str) -> OwnModel:
+    """`own` with as many devices as the old plan in the file at `path` is for; warns if the new one has others.
+
+    Of a file that does not say how many these are, they are those of `own` if they may be, or all of the hosts up to
+    the last device with a shard; of a host, the next power of two.
+    """
+    told, asked = devices_of_file(path), own.num_devices
+    size = own.topology.devices_per_host
+    within = min(1 << max(told.number - 1, 0).bit_length(), size)
+    most = told.number if told.is_known else within if told.number <= size else -(-told.number // size) * size
+    if told.number <= asked <= most or not 1 <= most <= MAX_DEVICES:
+        return own
+    if told.is_known:
+        found = f"is a plan for {counted(most, 'device')}"
+    else:
+        found = f"names no device above {told.number - 1}, so it is taken for a plan for {counted(most, 'device')}"
+    warn(f"{path} {found}, and the new one is for {asked}. Each is costed on its own devices.")
+    return replace(own, num_devices=most)
 
 
 def needs_host_memory(own: OwnModel, plan: ShardingPlan, hbm_rows: NDArray[np.int64] | None) -> bool:
@@ -144,17 +167,23 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         table.add_column(name, justify="right", overflow="fold", min_width=8)
     table.add_column("new/old", justify="right", no_wrap=True)
     one_domain = all(each.task.topology.num_domains == 1 for each in (comparison.before, comparison.after))
+    as_many = comparison.totals[0].num_devices == comparison.totals[1].num_devices
     group = comparison.after.task.topology.fast_group
     rows = (_numbers(totals, group) for totals in comparison.totals)
     for (label, old, text), (_, new, new_text) in zip(*rows, strict=True):
-        if not (one_domain and label.startswith(ACROSS)) and not (label == INDICES and old == new == 0):
+        left_out = (
+            (one_domain and label.startswith(ACROSS))
+            or (as_many and label == DEVICES)
+            or (label == INDICES and old == new == 0)
+        )
+        if not left_out:
             ratio = f"{new / old:.2f}" if old else NONE
             table.add_row(label, text, new_text, ratio, style="bold" if label == COST else "")
     print_table(console, table)
     _print_changes(console, comparison)
 
 
-COST, INDICES, ACROSS = "cost, ms", "index exchange, ms", "sent across"
+COST, INDICES, ACROSS, DEVICES = "cost, ms", "index exchange, ms", "sent across", "devices"
 
 
 def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
@@ -164,6 +193,7 @@ def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
     ]
     inside, across = totals.sent_bytes.tolist()
     return [
+        (DEVICES, totals.num_devices, str(totals.num_devices)),
         *((label, ms, format_ms(ms)) for label, ms in [(COST, totals.cost_ms), *phases]),
         (INDICES, totals.index_exchange_ms, format_ms(totals.index_exchange_ms)),
         ("memory of the fullest device, GiB", totals.memory_bytes, format_gib(totals.memory_bytes)),
@@ -201,12 +231,36 @@ def _print_changes(console: Console, comparison: Comparison) -> None:
     left = [f"and {more} more"] * (more > 0) + [f"{counted(same, 'table')} without a change"] * (same > 0)
     if left:
         console.print(sentence("; ".join(left), "dim"))
+    _print_migration(console, comparison)
+
+
+def _print_migration(console: Console, comparison: Comparison) -> None:
+    """What each device sends and receives until the tables are where the new plan has them, and how long it takes."""
+    migration = comparison.migration
+    if migration is None or not migration.received_bytes.any():
+        return
+    total = format_bytes(int(migration.received_bytes.sum()))
+    how_long = format_seconds(migration.seconds)
+    heading(console, f"\nMoving from the old plan to the new one: {total}, {how_long} on the links\n")
+    table = new_table()
+    for name in ("", "sends\nMiB", "receives\nMiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    most = np.maximum(migration.sent_bytes, migration.received_bytes)
+    shown = np.sort(np.argsort(-most, kind="stable")[:MAX_DEVICES_SHOWN])
+    for device in shown.tolist():
+        sizes = (each[device] for each in (migration.sent_bytes, migration.received_bytes))
+        table.add_row(f"device {device}", *(format_mib(int(size)) for size in sizes))
+    print_table(console, table)
+    if len(most) > len(shown):
+        left = len(most) - len(shown)
+        console.print(sentence(f"{counted(len(shown), 'device')} shown, those that move most; {left} left out.", "dim"))
 
 
 def compared_to_json(comparison: Comparison) -> dict[str, Any]:
     """The old plan in numbers, the ratio of costs, and every table that changes, as a JSON value.
 
-    Tables of plans for other groups of devices are not compared.
+    `migration` has the bytes that each device sends and receives until the tables are where the new plan has them, and
+    the seconds that the slowest link takes. Tables of plans for other groups of devices are not compared.
     """
     old, new = comparison.totals
     inside, across = (old.sent_bytes / 2**20).tolist()
@@ -222,9 +276,11 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
             for change in comparison.changes
         ],
         "unchanged_tables": len(tables) - len(comparison.changes),
+        "migration": _migration_to_json(comparison.migration),
     }
     return {
         "with": comparison.before_name,
+        "num_devices": old.num_devices,
         "cost_ms": old.cost_ms,
         "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
         "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
@@ -232,6 +288,16 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
         "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
         "sent_mib": {f"inside_{group}s": inside, f"across_{group}s": across},
         **(changes if comparison.same_groups else {}),
+    }
+
+
+def _migration_to_json(migration: Migration | None) -> dict[str, Any]:
+    if migration is None:
+        return {}
+    return {
+        "sent_bytes": migration.sent_bytes.tolist(),
+        "received_bytes": migration.received_bytes.tolist(),
+        "seconds": migration.seconds,
     }
 
 

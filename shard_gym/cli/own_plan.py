@@ -24,8 +24,15 @@ from shard_gym.explain import Explanation
 from shard_gym.hardware import hardware_profile
 from shard_gym.hbm_split import split_bytes
 from shard_gym.index_dedup import deduplicated
-from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file, whole_in_host_of_file
+from shard_gym.interop.plan_files import (
+    devices_of_file,
+    hbm_rows_of_file,
+    how_made,
+    plan_of_file,
+    whole_in_host_of_file,
+)
 from shard_gym.sharding.plan import ONE_GROUP
+from shard_gym.text import counted
 from shard_gym.topology import Topology
 
 EITHER = (
@@ -112,14 +119,15 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
     made = how_made(given.plan)
     if made.cost_model.startswith(InferenceCostModel.name) and model.knows_training:
         warn(f"{given.plan} is a plan for serving; --cost-model {InferenceCostModel.name} costs it so.")
+    num_devices = _num_devices(given.plan, given.num_devices)
     if made.index_dedup:
-        tables = deduplicated(tables, given.num_devices)
+        tables = deduplicated(tables, num_devices)
     profile = hardware_profile(given.hardware)
     room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
     host = host_room_bytes(options.host_memory, options.reserve, profile)
     every = 0 if options.sync_every is None else checked_count("--sync-every", options.sync_every)
     own = OwnModel(
-        *(Path(given.tables).stem, given.tables, tables, profile, given.num_devices, room, model, host),
+        *(Path(given.tables).stem, given.tables, tables, profile, num_devices, room, model, host),
         sync_every=every,
         devices_per_host=options.devices_per_host,
         devices_per_domain=options.devices_per_domain,
@@ -141,3 +149,15 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
             "is of all rows in HBM."
         )
     return OwnPlan(given.plan.name, explanation, room, reserve, over, with_host, in_host)
+
+
+def _num_devices(path: Path, asked: int) -> int:
+    """How many devices the plan in a file is costed on: those that it says it is for, or else as many as are `asked`
+    for; warns where they differ."""
+    told, devices = devices_of_file(path), counted(asked, "device")
+    if told.is_known and told.number != asked:
+        warn(f"{path} is a plan for {counted(told.number, 'device')}, not for {asked}. What follows is of these.")
+        return told.number
+    if 0 < told.number < asked:
+        warn(f"{path} names no device above {told.number - 1}; the others of {devices} hold nothing.", "dim")
+    return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from shard_gym.cli.compared import (
     TORCHREC,
     compared_to_json,
     explained_plan,
+    on_devices_of_file,
     print_comparison,
     require_sync_every,
     torchrec_plan,
@@ -165,6 +167,7 @@ def place(
     loaded = load_tables(tables, embedding_dim)
     loaded = loaded.with_training(weight_dtype=weight_dtype, optimizer=optimizer, training=cost.training)
     loaded, cost = with_lookups(tables, loaded, lookups, cost)
+    as_given = loaded
     if index_dedup:
         if loaded.pooled.all():
             raise InvalidOptionError(f"--index-dedup is for sequence tables, and {tables} has none.")
@@ -187,10 +190,13 @@ def place(
         devices_per_host=devices_per_host,
         devices_per_domain=devices_per_domain,
     )
-    given, hbm_rows = None, None
+    given, hbm_rows, on_file = None, None, own
     if compare is not None and compare != TORCHREC:
-        given = plan_of_file(compare, loaded, own.topology)
-        hbm_rows = hbm_rows_of_file(compare, loaded, own.topology)
+        on_file = on_devices_of_file(own, compare)
+        if index_dedup:
+            on_file = replace(on_file, tables=deduplicated(as_given, on_file.num_devices))
+        given = plan_of_file(compare, loaded, on_file.topology)
+        hbm_rows = hbm_rows_of_file(compare, loaded, on_file.topology)
         require_sync_every(own, given)
         if how_made(compare).index_dedup != index_dedup:
             how = "without" if index_dedup else "with"
@@ -210,7 +216,8 @@ def place(
     own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
-    old = None if given is None else explained_plan(own, given)
+    old_own = replace(own, num_devices=on_file.num_devices, tables=on_file.tables)
+    old = None if given is None else explained_plan(old_own, given)
     bound = None if plan.lowered else proven_bound(plan.agent, plan.task, model)
     explanation = explain(plan.task, plan.answer, problem_of(plan.task).model(model), lower_bound_ms=bound)
     if replicas == "no":
@@ -246,7 +253,10 @@ def place(
     if comparison is not None:
         shown = errors() if out is None else console
         print_comparison(shown, comparison)
-        print_robustness(shown, comparison.before.plan, comparison.before_name, explanation, tables, plan.task)
+        devices = on_file.num_devices
+        if devices == num_devices or not index_dedup:  # else the tables of both differ
+            old_plan = comparison.before.plan, comparison.before_name
+            print_robustness(shown, *old_plan, explanation, tables, plan.task, devices)
     if out is None:
         return
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)

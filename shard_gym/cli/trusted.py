@@ -97,21 +97,28 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
 
 
 def print_robustness(
-    console: Console, other: ShardingPlan, name: str, explanation: Explanation, source: str, whole: Task | None = None
+    console: Console,
+    other: ShardingPlan,
+    name: str,
+    explanation: Explanation,
+    source: str,
+    whole: Task | None = None,
+    num_devices: int | None = None,
 ) -> None:
     """Print how a plan compares with the explained one, whatever nobody measured; of the analytical cost model only.
 
     Args:
-        other: a plan of the same tables and devices.
+        other: a plan of the same tables.
         name: of it, at the beginning of a sentence.
         source: the pool that the tables are from.
         whole: the task of all devices, where plans may have groups.
+        num_devices: how many devices the other plan is for, if not for as many as the task has.
     """
     if not is_analytical(explanation.cost_model):
         return
     task, sent = whole or explanation.task, (explanation.communication_dtype, explanation.index_exchange)
     plans = other, explanation.plan
-    found = robustness(*plans, task.tables, task.topology, sent[0], task.sync_every, sent[1])
+    found = robustness(*plans, task.tables, task.topology, sent[0], task.sync_every, sent[1], num_devices)
     console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
 
 

@@ -19,7 +19,7 @@ from shard_gym.pools.pool import SCHEMA as POOL
 from shard_gym.sharding import ShardingPlan, check_plan, plan_from_json, plan_of_placement
 from shard_gym.sharding.files import GROUPS, HBM_ROWS, groups_from_json, hbm_rows_from_json, in_order, read_plan
 from shard_gym.sharding.hbm_rows import check_hbm_rows
-from shard_gym.sharding.plan import ONE_GROUP, Groups
+from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE, Groups
 from shard_gym.tables import Tables
 from shard_gym.text import counted
 from shard_gym.topology import Topology
@@ -62,6 +62,53 @@ def how_made(path: str | Path) -> Made:
     value = read_json(Path(path))
     about = value if isinstance(value, dict) else {}
     return Made(str(about.get("cost_model", "")), about.get("index_dedup") is True)
+
+
+class DevicesOfPlan(NamedTuple):
+    """How many devices a plan in a file is for."""
+
+    number: int
+    is_known: bool  #: whether the file says so; else these are those up to the last one that has a shard
+
+
+def devices_of_file(path: str | Path) -> DevicesOfPlan:
+    """How many devices the plan in the file at `path` is for; none of a file without a plan.
+
+    ShardGym's files list the host of each device. Without such a list, a table that is row_wise or data_parallel is on
+    all devices.
+
+    Raises:
+        DamagedFileError: the file cannot be read, or is no JSON.
+    """
+    value = read_json(Path(path))
+    about: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    groups, hosts = about.get(GROUPS), about.get("hosts")
+    copies = groups[0] if isinstance(groups, list) and groups and is_integer(groups[0]) else 1
+    if isinstance(hosts, list) and hosts:  # those of one group
+        return DevicesOfPlan(len(hosts) * copies, True)
+    found = [(kind, device) for kind, devices in _ranks(about) for device in devices if is_integer(device)]
+    on_all = [device for kind, device in found if kind in (ROW_WISE, DATA_PARALLEL)]
+    last = max(on_all or [device for _, device in found], default=-1)
+    return DevicesOfPlan((last + 1) * copies, bool(on_all))
+
+
+def _ranks(value: Mapping[str, Any]) -> list[tuple[Any, list[Any]]]:
+    """The sharding type of each table of a plan and the devices of its shards, as far as the JSON has them."""
+    plan, placement = value.get("plan"), value.get("placement")
+    if isinstance(placement, dict):
+        return [(TABLE_WISE, [device]) for device in placement.values()]
+    if isinstance(plan, dict):
+        entries = [entry for module in plan.values() if isinstance(module, dict) for entry in module.values()]
+        pairs = [(entry, entry.get("ranks")) for entry in entries if isinstance(entry, dict)]
+    else:
+        entries = [entry for entry in plan if isinstance(entry, dict)] if isinstance(plan, list) else []
+        shards = [(entry, entry.get("shards")) for entry in entries]
+        pairs = [
+            (entry, [shard[0] for shard in each if isinstance(shard, list) and shard])
+            for entry, each in shards
+            if isinstance(each, list)
+        ]
+    return [(entry.get("sharding_type"), ranks) for entry, ranks in pairs if isinstance(ranks, list)]
 
 
 def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:

@@ -17,8 +17,9 @@ from shard_gym.cost_models import CountedEstimates, make_cost_model
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
 from shard_gym.explain import explain
 from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise
+from shard_gym.sharding import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.text import format_bytes, format_ms
@@ -129,6 +130,62 @@ def test_both_plans_stand_side_by_side(place: Callable[..., Any], tables: Tables
             "after": {"sharding_type": "table_wise", "shards": [[9, *whole]]},
         }
     ]
+
+
+def test_a_plan_for_fewer_devices_is_costed_on_its_own_and_its_moves_are_told(
+    place: Callable[..., Any], tables: Tables, tmp_path: Path
+) -> None:
+    """Row-wise over 8 devices, which 16 would refuse; b moves to another host, and the halves of c are dropped."""
+    topology = hardware_profile("a100-dgx").topology(8)
+    plan = ShardingPlan((table_wise(tables, 0, 0), table_wise(tables, 1, 0), row_wise(tables, 2, topology)))
+    for number, value in enumerate(
+        ({"plan": plan_to_json(plan, tables)}, torchrec_json(plan, tables, topology, "ebc")), start=1
+    ):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(value))
+        outcome = place("--compare", path, "--out", tmp_path / "new.json")
+        assert f"{path} is a plan for 8 devices, and the new one is for 16." in " ".join(outcome.err.split())
+        assert row(outcome.out, "devices")[1:] == ["8", "16", "2.00"]
+        on_eight = explain(Task("mine", tables, topology, splittable=True), plan)
+        assert row(outcome.out, "cost, ms")[2] == format_ms(on_eight.total_ms)
+        written = json.loads((tmp_path / "new.json").read_text())["compared"]
+        assert (written["num_devices"], written["cost_ms"]) == (8, on_eight.total_ms)
+        migration = written["migration"]
+        sizes = [4 * rows * dim for rows, dim in zip(ROWS, DIMS, strict=True)]
+        assert migration["received_bytes"] == [0] * 8 + [sizes[1], sizes[2]] + [0] * 6
+        assert migration["sent_bytes"] == [sizes[1] + sizes[2] // 8] + [sizes[2] // 8] * 7 + [0] * 8
+        across = hardware_profile("a100-dgx").links.inter_host_gb_per_s * 1e9
+        assert migration["seconds"] == pytest.approx((sizes[1] + sizes[2] // 8) / across, rel=1e-9)
+        ratio = on_eight.total_ms / explained(tables, NEW).total_ms
+        assert f"{path} costs {ratio:.2f} times as much as this plan" in " ".join(outcome.out.split())
+
+
+def test_a_plan_that_names_few_devices_is_taken_for_one_of_whole_hosts(
+    place: Callable[..., Any], show: Callable[..., Any], tables: Tables, tmp_path: Path
+) -> None:
+    path = tmp_path / "few.json"
+    path.write_text(json.dumps({"placement": dict(zip(tables.names, (0, 6, 2), strict=True))}))
+    outcome = place("--compare", path)
+    said = f"{path} names no device above 6, so it is taken for a plan for 8 devices, and the new one is for 16."
+    assert said in " ".join(outcome.err.split())
+    assert json.loads(outcome.out)["compared"]["num_devices"] == 8
+    shown = show("--plan", path)
+    assert f"{path} names no device above 6; the others of 16 devices hold nothing." in " ".join(shown.err.split())
+    assert row(shown.out, "cost")[1] == format_ms(explained(tables, [0, 6, 2]).total_ms)
+
+
+def test_a_plan_is_shown_on_the_devices_that_it_says_it_is_for(
+    run: Any, file: Path, tables: Tables, tmp_path: Path
+) -> None:
+    for count in (8, 32):
+        topology, path = hardware_profile("a100-dgx").topology(count), tmp_path / f"{count}.json"
+        plan = ShardingPlan(tuple(row_wise(tables, table, topology) for table in range(3)))
+        path.write_text(json.dumps({"plan": plan_to_json(plan, tables)}))
+        shown = run.ok("show", "--tables", file, *MODEL, "--plan", path)
+        said = f"{path} is a plan for {count} devices, not for 16. What follows is of these."
+        assert said in " ".join(shown.err.split())
+        cost = explain(Task("mine", tables, topology, splittable=True), plan).total_ms
+        assert row(shown.out, "cost")[1] == format_ms(cost)
 
 
 def test_without_a_file_the_comparison_leaves_the_json_alone(place: Callable[..., Any], old: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shard_gym.errors import DamagedFileError, InvalidPlanError
 from shard_gym.hardware import hardware_profile
-from shard_gym.interop.plan_files import plan_of_file
+from shard_gym.interop.plan_files import devices_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.pools import load_pool, save_pool
 from shard_gym.pools.pool import Pool
@@ -154,3 +154,29 @@ def test_a_damaged_schema_does_not_hide_other_damage(
     path.write_text(path.read_text().replace(*damage).replace("[[3, 0", "[[2, 0"))
     with pytest.raises(DamagedFileError, match="must have the schema 'shard-gym plan 1'"):
         plan_of_file(path, four_tables, TOPOLOGY)
+
+
+def entry(kind: str, *devices: int) -> dict[str, Any]:
+    """A table of a plan with a shard on each device; what cells these have does not matter here."""
+    return {"table": "a", "sharding_type": kind, "ranks": list(devices), "shards": [[d, 0, 2, 0, 8] for d in devices]}
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "is_known"),
+    [
+        ({"placement": {"a": 3, "b": 0}}, 4, False),
+        ({"placement": {"a": 3, "b": 0}, "hosts": [0] * 8}, 8, True),
+        ({"plan": [entry("table_wise", 2)]}, 3, False),
+        ({"plan": [entry("table_wise", 0), entry("row_wise", 0, 1)]}, 2, True),
+        ({"plan": [entry("row_wise", 0)], "groups": [4, "strided"]}, 4, True),
+        ({"plan": {"m": {"a": entry("data_parallel", 0, 1, 2)}}}, 3, True),
+        ({"plan": {"m": {"a": entry("table_column_wise", 5, 4)}}}, 6, False),
+        ({"plan": {"m": {"a": 1}}}, 0, False),
+        ({"plan": [1, {"shards": 2}, {"shards": [3, [], ["x"]]}], "groups": "x", "hosts": 5}, 0, False),
+        ([], 0, False),
+    ],
+)
+def test_a_file_tells_for_how_many_devices_its_plan_is(value: Any, number: int, is_known: bool, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(value))
+    assert devices_of_file(path) == (number, is_known)

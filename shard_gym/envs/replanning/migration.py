@@ -32,6 +32,15 @@ def migration_seconds(
     return longest
 
 
+def moved_by_device(
+    before: NDArray[np.int64], after: NDArray[np.int64], bytes_of: NDArray[np.int64], num_devices: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(D,) and (D,) int64 bytes that each device sends and receives until all P parts, (P,), are on devices `after`."""
+    moved = np.where(before != after, bytes_of, 0)
+    sent, received = (_by_device(devices, moved, num_devices).astype(np.int64) for devices in (before, after))
+    return sent, received
+
+
 def _by_device(device: NDArray[np.int64], moved: NDArray[np.int64], devices: int) -> FloatArray:
     """(..., D) bytes by the device of each part, from (..., P) bytes."""
     rows = moved.reshape(-1, moved.shape[-1])
