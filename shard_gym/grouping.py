@@ -39,6 +39,15 @@ def device_numbers(groups: Groups, num_devices: int) -> NDArray[np.int64]:
     return np.arange(num_devices).reshape(groups.count, size)
 
 
+def caps_in(groups: Groups, caps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(D / G,) int64, the memory caps of the devices of each group: the least of the devices with the same shards.
+
+    Args:
+        caps: (D,) int64, those of all devices.
+    """
+    return np.asarray(caps[device_numbers(groups, len(caps))].min(axis=0))
+
+
 def problem_of_groups(groups: Groups, task: Task) -> str:
     """Why the devices of `task` cannot be grouped so, the end of a sentence; empty if they can."""
     topology, count = task.topology, groups.count
@@ -130,6 +139,6 @@ def topology_of_group(groups: Groups, topology: Topology, sync_every: int) -> To
         num_devices=numbers.shape[1],
         devices_per_host=int((hosts[0] == hosts[0, 0]).sum()),
         devices_per_domain=int((domains[0] == domains[0, 0]).sum()) if several else None,
-        memory_cap_bytes=topology.memory_cap_bytes[numbers].min(axis=0),
+        memory_cap_bytes=caps_in(groups, topology.memory_cap_bytes),
         replicas=Replicas(groups.count, in_domain, sync_every),
     )

@@ -20,6 +20,7 @@ from shard_gym.comparison import Comparison, Migration, Totals
 from shard_gym.cost_models import PHASES
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.explain import Explanation, explain
+from shard_gym.grouping import caps_in
 from shard_gym.hbm_split import allotted_caps
 from shard_gym.interop.plan_files import devices_of_file
 from shard_gym.problems import problem_of
@@ -59,7 +60,7 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
     require_sync_every(own, plan)
     if topology.host is not None:
         buffers = int(training_memory(plan, own.tables, own.num_devices).buffers.max())
-        topology = own.beside(min(buffers, own.room - 1))
+        topology = own.beside(min(buffers, own.one_room - 1))
     caps = topology.memory_cap_bytes
     needed = plan_memory_used(plan, own.tables, own.num_devices)
     if (needed > caps).any() and plan.groups == ONE_GROUP and (allotted := allotted_caps(needed, topology)) is not None:
@@ -75,7 +76,7 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
             "of whole tables, or leave out --cost-model."
         ) from error
     explanation = explain(task, answer, model)
-    return replace(explanation, own_caps=caps[: explanation.task.num_devices])  # all devices of a user have one cap
+    return replace(explanation, own_caps=caps_in(plan.groups, caps))
 
 
 def require_sync_every(own: OwnModel, plan: ShardingPlan) -> None:
@@ -132,15 +133,16 @@ def warn_if_other_split(explanation: Explanation, name: str, hbm_rows: NDArray[n
     )
 
 
-def warn_if_over(explanation: Explanation, name: str, room: int) -> bool:
-    """Warn if tables and buffers of the plan `name` exceed `room` bytes on a device; returns whether they do."""
+def warn_if_over(explanation: Explanation, name: str, room: NDArray[np.int64]) -> bool:
+    """Warn if tables and buffers of the plan `name` exceed (D,) `room` bytes on a device; returns whether they do."""
     memory = training_memory(explanation.plan, explanation.task.tables, explanation.task.num_devices)
     has = rooms(explanation, room)
-    buffers = int(memory.buffers.max())
-    if explanation.task.topology.host is not None and buffers >= room:
+    device = int(memory.buffers.argmax())
+    buffers = memory.buffers[device]
+    if explanation.task.topology.host is not None and buffers >= room[device]:
         warn(
             f"{name} exceeds the memory: the buffers of a training step need {format_bytes(buffers)} of the HBM of "
-            f"device {int(memory.buffers.argmax())}, which has {format_bytes(room)} for them and for rows. Its cost is "
+            f"device {device}, which has {format_bytes(room[device])} for them and for rows. Its cost is "
             "that of all rows in host memory."
         )
         return True

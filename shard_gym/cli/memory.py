@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from shard_gym.checks import checked_count
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
 from shard_gym.cli.misfit import devices_that_hold
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.errors import InvalidOptionError
+from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.explain import Explanation
 from shard_gym.hardware_profile import MAX_HOST_BYTES, HardwareProfile
 from shard_gym.hbm_split import split_bytes
@@ -22,7 +23,7 @@ from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes, format_gib, format_ms, format_percent
-from shard_gym.topology import DeviceSpec, Topology
+from shard_gym.topology import MAX_DEVICES, DeviceSpec, Topology
 from shard_gym.training_memory import RESERVE, TrainingMemory, training_memory, usable_bytes
 
 GIB = 2**30
@@ -36,31 +37,67 @@ MAX_HOSTS = 8  # hosts whose memory is printed
 MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
-def room_bytes(cap_gib: float | None, reserve: float | None, device: DeviceSpec) -> int:
-    """Bytes that tables and their buffers may take on each device, by --memory-cap-gib or --reserve."""
-    if cap_gib is None:
+def room_bytes(
+    caps_gib: str | None, reserve: float | None, device: DeviceSpec, num_devices: int
+) -> int | NDArray[np.int64]:
+    """Bytes that tables and their buffers may take, by --memory-cap-gib or --reserve: of each device, or (D,) int64.
+
+    Args:
+        caps_gib: GiB, one number for all devices, or one for each of D with commas between them.
+    """
+    if caps_gib is None:
         return usable_bytes(device.memory_bytes, RESERVE if reserve is None else reserve, "--reserve")
     if reserve is not None:
         raise InvalidOptionError(
             "--memory-cap-gib and --reserve both say how much memory tables and buffers may take. Give one of them."
         )
-    if not 1 <= cap_gib * GIB < math.inf:
-        raise InvalidOptionError(f"--memory-cap-gib must be a positive number, not {cap_gib!r}.")
-    if device.device_type == "cpu":  # its memory is an assumed share of the machine's
-        if cap_gib * GIB > MAX_HOST_BYTES:
-            raise InvalidOptionError(
-                f"--memory-cap-gib must be at most {MAX_HOST_BYTES // GIB:,} of a process of a CPU, not {cap_gib:,g}."
-            )
-    elif cap_gib * GIB > device.memory_bytes:
+    caps = [_cap_bytes(each, caps_gib, device) for each in caps_gib.split(",")]
+    if len(caps) == 1:
+        return caps[0]
+    if len(caps) != checked_count("--num-devices", num_devices, 1, MAX_DEVICES):
         raise InvalidOptionError(
-            f"--memory-cap-gib is {cap_gib:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} "
+            f"--memory-cap-gib has {len(caps):,} numbers, {short_repr(caps_gib)}, for "
+            f"{counted(num_devices, 'device')}. Give one number for all devices, or one for each."
+        )
+    return np.array(caps, np.int64)
+
+
+def _cap_bytes(text: str, given: str, device: DeviceSpec) -> int:
+    """Bytes of one of the numbers `given` to --memory-cap-gib."""
+    try:
+        cap = float(text)
+    except ValueError:
+        cap = math.nan
+    if not 1 <= cap * GIB < math.inf:
+        one = f"{short_repr(text)} in {short_repr(given)}" if "," in given else short_repr(text)
+        raise InvalidOptionError(
+            f"--memory-cap-gib must be a positive number, or one for each device with commas between them, not {one}."
+        )
+    if device.device_type == "cpu":  # its memory is an assumed share of the machine's
+        if cap * GIB > MAX_HOST_BYTES:
+            raise InvalidOptionError(
+                f"--memory-cap-gib must be at most {MAX_HOST_BYTES // GIB:,} of a process of a CPU, not {cap:,g}."
+            )
+    elif cap * GIB > device.memory_bytes:
+        raise InvalidOptionError(
+            f"--memory-cap-gib is {cap:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} "
             "of memory. Give at most that, or leave the option out."
         )
-    return int(cap_gib * GIB)
+    return int(cap * GIB)
 
 
-def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profile: HardwareProfile) -> int:
-    """Bytes that tables may take of each host's memory: by --host-memory, or what the reserve leaves; 0 for none."""
+def host_room_bytes(
+    host_memory_gib: float | None, reserve: float | None, profile: HardwareProfile, room: int | NDArray[np.int64]
+) -> int:
+    """Bytes that tables may take of each host's memory: by --host-memory, or what the reserve leaves; 0 for none, as
+    where devices have different `room` in HBM (`room_bytes`)."""
+    if np.ptp(room):
+        if host_memory_gib:
+            raise InvalidOptionError(
+                f"--host-memory is {host_memory_gib:,g}, but with host memory all devices have one memory cap, that of "
+                "their HBM. Give one number to --memory-cap-gib, or --host-memory 0."
+            )
+        return 0
     if host_memory_gib is None:
         share = RESERVE if reserve is None else reserve
         return 0 if profile.host is None else usable_bytes(profile.host.memory_bytes, share, "--reserve")
@@ -81,41 +118,57 @@ def host_room_bytes(host_memory_gib: float | None, reserve: float | None, profil
     return int(host_memory_gib * GIB)
 
 
-def rooms(explanation: Explanation, room: int) -> NDArray[np.int64]:
-    """(D,) int64, bytes that tables and buffers may take: `room` of HBM, and a device's part of its host's memory."""
+def rooms(explanation: Explanation, room: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """(D,) int64, bytes that tables and buffers may take: `room` of HBM, and a device's part of its host's memory.
+
+    Args:
+        room: of each device, or (D,) bytes.
+    """
     host = explanation.task.topology.host
     part = 0 if host is None else explanation.memory_cap_bytes - host.hbm_bytes
     return np.broadcast_to(room + part, explanation.memory_cap_bytes.shape)
 
 
-def print_memory(console: Console, explanation: Explanation, room: int, reserve: int = 0, devices: int = 16) -> None:
+def print_memory(
+    console: Console,
+    explanation: Explanation,
+    room: int | NDArray[np.int64],
+    reserve: int = 0,
+    devices: int = 16,
+) -> None:
     """Print what a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
 
-    Free memory is negative where there is too little. With host memory, what tables hold there has columns of its own.
+    Free memory is negative where there is too little. With host memory, what tables hold there has columns of its own;
+    so has the memory cap where devices have different ones.
+
+    Args:
+        room: of each device, or (D,) bytes.
     """
-    memory = _memory(explanation)
-    shown = np.sort(np.argsort(-memory.total, kind="stable")[:devices])
+    memory, has, differ = _memory(explanation), np.broadcast_to(room, explanation.task.num_devices), bool(np.ptp(room))
+    shown = np.sort(np.argsort(memory.total - has, kind="stable")[:devices])
     host = explanation.task.topology.host
     away = host is not None
     of_host = rooms(explanation, 0)
-    of = f"{format_gib(room + reserve)}{' of HBM' * away}"
+    of = "" if differ else f" of {format_gib(int(has[0]) + reserve)}{' of HBM' * away}"
     if host is not None and not reserve:  # the tasks of suites give tables a part of the HBM
         of = f"{of}, of which tables may take {format_gib(host.hbm_bytes)}"
     step = "a training step" if explanation.task.tables.workload.training else "serving"
-    heading(console, f"\nMemory of {step}, GiB of {of}\n")
+    heading(console, f"\nMemory of {step}, GiB{of}\n")
     table = new_table()
-    for name in ("", "weights+state", "buffers", *["reserve"] * bool(reserve), "free", *["in host memory"] * away):
+    kept = ["reserve"] * bool(reserve)
+    for name in ("", *["cap"] * differ, "weights+state", "buffers", *kept, "free", *["in host memory"] * away):
         table.add_column(name, justify="right", no_wrap=True)
     for device in shown.tolist():
         in_host = int(memory.host[device])
         own, buffers = int(memory.tables[device]) - in_host, int(memory.buffers[device])
-        numbers = (own, buffers, *[reserve] * bool(reserve), room - own - buffers)
+        cap = int(has[device])
+        numbers = (*[cap] * differ, own, buffers, *[reserve] * bool(reserve), cap - own - buffers)
         there = [f"{format_gib(in_host)}/{format_gib(of_host[device])}"] * away
         table.add_row(f"device {device}", *map(format_gib, numbers), *there)
     print_table(console, table)
-    kept = "; reserve: dense parameters, activations, allocator" * bool(reserve)
+    of_reserve = "; reserve: dense parameters, activations, allocator" * bool(reserve)
     gradients = ", gradients of replicas" * explanation.task.tables.workload.training
-    console.print(sentence(f"buffers: inputs, outputs{gradients}{kept}", "dim"))
+    console.print(sentence(f"buffers: inputs, outputs{gradients}{of_reserve}", "dim"))
     left = memory.num_devices - len(shown)
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
@@ -242,7 +295,7 @@ def warn_of_caches(explanation: Explanation) -> None:
     )
 
 
-def warn_if_full(explanation: Explanation, room: int) -> None:
+def warn_if_full(explanation: Explanation, room: int | NDArray[np.int64]) -> None:
     """Warn of the fullest device if it is nearly full, and say what brings it to `NEARLY_FULL`, if that is known.
 
     A table, or a part of one, is named only if its move is enough and leaves the other device within the same share.
@@ -253,7 +306,7 @@ def warn_if_full(explanation: Explanation, room: int) -> None:
     if not full:
         return
     device = int((memory.total / has).argmax())
-    used, room = int(memory.total[device]), int(has[device])
+    used, of_it = int(memory.total[device]), int(has[device])
     others = f" So {'is' if full == 2 else 'are'} {counted(full - 1, 'other device')}." * (full > 1)
     found = memory.shard_to_move(device, np.minimum((NEARLY_FULL * has).astype(int), explanation.memory_cap_bytes))
     if found is None:
@@ -268,8 +321,8 @@ def warn_if_full(explanation: Explanation, room: int) -> None:
             f"{target}, which stays below that."
         )
     warn(
-        f"Device {device} is {'nearly' if used <= room else 'more than'} full: tables and buffers take "
-        f"{format_bytes(used)} of {format_bytes(room)}, {format_percent(used / room)}.{others} {hint}"
+        f"Device {device} is {'nearly' if used <= of_it else 'more than'} full: tables and buffers take "
+        f"{format_bytes(used)} of {format_bytes(of_it)}, {format_percent(used / of_it)}.{others} {hint}"
     )
 
 
@@ -280,12 +333,18 @@ def _ways_to_room(explanation: Explanation, memory: TrainingMemory, has: NDArray
     topology, tables = explanation.task.topology, explanation.task.tables
     if topology.host is not None or topology.replicas is not None:
         return ""
-    enough = int(memory.total.max()) / NEARLY_FULL
+    differ = bool(np.ptp(has))
+    enough = int(memory.total[memory.total > NEARLY_FULL * has].max()) / NEARLY_FULL
     unit = (GIB if enough >= GIB else 2**20) / 100  # it is printed with two digits, and is rounded up
-    of_each = f" {format_bytes(math.ceil(enough / unit) * unit)} for both on each device would"
+    of_each = (
+        f" {format_bytes(math.ceil(enough / unit) * unit)} for both on each device{' that has less' * differ} would"
+    )
     limits = np.maximum((NEARLY_FULL * has).astype(np.int64), 1)
     count = devices_that_hold(tables, replace(topology, memory_cap_bytes=limits))
-    return f"{of_each}." if count is None else f"{of_each}, or another plan for {counted(count, 'device')}."
+    if count is None:
+        return f"{of_each}."
+    kind = f" with {format_bytes(has.max())} each" * differ
+    return f"{of_each}, or another plan for {counted(count, 'device')}{kind}."
 
 
 def _memory(explanation: Explanation) -> TrainingMemory:

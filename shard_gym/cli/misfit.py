@@ -59,7 +59,9 @@ def misfit(name: str, tables: Tables, topology: Topology) -> str:
     if enough is not None:
         hosts = -(-enough // topology.devices_per_host)
         in_hosts = f" in {hosts:,} hosts" * (hosts > 1)
-        sentences.append(f"{counted(enough, 'device')} of this kind{in_hosts} would hold them.")
+        caps = topology.memory_cap_bytes
+        kind = f"with {format_bytes(caps.max())} each" if topology.host is None and np.ptp(caps) else "of this kind"
+        sentences.append(f"{counted(enough, 'device')} {kind}{in_hosts} would hold them.")
     else:
         sentences.append(
             f"No number of them up to {MAX_DEVICES:,} was found that would; give each more memory, or train with "
@@ -90,10 +92,12 @@ def _savings(tables: Tables, missing: int) -> list[str]:
 def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
     """A number of devices like these, more than there are, for which a plan is known to fit; None if none was found.
 
-    The plans that are tried have large tables in row blocks or in column shards, and the others packed by bytes.
+    Where their memory caps differ, it is of devices with the largest cap, and may be less. The plans that are tried
+    have large tables in row blocks or in column shards, and the others packed by bytes.
     """
     room = _room_of_many(topology)
-    count = max(topology.num_devices + 1, -(-_needed(tables) // room))
+    unlike = topology.host is None and np.ptp(topology.memory_cap_bytes) > 0
+    count = max(1 if unlike else topology.num_devices + 1, -(-_needed(tables) // room))
     if topology.host is not None:  # buffers, and the states of all rows, are in HBM
         in_hbm = _needed(tables) - int((tables.num_embeddings * tables.embedding_dim).sum()) * split_bytes(
             tables.workload

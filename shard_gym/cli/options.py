@@ -22,6 +22,7 @@ from shard_gym.tasks import Suite, Task, cost_model_for
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")]
 OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(optional)")]
+OptionalFloats = Annotated[str | None, tyro.conf.arg(metavar="FLOAT|FLOAT,FLOAT,...", help_behavior_hint="(optional)")]
 OptionalDeviceType = Annotated[
     Literal["cpu", "cuda"] | None, tyro.conf.arg(metavar="{cpu,cuda}", help_behavior_hint="(optional)")
 ]

@@ -14,7 +14,14 @@ from shard_gym.checks import checked_count
 from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
 from shard_gym.cli.console import warn
 from shard_gym.cli.memory import host_room_bytes, room_bytes
-from shard_gym.cli.options import CostModelOptions, OptionalFloat, OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.options import (
+    CostModelOptions,
+    OptionalFloat,
+    OptionalFloats,
+    OptionalInt,
+    OptionalPath,
+    OptionalStr,
+)
 from shard_gym.cli.place import load_tables
 from shard_gym.cli.planning import OwnModel
 from shard_gym.cost_models import InferenceCostModel, with_index_exchange
@@ -53,7 +60,8 @@ class OwnPlanOptions:
         devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
         devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
             of 4 in one NVLink domain. Those of a host if not given.
-        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
+        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve: one number, or
+            one for each device, such as 40,40,20,20.
         reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is
             given.
         host_memory: GiB of each host for rows that the HBM has no room for, 0 for none; what the reserve leaves of it
@@ -70,7 +78,7 @@ class OwnPlanOptions:
     num_devices: OptionalInt = None
     devices_per_host: OptionalInt = None
     devices_per_domain: OptionalInt = None
-    memory_cap_gib: OptionalFloat = None
+    memory_cap_gib: OptionalFloats = None
     reserve: OptionalFloat = None
     host_memory: OptionalFloat = None
     embedding_dim: OptionalInt = None
@@ -94,7 +102,7 @@ class OwnPlan:
 
     name: str  #: of its file
     explanation: Explanation
-    room: int  #: bytes for tables and buffers on each device
+    room: NDArray[np.int64]  #: (D,) int64, bytes for tables and buffers on each device, or on those of a group
     reserve: int  #: bytes of each device that are kept besides
     over: bool  #: whether it exceeds the room; a warning has said so
     topology: Topology  #: the devices, with host memory if the hardware has some
@@ -123,8 +131,8 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
     if made.index_dedup:
         tables = deduplicated(tables, num_devices)
     profile = hardware_profile(given.hardware)
-    room = room_bytes(options.memory_cap_gib, options.reserve, profile.device)
-    host = host_room_bytes(options.host_memory, options.reserve, profile)
+    room = room_bytes(options.memory_cap_gib, options.reserve, profile.device, given.num_devices)
+    host = host_room_bytes(options.host_memory, options.reserve, profile, room)
     every = 0 if options.sync_every is None else checked_count("--sync-every", options.sync_every)
     own = OwnModel(
         *(Path(given.tables).stem, given.tables, tables, profile, num_devices, room, model, host),
@@ -138,8 +146,9 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
         own = own.in_hbm
     explanation = explained_plan(own if plan.groups == ONE_GROUP else own.in_hbm, plan)
     warn_if_other_split(explanation, str(given.plan), hbm_rows)
-    over = warn_if_over(explanation, str(given.plan), room)
-    reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - room
+    has = own.rooms_in(plan)
+    over = warn_if_over(explanation, str(given.plan), has)
+    reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - own.one_room
     shards, away = plan.shard_arrays(), whole_in_host_of_file(given.plan, tables)
     in_host = np.zeros(explanation.task.num_devices, np.int64)
     np.add.at(in_host, shards[:, 1], away[shards[:, 0]] * shards[:, 3] * shards[:, 5] * split_bytes(tables.workload))
@@ -148,7 +157,7 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
             f"{given.plan} keeps rows in host memory, which the cost model {model.name!r} does not know; what follows "
             "is of all rows in HBM."
         )
-    return OwnPlan(given.plan.name, explanation, room, reserve, over, with_host, in_host)
+    return OwnPlan(given.plan.name, explanation, has, reserve, over, with_host, in_host)
 
 
 def _num_devices(path: Path, asked: int) -> int:

@@ -40,6 +40,7 @@ from shard_gym.cli.options import (
     IndexExchange,
     OptionalDeviceType,
     OptionalFloat,
+    OptionalFloats,
     OptionalInt,
     OptionalPath,
     OptionalStr,
@@ -89,7 +90,7 @@ def place(
     whole: bool = False,
     devices_per_host: OptionalInt = None,
     devices_per_domain: OptionalInt = None,
-    memory_cap_gib: OptionalFloat = None,
+    memory_cap_gib: OptionalFloats = None,
     reserve: OptionalFloat = None,
     host_memory: OptionalFloat = None,
     embedding_dim: OptionalInt = None,
@@ -127,7 +128,8 @@ def place(
         devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
         devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
             of 4 in one NVLink domain. Those of a host if not given.
-        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve.
+        memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve: one number, or
+            one for each device, such as 40,40,20,20.
         reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
             neither it nor a cap is given.
         host_memory: GiB of each host for rows that the HBM has no room for, 0 for none; what the reserve leaves of it
@@ -183,8 +185,8 @@ def place(
         )
     profile, options = hardware_profile(hardware), parse_options(option)
     model = sent_in(communication_dtype, with_index_exchange(cost.make(), index_exchange))
-    room = room_bytes(memory_cap_gib, reserve, profile.device)
-    host = host_room_bytes(host_memory, reserve, profile)
+    room = room_bytes(memory_cap_gib, reserve, profile.device, num_devices)
+    host = host_room_bytes(host_memory, reserve, profile, room)
     own = OwnModel(
         *(Path(tables).stem, tables, loaded, profile, num_devices, room, model, host, cross_host_ratio, sync_every),
         devices_per_host=devices_per_host,
@@ -228,14 +230,15 @@ def place(
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)
         warn_if_other_split(comparison.before, comparison.before_name, hbm_rows)
-        warn_if_over(comparison.before, comparison.before_name, room)
+        warn_if_over(comparison.before, comparison.before_name, own.rooms_in(comparison.before.plan))
     if format == "torchrec":
         warn_of_caches(explanation)
         warn_of_widths(explanation)
         if out is None and (note := note_of(explanation)):
             warn(note)
         content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module, device_type)
-    warn_if_full(explanation, room)
+    has = own.rooms_in(explanation.plan)
+    warn_if_full(explanation, has)
     if out is None and own.host_bytes:
         warn(host_sentence(explanation), "dim")
     console = output()
@@ -246,8 +249,8 @@ def place(
         print_explanation(console, explanation)
         if comparison is None:
             print_baseline(console, explanation, tables)
-        kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - room
-        print_memory(console, explanation, room, kept)
+        kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - own.one_room
+        print_memory(console, explanation, has, kept)
         print_traffic(console, explanation)
         print_replicas(console, explanation)
     if comparison is not None:

@@ -24,7 +24,7 @@ from shard_gym.errors import (
     StatesExceedHbmError,
     TableTooLargeError,
 )
-from shard_gym.grouping import task_of_plan
+from shard_gym.grouping import caps_in, task_of_plan
 from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.hbm_split import packed_caps
 from shard_gym.problems import Answer, problem_of
@@ -52,7 +52,8 @@ class OwnModel:
     tables: Tables
     hardware: HardwareProfile
     num_devices: int
-    room: int  #: bytes that tables and buffers together may take of the HBM of each device
+    #: bytes that tables and buffers together may take of the HBM of each device: one number, or (D,) int64
+    room: int | NDArray[np.int64]
     model: CostModel  #: what plans are costed by
     host_bytes: int = 0  #: that tables may take of each host's memory
     cross_host_ratio: float = 1.0  #: see `Topology`
@@ -73,6 +74,20 @@ class OwnModel:
         )
         return replace(made, cross_host_ratio=self.cross_host_ratio)
 
+    @cached_property
+    def rooms(self) -> NDArray[np.int64]:
+        """(D,) int64, the `room` of each device."""
+        return self.in_hbm.topology.memory_cap_bytes
+
+    @property
+    def one_room(self) -> int:
+        """The `room` of each device with host memory; they are equal."""
+        return int(self.rooms[0])
+
+    def rooms_in(self, answer: Answer) -> NDArray[np.int64]:
+        """`rooms`; for a plan for groups of devices, those of one of them."""
+        return caps_in(answer.groups, self.rooms) if isinstance(answer, ShardingPlan) else self.rooms
+
     @property
     def in_hbm(self) -> OwnModel:
         """The same without host memory."""
@@ -88,7 +103,7 @@ class OwnModel:
         host = self.topology.host
         assert host is not None
         caps = self.topology.memory_cap_bytes - buffers
-        found = replace(self.topology, memory_cap_bytes=caps, host=replace(host, hbm_bytes=self.room - buffers))
+        found = replace(self.topology, memory_cap_bytes=caps, host=replace(host, hbm_bytes=self.one_room - buffers))
         allotted = packed_caps(self.tables, found) if packed else None
         return found if allotted is None else replace(found, memory_cap_bytes=allotted)
 
@@ -98,9 +113,9 @@ class OwnModel:
         most, host = int(self.topology.memory_cap_bytes.max()), self.topology.host
         return most if host is None or host.total_bytes is None else max(most, host.hbm_bytes + host.total_bytes)
 
-    def with_caps(self, caps: int | NDArray[np.int64]) -> Topology:
-        """The devices of which tables may take `caps` bytes each, or (D,) bytes of each."""
-        return replace(self.topology, memory_cap_bytes=np.asarray(caps))
+    def with_caps(self, caps: NDArray[np.int64]) -> Topology:
+        """The devices of which tables may take (D,) `caps` bytes."""
+        return replace(self.topology, memory_cap_bytes=caps)
 
     def task(self, topology: Topology, splittable: bool) -> Task:
         """The task on these devices."""
@@ -139,7 +154,12 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], *, wh
         return _planned(own.in_hbm, name, make, whole)
     except (NoPlacementFoundError, _TooLargeWholeError) as error:
         if not own.host_bytes:
-            raise
+            if own.hardware.host is None or not np.ptp(own.room):
+                raise
+            raise type(error)(
+                f"{error} Host memory could hold rows of them, but with it all devices have one memory cap: give one "
+                "number to --memory-cap-gib to use it."
+            ) from error
         if not knows:
             raise type(error)(
                 f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "
@@ -184,7 +204,9 @@ def _planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], whol
 
 def _by_default(own: OwnModel, make: Callable[[str], Agent]) -> Planned:
     """The plan of `SPLITTING`; of `WHOLE` where the cost model costs no parts of tables, or no plan was found."""
-    why_split = _too_large(own, own.room) or _too_few(own) or "--sync-every asks for plans" * bool(own.sync_every)
+    why_split = (
+        _too_large(own, int(own.rooms.max())) or _too_few(own) or "--sync-every asks for plans" * bool(own.sync_every)
+    )
     try:
         _require_costs_of_parts(own.model, f"tables have to be split: {why_split}")
     except InvalidOptionError as unknown:
@@ -232,9 +254,10 @@ def _too_large(own: OwnModel, room: int) -> str:
     largest = int(needed.argmax())
     if needed[largest] <= room:
         return ""
+    has = "the largest device" if np.ptp(own.rooms) else "a device"
     return (
-        f"table {own.tables.names[largest]} needs {format_bytes(needed[largest])} with its buffers, and a device has "
-        f"{format_bytes(room)}{' of HBM' * bool(own.host_bytes and room == own.room)} for it"
+        f"table {own.tables.names[largest]} needs {format_bytes(needed[largest])} with its buffers, and {has} has "
+        f"{format_bytes(room)}{' of HBM' * bool(own.host_bytes and room == own.one_room)} for it"
     )
 
 
@@ -249,11 +272,11 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool, *,
     of_buffers = int((whole_table_bytes(own.tables) - own.tables.memory_bytes).sum())
     told = -(-of_buffers // own.num_devices)  # the least that those of the fullest device take
     for _ in range(ATTEMPTS):
-        if told >= own.room:
+        if told >= own.one_room:
             raise NoPlacementFoundError(
                 f"The buffers of a training step need {format_bytes(told)} of the HBM of a device, which has "
-                f"{format_bytes(own.room)} for them and for rows; host memory is for rows alone. Give more devices, "
-                "more HBM, or smaller batches."
+                f"{format_bytes(own.one_room)} for them and for rows; host memory is for rows alone. Give more "
+                "devices, more HBM, or smaller batches."
             )
         try:
             task = own.task(own.beside(told, packed=packed), splits)
@@ -269,7 +292,7 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool, *,
             break
         told = buffers
     try:
-        final = own.task(own.beside(min(buffers, own.room - 1), packed=packed), splits)
+        final = own.task(own.beside(min(buffers, own.one_room - 1), packed=packed), splits)
         answered_by = getattr(agent, "answered_by", name)
         checked = problem.checked(answer, final)
     except StatesExceedHbmError as error:
@@ -277,8 +300,8 @@ def _within_host_memory(own: OwnModel, name: str, agent: Agent, splits: bool, *,
     except MemoryExceededError as error:
         raise NoPlacementFoundError(
             f"{name} found no plan that leaves room for the buffers of a training step, {format_bytes(buffers)} of the "
-            f"{format_bytes(own.room)} of HBM of a device. Another agent may find one; or give more devices, memory, "
-            "or smaller batches."
+            f"{format_bytes(own.one_room)} of HBM of a device. Another agent may find one; or give more devices, "
+            "memory, or smaller batches."
         ) from error
     return Planned(answered_by, agent, final, checked, buffers < told or packed, own)
 
@@ -289,10 +312,10 @@ def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFound
 
 def _within_room(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
     """The answer of an agent, which plans again with lower caps where tables leave too little for their buffers."""
-    cap, failure = own.room, ""
+    caps, failure = own.rooms, ""
     for attempt in range(ATTEMPTS):
         try:
-            task = own.task(own.with_caps(cap), splits)
+            task = own.task(own.with_caps(caps), splits)
             problem = problem_of(task)
             problem.require_agent(agent)
             answer = problem.checked(problem.asker(agent)(task), task)
@@ -304,8 +327,9 @@ def _within_room(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planne
             raise
         in_group = task_of_plan(answer, task) if isinstance(answer, ShardingPlan) else task
         memory = training_memory(answer, in_group.tables, in_group.num_devices)
-        device = int(memory.total.argmax())
-        over = int(memory.total[device]) - own.room
+        has = own.rooms_in(answer)
+        device = int((memory.total - has).argmax())
+        over = int(memory.total[device] - has[device])
         if over <= 0:
             whole_room = replace(task.topology, memory_cap_bytes=own.topology.memory_cap_bytes)
             answered_by = getattr(agent, "answered_by", name)  # agents may leave a task to another
@@ -313,11 +337,12 @@ def _within_room(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planne
         failure = failure or (
             f"{name} found no plan that leaves room for the buffers of a training step: device {device} would hold "
             f"{format_bytes(memory.tables[device])} of tables and {format_bytes(memory.buffers[device])} of buffers, "
-            f"and has {format_bytes(own.room)} for both."
+            f"and has {format_bytes(has[device])} for both."
         )
-        cap = min(cap - over, cap if attempt == 0 else own.room - int(memory.buffers.max()))
-        if cap < 1:
+        caps = np.minimum(caps - over, caps if attempt == 0 else own.rooms - int(memory.buffers.max()))
+        if caps.max() < 1:
             break
+        caps = np.maximum(caps, 1)  # less than any table needs: a device that stays empty
     raise NoPlacementFoundError(
         f"{failure} Another agent may find one; or give more devices, memory, or smaller batches."
     )
