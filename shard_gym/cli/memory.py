@@ -145,7 +145,7 @@ def print_memory(
         room: of each device, or (D,) bytes.
     """
     memory, has, differ = _memory(explanation), np.broadcast_to(room, explanation.task.num_devices), bool(np.ptp(room))
-    shown = np.sort(np.argsort(memory.total - has, kind="stable")[:devices])
+    shown = np.sort(np.argsort(has - memory.total, kind="stable")[:devices])
     host = explanation.task.topology.host
     away = host is not None
     of_host = rooms(explanation, 0)
@@ -334,11 +334,10 @@ def _ways_to_room(explanation: Explanation, memory: TrainingMemory, has: NDArray
     if topology.host is not None or topology.replicas is not None:
         return ""
     differ = bool(np.ptp(has))
+    less = " that has less" * differ
     enough = int(memory.total[memory.total > NEARLY_FULL * has].max()) / NEARLY_FULL
     unit = (GIB if enough >= GIB else 2**20) / 100  # it is printed with two digits, and is rounded up
-    of_each = (
-        f" {format_bytes(math.ceil(enough / unit) * unit)} for both on each device{' that has less' * differ} would"
-    )
+    of_each = f" {format_bytes(math.ceil(enough / unit) * unit)} for both on each device{less} would"
     limits = np.maximum((NEARLY_FULL * has).astype(np.int64), 1)
     count = devices_that_hold(tables, replace(topology, memory_cap_bytes=limits))
     if count is None:

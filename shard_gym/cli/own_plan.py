@@ -146,7 +146,7 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
         own = own.in_hbm
     explanation = explained_plan(own if plan.groups == ONE_GROUP else own.in_hbm, plan)
     warn_if_other_split(explanation, str(given.plan), hbm_rows)
-    has = own.rooms_in(plan)
+    has = own.rooms_of(explanation)
     over = warn_if_over(explanation, str(given.plan), has)
     reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - own.one_room
     shards, away = plan.shard_arrays(), whole_in_host_of_file(given.plan, tables)

@@ -230,14 +230,14 @@ def place(
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)
         warn_if_other_split(comparison.before, comparison.before_name, hbm_rows)
-        warn_if_over(comparison.before, comparison.before_name, own.rooms_in(comparison.before.plan))
+        warn_if_over(comparison.before, comparison.before_name, own.rooms_of(comparison.before))
     if format == "torchrec":
         warn_of_caches(explanation)
         warn_of_widths(explanation)
         if out is None and (note := note_of(explanation)):
             warn(note)
         content = torchrec_json(explanation.plan, loaded, explanation.task.topology, module, device_type)
-    has = own.rooms_in(explanation.plan)
+    has = own.rooms_of(explanation)
     warn_if_full(explanation, has)
     if out is None and own.host_bytes:
         warn(host_sentence(explanation), "dim")

@@ -24,6 +24,7 @@ from shard_gym.errors import (
     StatesExceedHbmError,
     TableTooLargeError,
 )
+from shard_gym.explain import Explanation
 from shard_gym.grouping import caps_in, task_of_plan
 from shard_gym.hardware_profile import HardwareProfile
 from shard_gym.hbm_split import packed_caps
@@ -63,13 +64,23 @@ class OwnModel:
 
     @cached_property
     def topology(self) -> Topology:
-        """The devices, with the room for tables and buffers as their HBM, and their parts of the hosts' memory."""
-        count = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES)
+        """The devices, with the room for tables and buffers as their HBM, and their parts of the hosts' memory.
+
+        Of a plan for fewer devices than there are caps, they are the first ones.
+        """
+        count, room = checked_count("--num-devices", self.num_devices, 1, MAX_DEVICES), self.room
+        if isinstance(room, np.ndarray):
+            if len(room) < count:
+                raise InvalidOptionError(
+                    f"--memory-cap-gib has {len(room):,} numbers, and a plan for {count:,} devices needs as many. Give "
+                    "one number for all."
+                )
+            room = room[:count]
         made = self.hardware.topology(
             count,
             devices_per_host=self.devices_per_host,
             devices_per_domain=self.devices_per_domain,
-            memory_cap_bytes=self.room,
+            memory_cap_bytes=room,
             host_memory_bytes=self.host_bytes,
         )
         return replace(made, cross_host_ratio=self.cross_host_ratio)
@@ -83,6 +94,11 @@ class OwnModel:
     def one_room(self) -> int:
         """The `room` of each device with host memory; they are equal."""
         return int(self.rooms[0])
+
+    def rooms_of(self, explanation: Explanation) -> NDArray[np.int64]:
+        """(D,) int64, the `room` of each device of an explained plan of the tables, for as many devices as it has."""
+        groups = explanation.plan.groups
+        return caps_in(groups, replace(self, num_devices=explanation.task.num_devices * groups.count).rooms)
 
     def rooms_in(self, answer: Answer) -> NDArray[np.int64]:
         """`rooms`; for a plan for groups of devices, those of one of them."""
