@@ -118,6 +118,28 @@ class SplitTables:
         return SplitTables(options, np.arange(count), np.zeros(count, np.int64), placement, nothing)
 
     @staticmethod
+    def of_plan(options: SplitOptions, plan: ShardingPlan) -> SplitTables | None:
+        """A valid plan of one group; None if it has a form that is not among the `options`."""
+        table, level, device, spread = [], [], [], np.full(len(plan), NOT_SPREAD)
+        for number, sharding in enumerate(plan.tables):
+            kind, first = sharding.sharding_type, sharding.shards[0].device
+            if kind not in (TABLE_WISE, COLUMN_WISE):
+                ways = enumerate(options.spreads)
+                same = [way for way, each in ways if each.sharding_type == kind and first == each.devices[0]]
+                if not same or sharding.devices != options.spreads[same[0]].devices.tolist():
+                    return None
+                spread[number] = same[0]
+                continue
+            for shard in sharding.shards:
+                of_width = options.levels.legal[number] & (options.levels.width[number] == shard.num_columns)
+                if not of_width.any():
+                    return None
+                table.append(number)
+                level.append(int(of_width.argmax()))
+                device.append(shard.device)
+        return SplitTables(options, *(np.array(each, np.int64) for each in (table, level, device)), spread)
+
+    @staticmethod
     def in_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
         """The tables that are not spread, in the forms of their (T,) `level`; no part has a device yet (0)."""
         table = np.flatnonzero(spread == NOT_SPREAD)
