@@ -17,7 +17,6 @@ from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.counted import CountedCostModel, CountedShardingModel
-from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.errors import InvalidOptionError
 from shard_gym.problems import Answer, problem_of
 from shard_gym.sharding import ShardingPlan, plan_of_placement
@@ -68,7 +67,7 @@ def balanced(
         sharding_types: those that tables may have; whole tables alone by default.
         max_shards: column shards of a table at most.
     """
-    is_plan, share = isinstance(answer, ShardingPlan), fullest_or_nothing(answer, task)
+    is_plan, share = isinstance(answer, ShardingPlan), _fullest_of_changed(answer, task)
     if share is None:
         return answer
     counted = _counted(model)
@@ -95,7 +94,7 @@ def balanced(
     return made if good else answer
 
 
-def fullest_or_nothing(answer: Answer, task: Task) -> float | None:
+def _fullest_of_changed(answer: Answer, task: Task) -> float | None:
     """How full the fullest device is, if an answer is one that `balanced` changes."""
     if isinstance(answer, ShardingPlan) and answer.groups != ONE_GROUP:
         return None
@@ -134,7 +133,9 @@ def _bytes_with_buffers(options: SplitOptions) -> IntArray:
     for level, width in enumerate(options.levels.width.T):
         found[:, level] = whole_table_bytes(tables.with_dims(width))
     for name, variant, on, _ in options.spreads:
-        found[:, variant] = replica_bytes(tables, devices) if name == DATA_PARALLEL else row_block_bytes(tables, len(on))
+        found[:, variant] = (
+            replica_bytes(tables, devices) if name == DATA_PARALLEL else row_block_bytes(tables, len(on))
+        )
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from shard_gym.agents import Agent
 from shard_gym.agents.restarts import restarted
 from shard_gym.cli.agent_options import AgentOptions, parse_options
+from shard_gym.cli.balanced import Balance, relieved
 from shard_gym.cli.compared import (
     TORCHREC,
     compared_to_json,
@@ -101,6 +102,7 @@ def place(
     index_exchange: IndexExchange = "hidden",
     sync_every: int = 0,
     replicas: OptionalReplicas = None,
+    balance: Balance = "yes",
     index_dedup: bool = False,
     cost: CostModelOptions = ANALYTICAL,
     seed: int = 0,
@@ -147,6 +149,9 @@ def place(
         replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer; yes, if not
             given, but for sequence tables on CPUs, where TorchRec reads replicas wrongly. Copies in groups of devices
             are none of these.
+        balance: no for the cheapest answer of plan-search or local-search; yes for one within 1% of its cost whose
+            fullest device is less full, if more than half of that device is taken. Other agents' answers, groups of
+            devices and rows in host memory stay as they are.
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             EmbeddingCollectionSharder(use_index_dedup=True).
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
@@ -215,6 +220,9 @@ def place(
     plan = planned(own, agent, made, whole=whole)
     if searched := searched_sentence(plan.agent):
         warn(searched, "dim")
+    plan, relief = (plan, None) if balance == "no" else relieved(plan, model)
+    if relief is not None:
+        warn(relief.sentence(), "dim")
     own = plan.own
     if torchrec is not None:
         given = torchrec_plan(own, torchrec)
@@ -225,7 +233,7 @@ def place(
     if replicas == "no":
         require_no_replicas(explanation, plan.name)
     content = answer_to_json(explanation, plan.name) | ({"index_dedup": True} if index_dedup else {})
-    content |= searched_to_json(plan.agent)
+    content |= searched_to_json(plan.agent) | ({} if relief is None else relief.to_json())
     comparison = None if old is None else Comparison(old, explanation, compare or "", plan.name)
     if comparison is not None:
         content["compared"] = compared_to_json(comparison)
