@@ -137,7 +137,8 @@ class SplitTables:
                 table.append(number)
                 level.append(int(of_width.argmax()))
                 device.append(shard.device)
-        return SplitTables(options, *(np.array(each, np.int64) for each in (table, level, device)), spread)
+        parts = np.array([table, level, device], np.int64)
+        return SplitTables(options, parts[0], parts[1], parts[2], spread)
 
     @staticmethod
     def in_parts(options: SplitOptions, spread: IntArray, level: IntArray) -> SplitTables:
