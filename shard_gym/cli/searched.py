@@ -20,7 +20,7 @@ def searched_sentence(agent: Agent) -> str:
     tried, most = agent.tried, agent.search.max_queries
     why = {
         Ended.NOTHING_NEW: "it ended by itself, as changes bring nothing new.",
-        Ended.FEW_TABLES: "as many as so few tables take.",
+        Ended.FEW_TABLES: "more bring nothing new for so few tables.",
         Ended.BUDGET: "the budget ended the search; "
         + (
             "a larger max_queries or max_seconds searches longer."

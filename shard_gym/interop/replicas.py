@@ -26,7 +26,8 @@ _AS_IN_BACKWARD: dict[str, str] = {
     "sgd": "SGD with the tables' learning rate updates them as the backward would.",
     "rowwise_adagrad": (
         "To update them as the backward would, give them alone to torchrec.optim.RowWiseAdagrad, with the tables' "
-        "learning rate and eps=1e-8; it takes no biases. torch.optim.Adagrad has a state for each element."
+        "learning rate and eps=1e-8, as optimizer_of of examples/train_with_plan.py does; it takes no biases. "
+        "torch.optim.Adagrad has a state for each element."
     ),
     "adam": (
         "torch.optim.Adam also moves their rows that a batch does not read; the backward would leave these as they are."

@@ -316,6 +316,6 @@ def test_a_search_that_no_budget_stopped_says_so(run, own: Path) -> None:
     seeds = len(search["seeds"])
     assert seeds > 1
     assert (
-        f"plan-search, {seeds} seeds, {search['evaluations']:,} evaluations: as many as so few tables take."
+        f"plan-search, {seeds} seeds, {search['evaluations']:,} evaluations: more bring nothing new for so few tables."
         in found.err
     )
