@@ -59,9 +59,8 @@ def test_a_plan_for_groups_is_shown_and_compared(run: Any, tmp_path: Path) -> No
         refused = run(*command)
         assert refused.code == 2
         assert "Say with --sync-every after how many iterations" in " ".join(refused.err.split())
-    odd = run("show", *PLACE[1:-1], 17, "--plan", file, *every)
-    assert odd.code == 2
-    assert "is no plan for groups of 17 devices. Its" in " ".join(odd.err.split())
+    odd = run.ok("show", *PLACE[1:-1], 17, "--plan", file, *every)
+    assert "is a plan for 16 devices, not for 17. What follows is of these." in " ".join(odd.err.split())
     one = run.ok(*PLACE, "--agent", "lookup-greedy", "--out", tmp_path / "one.json")
     assert one.code == 0
     between = run.ok(*PLACE, *every, *QUICK, "--compare", tmp_path / "one.json")
