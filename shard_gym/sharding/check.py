@@ -94,9 +94,9 @@ def check_plan(
             f"The plan has the groups {short_repr(plan.groups)}, but these are the devices of one of "
             f"{counted(replicas, 'group')}. `task_of_group` has the tables and devices of a plan with groups."
         )
-    for table, sharding in enumerate(plan.tables):
-        shape = int(tables.num_embeddings[table]), int(tables.embedding_dim[table])
-        problem = _problem(sharding, *shape, topology, sharding_types)
+    plain, shapes = _is_plain(plan), zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
+    for table, (sharding, shape) in enumerate(zip(plan.tables, shapes, strict=True)):
+        problem = _problem(sharding, *shape, topology, sharding_types, plain)
         if not problem and sharding.shard_type == TABLE_ROW_WISE and not tables.pooled[table]:
             problem = (
                 f"is a sequence table, which TorchRec does not split {sharding.sharding_type}; row_wise is over all "
@@ -140,8 +140,29 @@ def check_answer(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shar
     return plan
 
 
-def _problem(sharding: Any, rows: int, dim: int, topology: Topology, sharding_types: Collection[str]) -> str:
-    """What is wrong with the sharding of one table, as the end of a sentence; empty if nothing is."""
+def _is_plain(plan: ShardingPlan) -> bool:
+    """Whether all shards are of Python's integers, as those of files. No line runs for each shard."""
+    if set(map(type, plan.tables)) != {TableSharding}:
+        return False
+    of_tables = [sharding.shards for sharding in plan.tables]
+    if set(map(type, of_tables)) != {tuple}:
+        return False
+    shards = list(chain.from_iterable(of_tables))
+    return set(map(type, shards)) == {Shard} and set(map(type, chain.from_iterable(shards))) == {int}
+
+
+def _problem(
+    sharding: Any, rows: int, dim: int, topology: Topology, sharding_types: Collection[str], plain: bool
+) -> str:
+    """What is wrong with the sharding of one table, as the end of a sentence; empty if nothing is.
+
+    Args:
+        sharding: of the table.
+        rows, dim: of the table.
+        topology: the devices.
+        sharding_types: that it may have.
+        plain: whether its shards are known to be of Python's integers; others are checked, and converted.
+    """
     if not isinstance(sharding, TableSharding):
         return f"needs a TableSharding, not {short_repr(sharding)}"
     if sharding.sharding_type not in sharding_types:
@@ -149,12 +170,13 @@ def _problem(sharding: Any, rows: int, dim: int, topology: Topology, sharding_ty
     shards = sharding.shards
     if not isinstance(shards, (tuple, list)) or not shards:
         return f"has no shards: {short_repr(shards)}"
-    for shard in shards:
-        if not isinstance(shard, Shard) or not all(map(is_integer, shard)):
-            return f"has a shard that is not a Shard of integers: {short_repr(shard)}"
-    if not {int}.issuperset(map(type, chain.from_iterable(shards))):  # integers of NumPy overflow
-        shards = tuple(Shard(*map(int, shard)) for shard in shards)
-    return _problem_of_cells(TableSharding(sharding.sharding_type, tuple(shards)), rows, dim, topology)
+    if not plain:
+        for shard in shards:
+            if not isinstance(shard, Shard) or not all(map(is_integer, shard)):
+                return f"has a shard that is not a Shard of integers: {short_repr(shard)}"
+        exact = tuple(Shard(*map(int, shard)) for shard in shards)  # integers of NumPy overflow
+        sharding = TableSharding(sharding.sharding_type, exact)
+    return _problem_of_cells(sharding, rows, dim, topology)
 
 
 @lru_cache(maxsize=2**15)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ _FILE_OPTIONS: dict[str, type | tuple[type, ...]] = {"groups": list}
 _KEYS = {"table", "sharding_type", "shards"}
 GROUPS = "groups"
 """The key of the groups of a plan, which plans for one group do not have."""
+
+_LEAST, _MOST = 0, 2**62 - 1  # numbers of shards
 
 HBM_ROWS = "hbm_rows"
 """The key of the rows of each shard in HBM, which only plans for devices with host memory have."""
@@ -91,7 +93,7 @@ def shardings_from_json(value: Any, tables: Tables, topology: Topology, groups: 
     Raises:
         InvalidPlanError: `value` has another form; also the errors of `check_answer`.
     """
-    return _plan(value, _pair, tables, topology, groups, check_answer)
+    return _plan(value, _good_pair if _are_good_pairs(value) else _pair, tables, topology, groups, check_answer)
 
 
 def plan_from_json(value: Any, tables: Tables, topology: Topology) -> ShardingPlan:
@@ -167,6 +169,25 @@ def _pair(entry: Any, table: int, name: str) -> TableSharding:
     return TableSharding(entry[0], _shards(entry[1], table, name))
 
 
+def _are_good_pairs(value: Any) -> bool:
+    """Whether `_pair` takes every entry of `value`. No line runs for each shard, of which entries have thousands."""
+    if not isinstance(value, list) or set(map(type, value)) != {list} or set(map(len, value)) != {2}:
+        return False
+    kinds, lists = zip(*value, strict=True)
+    if set(map(type, kinds)) != {str} or set(map(type, lists)) != {list}:
+        return False
+    shards = list(chain.from_iterable(lists))
+    if set(map(type, shards)) != {list} or set(map(len, shards)) != {5}:
+        return False
+    numbers = list(chain.from_iterable(shards))
+    return set(map(type, numbers)) == {int} and min(numbers) >= _LEAST and max(numbers) <= _MOST
+
+
+def _good_pair(entry: Any, table: int, name: str) -> TableSharding:
+    """`_pair` of an entry that it takes."""
+    return TableSharding(entry[0], tuple(starmap(Shard, entry[1])))
+
+
 def _object(entry: Any, table: int, name: str) -> TableSharding:
     if not isinstance(entry, dict) or set(entry) - {HBM_ROWS} != _KEYS or not isinstance(entry["sharding_type"], str):
         raise InvalidPlanError(
@@ -191,9 +212,11 @@ def _shards(shards: Any, table: int, name: str) -> tuple[Shard, ...]:
 
 
 def _is_shard(numbers: Any) -> bool:
-    if not isinstance(numbers, list) or len(numbers) != 5 or not all(map(is_integer, numbers)):
-        return False
-    return bool(min(numbers) >= 0 and max(numbers) < 2**62)
+    return (
+        isinstance(numbers, list)
+        and len(numbers) == 5
+        and all(is_integer(each) and _LEAST <= each <= _MOST for each in numbers)
+    )
 
 
 def write_plan(path: str | Path, plan: ShardingPlan, tables: Tables, topology: Topology | None = None) -> None:

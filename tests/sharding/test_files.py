@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shard_gym.errors import DamagedFileError, InvalidPlanError, MemoryExceededError, UnwritablePathError
 from shard_gym.hardware import hardware_profile
 from shard_gym.sharding import plan_from_json, plan_of_placement, plan_to_json, read_plan, write_plan
+from shard_gym.sharding.files import shardings_from_json, shardings_to_json
 
 TOPOLOGY = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
 
@@ -88,3 +89,27 @@ def test_json_from_strangers_is_refused_with_a_sentence(random_tables: Any) -> N
     ):
         with pytest.raises(InvalidPlanError, match=says):
             plan_from_json(wrong, tables, TOPOLOGY)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_every_answer_survives_json_and_one_wrong_value_in_it_is_named(
+    random_tables: Any, random_plan: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, 5)
+    plan = random_plan(rng, tables, TOPOLOGY)
+    value = json.loads(json.dumps(shardings_to_json(plan)))
+    assert shardings_from_json(value, tables, TOPOLOGY) == plan
+    table = int(rng.integers(5))
+    shards = value[table][1]
+    place = int(rng.integers(len(shards)))
+    wrongs: list[Any] = [True, float(shards[place][4]), "4", None, -1, 2**62, [4]]
+    for wrong in wrongs:
+        changed = copy.deepcopy(value)
+        changed[table][1][place][4] = wrong
+        with pytest.raises(InvalidPlanError, match=rf"shards of table {table} \(table_{table}\) must be lists of five"):
+            shardings_from_json(changed, tables, TOPOLOGY)
+    others: list[Any] = [[], {}, "table_wise", [shards], ["table_wise"], [1, shards], ["table_wise", shards, 0]]
+    for other in others:
+        with pytest.raises(InvalidPlanError, match=rf"Table {table} \(table_{table}\) of a plan is a type"):
+            shardings_from_json([*value[:table], other, *value[table + 1 :]], tables, TOPOLOGY)

@@ -283,6 +283,7 @@ def test_integers_of_numpy_are_checked_as_integers(random_tables: Any) -> None:
 def test_what_is_no_plan_is_refused(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 2)
     one = table_wise(tables, 0, 0)
+    check_plan(ShardingPlan((one, table_wise(tables, 1, 0))), tables, devices(2))  # what equals it may still be wrong
     wrong: Any
     for wrong, says in (
         ([one, one], "is a ShardingPlan"),
@@ -291,6 +292,8 @@ def test_what_is_no_plan_is_refused(random_tables: Any) -> None:
         (ShardingPlan((one, replace(one, sharding_type="grid"))), "'grid'; known are table_wise"),
         (ShardingPlan((one, replace(one, shards=[(0, 0, 1, 0, 4)]))), "not a Shard of integers"),  # type: ignore[arg-type]
         (ShardingPlan((one, replace(one, shards=(Shard(0, 0, 1.5, 0, 4),)))), "integers"),  # type: ignore[arg-type]
+        (ShardingPlan((replace(one, shards=(one.shards[0]._replace(device=False),)), one)), "integers"),
+        (ShardingPlan((replace(one, shards=(one.shards[0]._replace(first_row=0.0),)), one)), "integers"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidPlanError, match=says):
             check_plan(wrong, tables, devices(2))

@@ -122,6 +122,21 @@ def test_the_page_opens_on_an_open_suite_and_marks_solved_ones(browser: Browser,
     assert browser.texts("#about .badge") == ["solved"]
 
 
+def test_the_page_opens_on_the_first_open_suite_of_any_track(browser: Browser, example: Any, tmp_path: Path) -> None:
+    """A track without one opens on one that is undecided."""
+    solved, board = example.leaderboards
+    first, *others = board.entries
+    far = replace(board, track="sharding", entries=(replace(first, gap=0.5), *others))
+    write_site([solved, board, far], tmp_path)
+    index = tmp_path / "data/index.js"
+    text = index.read_text()
+    assert re.findall('"status":"([a-z]+)"', text) == ["undecided", "undecided", "open"]
+    index.write_text(text.replace("undecided", "solved", 1))
+    browser.open(tmp_path)
+    assert (browser.chosen("suite"), browser.texts("#about .badge")) == (["sharding/mixdim-8"], ["open"])
+    assert browser.each("#tracks a", "e.getAttribute('href')")[0] == "#suite=simulated/mixdim-8"
+
+
 def test_the_address_brings_a_choice_back(browser: Browser, site: Path) -> None:
     browser.open(site)
     browser.pick("task", "2")

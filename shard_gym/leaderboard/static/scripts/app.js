@@ -38,8 +38,11 @@
 
   const suitesOf = (track) => index.suites.filter((suite) => suite.track === track);
 
-  /** The suite that a track opens on: an open one, if there is one. */
-  const firstOf = (suites) => suites.find((suite) => suite.status === "open") ?? suites[0];
+  /** The suite that the page, or a track, opens on: the first open one, or undecided one, or of all. */
+  const firstOf = (suites) => {
+    const of = (status) => suites.find((suite) => suite.status === status);
+    return of("open") ?? of("undecided") ?? suites[0];
+  };
 
   function drawTabs() {
     const tracks = Object.keys(TRACKS).filter((track) => suitesOf(track).length);
@@ -218,7 +221,7 @@
 
   function fromAddress() {
     const wanted = readAddress();
-    const suite = index.suites.find((each) => each.key === wanted.suite) ?? firstOf(suitesOf(index.suites[0].track));
+    const suite = index.suites.find((each) => each.key === wanted.suite) ?? firstOf(index.suites);
     offerSuites(suite.track, suite.key);
     showSuite({ ...compares(), ...wanted }).catch(complain);
   }
