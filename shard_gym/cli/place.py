@@ -157,7 +157,7 @@ def place(
         cost: the cost model of the placement. With measured costs, agents that ask a cost model plan under analytical.
         seed: of the agent, if it is random; plan-search also takes the next ones, where plans of seeds differ.
         format: torchrec writes the JSON of TorchRec's ShardingPlan.
-        module: with torchrec, path of the collection in the model that is wrapped; if not given, that is the collection.
+        module: with torchrec, path of the collection in the model that is wrapped; if not given, it is the collection.
         device_type: with torchrec, cpu or cuda in the placements of shards; that of the hardware if not given.
         compare: file with the plan that you have, in the JSON of ShardGym or TorchRec, to show beside the new one; or
             torchrec, for the default plan of TorchRec's planner.
