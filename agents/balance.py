@@ -13,6 +13,7 @@ from shard_gym.agents.base import task_rng
 from shard_gym.agents.descent import BATCH, Budget
 from shard_gym.agents.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.plan_search import search_plans
+from shard_gym.agents.restarts import MANY
 from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray, IntArray
@@ -36,8 +37,6 @@ LESS = 0.01
 ROUNDS = 6  # the bound on how full devices may be is bisected so often
 PER_ROUND = 10_000  # evaluations for each bound
 MAX_CHANGES = 100  # that bring an answer below a bound
-LARGE = 20_000  # tables times devices from which answers stay as they are, as rounds would take minutes
-"""As in `shard_gym.agents.restarts.MANY`."""
 
 
 def fullest(answer: Answer, task: Task) -> float:
@@ -59,7 +58,7 @@ def balanced(
     Memory is that of tables and buffers, and full is a device by the share of its own cap.
 
     The answer stays as it is with host memory, since HBM is then full on purpose; where it has groups of devices, or
-    parts that no search makes; on very large tasks (`LARGE`); and where no device is fuller than `ROOMY`.
+    parts that no search makes; on very large tasks (`restarts.MANY`); and where no device is fuller than `ROOMY`.
 
     Args:
         answer: a valid placement, or plan if the task's tables may be split, whose tables and buffers fit the caps.
@@ -98,7 +97,7 @@ def _fullest_of_changed(answer: Answer, task: Task) -> float | None:
     """How full the fullest device is, if an answer is one that `balanced` changes."""
     if isinstance(answer, ShardingPlan) and answer.groups != ONE_GROUP:
         return None
-    if task.topology.host is not None or task.num_devices < 2 or task.num_tables * task.num_devices >= LARGE:
+    if task.topology.host is not None or task.num_devices < 2 or task.num_tables * task.num_devices >= MANY:
         return None
     share = fullest(answer, task)
     return share if share > ROOMY else None
