@@ -104,6 +104,13 @@ class EpisodeData:
         placement, possible = self.on(len(there)).plan(*divmod(decision, HOURS), kind)
         return Plan(placement, there), possible
 
+    def expect(self, actions: IntArray) -> None:
+        """(h,) actions of the first decisions; their plans take less time when all are known before the first."""
+        counts, decisions = self.task.available.sum(axis=1), np.flatnonzero(actions)
+        for count in np.unique(counts[decisions]).tolist():
+            some = decisions[counts[decisions] == count]
+            self.on(count).expect(some, actions[some] - 1)
+
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""
         return self.on(len(plan.devices)).run(plan.placement, day)

@@ -148,6 +148,7 @@ def history_of(task: DriftTask, actions: NDArray[np.integer[Any]], model: Additi
     if actions.ndim != 1 or len(actions) > DECISIONS:
         raise InvalidPlacementError(f"{wanted}, not an array of shape {actions.shape}.")
     data, count = episode_data(task, model), len(actions)
+    data.expect(actions)
     hourly_ms, seconds = np.zeros(count), np.zeros((count, len(SECONDS)))
     kinds, repairs = np.full(count, NO_PLAN, np.int8), np.zeros(count, np.bool_)
     plan, costs, runs = data.first_plan, None, None
