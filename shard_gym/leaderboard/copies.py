@@ -80,9 +80,9 @@ def _copies(members: Sequence[VerifiedEntry]) -> list[Finding]:
     the league `search` have the best known answers, unless they came from it.
     """
     scorer, findings = load_scorer(members[0].folder.suite), []
-    known, noun = _best_known_cells(scorer), scorer.problem.noun
+    known, noun, improved = _best_known_cells(scorer), scorer.problem.noun, improved_by(scorer.suite.name)
     for position, each in enumerate(members):
-        share = _share(each, known) if _may_know_nothing(each) else 0.0
+        share = _share(each, known) if _may_know_nothing(each, improved) else 0.0
         reason = ""
         if share >= COPY:
             reason = f"{share:.0%} of the {noun}s are best known ones, which searches with the cost model found."
@@ -143,7 +143,7 @@ def _nearest(
     scorer = load_scorer(entry.folder.suite)
     others = [each for each in members if each.folder.id != entry.folder.id and not _may_agree(each, entry)]
     sources = {each.folder.id: each.traits for each in others}
-    if _may_know_nothing(entry):
+    if _may_know_nothing(entry, improved_by(scorer.suite.name)):
         sources[BEST_KNOWN] = [_best_known_traits(scorer)]
     sources = {name: traits for name, traits in sources.items() if named is None or name in named}
     alike = likeness(entry.traits, list(sources.values()), scorer)
@@ -201,9 +201,14 @@ def _near_sources(alike: FloatArray, names: Sequence[str], limits: FloatArray) -
     return share, chosen
 
 
-def _may_know_nothing(entry: VerifiedEntry) -> bool:
-    """Whether the best known answers, which are in the package, must not be those of an entry."""
-    return entry.league not in (None, SEARCH) and entry.folder.id not in improved_by(entry.folder.suite)
+def _may_know_nothing(entry: VerifiedEntry, improved: Set[str]) -> bool:
+    """Whether the best known answers, which are in the package, must not be those of an entry.
+
+    Args:
+        entry: which.
+        improved: ids of the entries that improved them.
+    """
+    return entry.league not in (None, SEARCH) and entry.folder.id not in improved
 
 
 def _may_agree(one: VerifiedEntry, other: VerifiedEntry) -> bool:

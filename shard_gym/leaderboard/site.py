@@ -18,6 +18,7 @@ from shard_gym.cost_models import ShardingCostModel
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
 from shard_gym.explain import critical_devices
+from shard_gym.grouping import task_of_plan
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import MS_PER_HOUR, near_copy_of
@@ -29,7 +30,9 @@ from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.placement import memory_used, placement_to_json
 from shard_gym.problems import Answer
 from shard_gym.problems.placement import table_loads
+from shard_gym.problems.sharding import part_loads
 from shard_gym.sharding import plan_memory_used
+from shard_gym.sharding.plan import ONE_GROUP
 from shard_gym.suites import suite_info
 from shard_gym.suites.info import MEASURED, SIMULATED
 from shard_gym.tasks import Suite
@@ -315,14 +318,17 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
     """The cost, the phases (D, 4), the memory (D) and the critical devices of each phase, by the cost model.
 
     A placement has a device for each table. A plan has shards: each a table, a device, rows, columns, the cost alone in
-    ms and MiB; and the sharding type of each table.
+    ms and MiB; and the sharding type of each table. Of a plan with groups, devices are those of one, of the host
+    d // `devices_per_host`.
     """
     if answer is None:
         return None
     task, model = scorer.suite[number], scorer.model
-    loads, cluster = table_loads(task, model)
+    own: dict[str, Any]
     if isinstance(model, ShardingCostModel):
-        loads, shards = model.each_shard(answer, task.tables, task.topology)
+        parts = part_loads(task_of_plan(answer, task), model)
+        task, model = parts.task, parts.model
+        loads, shards = parts.each_shard(answer)
         device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)
         shard_bytes = shards[:, 3] * task.tables.workload.row_bytes(shards[:, 5])
         numbers = zip(
@@ -335,10 +341,13 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
             "shards": [[*places, cost, mib] for places, cost, mib in numbers],
             "types": [sharding.sharding_type for sharding in answer.tables],
         }
+        if answer.groups != ONE_GROUP:
+            own |= {"groups": answer.groups.count, "devices_per_host": task.topology.devices_per_host}
     else:
+        loads, _ = table_loads(task, model)
         device, memory = answer, memory_used(answer, task.tables, task.num_devices)
         own = {"placement": placement_to_json(answer)}
-    phases, cost = model.costs(model.reduce(loads, device, task.num_devices), cluster)
+    phases, cost = model.costs(model.reduce(loads, device, task.num_devices), task.topology.cluster())
     return {
         "cost_ms": _number(float(cost), COST_DIGITS),
         "phases_ms": [rounded(each) for each in phases],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.options import placing_options
@@ -176,12 +178,12 @@ def verify_all(
         InvalidOptionError: there is no such folder.
     """
     folders, findings = find_entries(root)
-    outcomes = verify_folders(folders, recompute, run, on_done)
+    outcomes, alike = _verify_suites(folders, recompute, run, on_done, new_ids(folders, before))
     entries = []
     for verified, wrong in outcomes:
         findings += wrong
         entries += [verified] if verified else []
-    return entries, [*findings, *check_entries_differ(entries, recompute, new_ids(folders, before))]
+    return entries, [*findings, *alike]
 
 
 def new_ids(folders: Sequence[EntryFolder], before: Path | None) -> set[str]:
@@ -207,22 +209,57 @@ def verify_folders(
         run: runs the jobs, one for each suite: its entries share what is computed of its tasks.
         on_done: called with the number of entries that are done, and of all.
     """
+    return _verify_suites(folders, recompute, run, on_done, None)[0]
+
+
+def _verify_suites(
+    folders: Sequence[EntryFolder],
+    recompute: bool,
+    run: Run,
+    on_done: Callable[[int, int], None],
+    new: Set[str] | None,
+) -> tuple[list[Outcome], list[Finding]]:
+    """`verify_entry` of each folder, and the findings of `check_entries_differ` about each suite; none if `new` is."""
     suites: dict[tuple[str, str], list[EntryFolder]] = {}
     for folder in sorted(folders, key=lambda each: not each.rules.claims):  # those that take longest come first
         suites.setdefault(folder.board, []).append(folder)
-    boards = list(suites.values())
-    jobs = [([(folder, *read_files(folder)) for folder in members], recompute) for members in boards]
+    boards = list(suites)
+    jobs = [_SuiteJob([(each, *read_files(each)) for each in suites[board]], recompute, new) for board in boards]
     outcomes: dict[EntryFolder, Outcome] = {}
-    for index, found in run(_verify_suite, jobs):
-        outcomes |= zip(boards[index], found, strict=True)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for index, (found, findings) in run(_verify_suite, jobs):
+        outcomes |= zip(suites[boards[index]], found, strict=True)
+        alike[boards[index]] = findings
         on_done(len(outcomes), len(folders))
-    return [outcomes[folder] for folder in folders]
+    return [outcomes[folder] for folder in folders], [each for board in sorted(alike) for each in alike[board]]
 
 
-def _verify_suite(job: tuple[list[tuple[EntryFolder, dict[str, bytes], list[Finding]]], bool]) -> list[Outcome]:
-    read, recompute = job
-    outcomes = [_verify(*each, recompute) for each in read]
-    for verified, _ in outcomes:
-        if recompute and verified is not None and verified.folder.rules.claims:
-            _ = verified.cells, verified.traits  # take long, too
-    return outcomes
+class _SuiteJob(NamedTuple):
+    """What is needed to verify the entries of a suite, without reading a file of them."""
+
+    read: list[tuple[EntryFolder, dict[str, bytes], list[Finding]]]  #: folder, files and findings of each entry
+    recompute: bool  #: see `verify_entry`
+    new: Set[str] | None  #: see `check_entries_differ`; None if the entries are not compared with each other
+
+
+def _verify_suite(job: _SuiteJob) -> tuple[list[Outcome], list[Finding]]:
+    with _without_collection():
+        outcomes = [_verify(*each, job.recompute) for each in job.read]
+        entries = [verified for verified, _ in outcomes if verified is not None]
+        alike = [] if job.new is None else check_entries_differ(entries, job.recompute, job.new)
+        for verified in entries:
+            if job.recompute and verified.folder.rules.claims:
+                _ = verified.traits  # takes long, and may be asked for
+    return outcomes, alike
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Python looks for no garbage: again and again it would look through all answers of a suite, in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_plan_cost_model
@@ -92,7 +93,7 @@ class ShardingProblem(Problem[Task]):
         costs, groups = np.empty(len(answers)), [plan.groups for plan in answers]
         for each in dict.fromkeys(groups):
             some = [position for position, own in enumerate(groups) if own == each]
-            loads = _part_loads(task_of_group(task, each), model)
+            loads = part_loads(task_of_group(task, each), model)
             costs[some] = loads.costs_ms([answers[position] for position in some])
         return costs
 
@@ -154,10 +155,14 @@ class ShardingProblem(Problem[Task]):
         return kept_together(own, others, alone_ms(task, model))
 
 
-class _PartLoads:
+class PartLoads:
     """The loads of the parts of the tables of one task without groups.
 
     Those of a sharding type, and of a width, are computed for all tables when a plan first has such a part.
+
+    Attributes:
+        task: whose tables.
+        model: the cost model of its devices.
     """
 
     def __init__(self, task: Task, model: ShardingCostModel) -> None:
@@ -166,12 +171,17 @@ class _PartLoads:
 
     def costs_ms(self, plans: Sequence[ShardingPlan]) -> FloatArray:
         """(P,) costs of P answers (`check_answer`), of the bits of `estimate_plan`."""
-        device_loads = np.stack([self._of_devices(plan) for plan in plans])
+        device_loads = np.stack([self.of_devices(*self.each_shard(plan)) for plan in plans])
         return self.model.costs(device_loads, self.task.topology.cluster())[1]
 
-    def _of_devices(self, plan: ShardingPlan) -> FloatArray:
-        """(D, K) loads of the devices."""
-        table, device, *_, columns = plan.shard_arrays().T
+    def of_devices(self, loads: FloatArray, shards: NDArray[np.int64]) -> FloatArray:
+        """(D, K) loads of the devices, from what `each_shard` returns."""
+        return self.model.reduce(loads, shards[:, 1], self.task.num_devices)
+
+    def each_shard(self, plan: ShardingPlan) -> tuple[FloatArray, NDArray[np.int64]]:
+        """(S, K) loads of each shard of an answer, and (S, 6) its `shard_arrays`: `ShardingCostModel.each_shard`."""
+        shards = plan.shard_arrays()
+        table, columns = shards[:, 0], shards[:, 5]
         kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables])[table]
         forms = np.where(kinds == SHARDING_TYPES.index(COLUMN_WISE), columns, 0) * len(SHARDING_TYPES) + kinds
         loads = np.empty((len(table), self.model.num_loads_with(self.task.topology.host is not None)))
@@ -179,7 +189,7 @@ class _PartLoads:
             width, kind = divmod(form, len(SHARDING_TYPES))
             chosen = forms == form
             loads[chosen] = self._of_part(SHARDING_TYPES[kind], width)[table[chosen]]
-        return self.model.reduce(loads, device, self.task.num_devices)
+        return loads, shards
 
     def _of_part(self, kind: str, width: int) -> FloatArray:
         """(T, K) loads of a part of each table; column shards have `width` columns, or those that there are."""
@@ -192,9 +202,9 @@ class _PartLoads:
 
 
 @lru_cache(maxsize=256)
-def _part_loads(task: Task, model: ShardingCostModel) -> _PartLoads:
-    """Those of a task, kept for the next plans; with groups it is that of one."""
-    return _PartLoads(task, model_of(task.topology, model))
+def part_loads(task: Task, model: ShardingCostModel) -> PartLoads:
+    """Those of a task, or of that of one group, kept for the next plans."""
+    return PartLoads(task, model_of(task.topology, model))
 
 
 def _model_of(task: Task, model: CostModel) -> PlanCosts:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.checks import is_positive
-from shard_gym.cost_models import CostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.errors import DamagedFileError, InvalidPlacementError, short_repr
 from shard_gym.problems import Answer, problem_of
 from shard_gym.suites.info import DATA
@@ -77,7 +77,9 @@ def _entry(entry: Any, task: SuiteTask, cost_model: CostModel, path: Path) -> Be
         answer = problem.from_json(entry[problem.noun], task)
     except InvalidPlacementError as error:
         raise DamagedFileError(f"The {problem.noun} of task {task.name!r} in {path} is not valid: {error}") from error
-    now = problem.cost_ms(answer, task, problem.model(cost_model))
+    model = problem.model(cost_model)
+    assert isinstance(model, AdditiveCostModel)  # files are for no others
+    now = float(problem.costs_ms([answer], task, model)[0])
     if abs(now - cost) > TOLERANCE * cost:
         raise DamagedFileError(
             f"The {problem.noun} of task {task.name!r} in {path} costs {now} ms, and not {cost}. Reinstall shard-gym, "

@@ -221,7 +221,7 @@ class FixedDevices:
         return placements[decisions, windows]
 
     def _place_greedily(self, headroom: bool, wanted: NDArray[np.bool_]) -> None:
-        """Make the greedy placements for the (decisions, W) `wanted` windows before decisions that are not known yet."""
+        """Make those greedy placements for the (decisions, W) `wanted` windows that are not known yet."""
         placements, known = self._greedy[headroom]
         decision, window = np.nonzero(wanted & ~known)
         if not len(decision):

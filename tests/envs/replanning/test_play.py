@@ -14,7 +14,7 @@ from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
-from shard_gym.envs.replanning.episode_data import DECISIONS
+from shard_gym.envs.replanning.episode_data import DECISIONS, EpisodeData
 from shard_gym.envs.replanning.play import history_of, play, player_of
 from shard_gym.errors import InvalidPlacementError
 
@@ -72,6 +72,18 @@ def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
         assert all(same(getattr(found, name), getattr(each.history, name)) for name in ("kinds", "repairs"))
     fresh = replace(each.task, task=replace(each.task.task))  # it shares no plans that are known already
     assert history_of(fresh, each.actions, MODEL).seconds == pytest.approx(each.history.seconds, rel=1e-12)
+
+
+def test_what_follows_from_actions_does_not_depend_on_what_is_made_at_once(
+    kinds_of_tasks: Tasks, same: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in kinds_of_tasks.values():
+        actions = play(Random(), [task], MODEL)[0].actions[:60]
+        at_once = history_of(replace(task, task=replace(task.task)), actions, MODEL)
+        with monkeypatch.context() as changed:
+            changed.setattr(EpisodeData, "expect", lambda *_: None)
+            one_by_one = history_of(replace(task, task=replace(task.task)), actions, MODEL)
+        assert same(tuple(at_once), tuple(one_by_one))
 
 
 def test_an_illegal_action_ends_its_episode_alone(kinds_of_tasks: Tasks) -> None:

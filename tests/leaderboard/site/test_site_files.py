@@ -13,10 +13,15 @@ import pytest
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.explain import explain
+from shard_gym.grouping import possible_groups, task_of_group
 from shard_gym.leaderboard.competitors import competitors
-from shard_gym.leaderboard.site import STATIC, site_files, write_site
+from shard_gym.leaderboard.scorer import Scorer
+from shard_gym.leaderboard.site import STATIC, _answer_sheet, site_files, write_site
 from shard_gym.leaderboard.store import MIB
+from shard_gym.sharding import plan_memory_used, plan_of_placement
+from shard_gym.suites import load_suite
 from shard_gym.suites.bounds import lower_bounds
+from shard_gym.tasks import TaskSuite
 
 
 def close(rounded: Any, exact: Any, digits: int = 5) -> bool:
@@ -121,6 +126,24 @@ def test_sheets_agree_with_the_cost_model(example: Any) -> None:
                 assert close(sheet["phases_ms"], exact.phases_ms)
                 assert sheet["critical"] == [np.flatnonzero(phase).tolist() for phase in exact.critical.T]
                 assert close(sheet["memory_mib"], exact.memory_used / MIB)
+
+
+def test_sheets_of_plans_with_groups_are_of_one_group() -> None:
+    tasks = load_suite("groups-256").tasks[:1]
+    scorer = Scorer(TaskSuite("groups-256", tasks, split="test"))
+    groups = next(each for each in possible_groups(tasks[0]) if each.count == 4)
+    own = task_of_group(tasks[0], groups)
+    plan = replace(plan_of_placement(np.arange(own.num_tables) % own.num_devices, own.tables), groups=groups)
+    sheet = _answer_sheet(scorer, 0, plan)
+    assert sheet is not None
+    assert close(sheet["cost_ms"], scorer.costs(0, [plan])[0])
+    assert (sheet["groups"], sheet["devices_per_host"]) == (4, own.topology.devices_per_host)
+    assert len(sheet["phases_ms"]) == len(sheet["memory_mib"]) == own.num_devices == 64
+    assert close(sheet["memory_mib"], plan_memory_used(plan, own.tables, 64) / MIB)
+    alone = _answer_sheet(scorer, 0, plan_of_placement(np.arange(own.num_tables) % 256, own.tables))
+    assert alone is not None
+    assert len(alone["phases_ms"]) == 256
+    assert "groups" not in alone
 
 
 def test_the_folder_is_written_and_updated(example: Any, tmp_path: Path) -> None:

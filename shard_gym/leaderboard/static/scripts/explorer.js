@@ -4,7 +4,14 @@
   const { el, svg, spoken, quoted, quiet, scroller, numberTable, factList, redrawn, format, mark } = window.ShardGym;
   const { PHASES, LETTERS, timeline } = window.ShardGym;
 
-  const hostOf = (task, device) => Math.floor(device / task.devices_per_host);
+  /** The host of a device; of a plan with groups, a device of one group. */
+  const hostOf = (task, sheet, device) => Math.floor(device / (sheet.devices_per_host ?? task.devices_per_host));
+
+  /** That devices are those of one group, where a plan has several. */
+  const groupsOf = (sheet) =>
+    sheet.groups
+      ? quiet(`${sheet.groups} groups of ${sheet.phases_ms.length} devices hold all tables each; this is one.`)
+      : null;
 
   /** The device that most phases wait for; of equals the one busy for longest. */
   function busiest(placement) {
@@ -107,6 +114,7 @@
         title,
         entry.note ? quiet(quoted(`${entry.note[0].toUpperCase()}${entry.note.slice(1)}.`)) : null,
         el("p", { class: "cost" }, facts),
+        groupsOf(sheet),
         picture,
         devices.node,
         listing,
@@ -143,9 +151,9 @@
       buttons.forEach((button, each) => button.setAttribute("aria-pressed", String(each === device)));
       chosen(device);
     }
-    const hosts = hostOf(task, task.caps_mib.length - 1);
+    const hosts = hostOf(task, sheet, sheet.phases_ms.length - 1);
     const columns = [
-      ["Device", (device) => [buttons[device], hosts ? el("small", {}, ` host ${hostOf(task, device)}`) : null]],
+      ["Device", (device) => [buttons[device], hosts ? el("small", {}, ` host ${hostOf(task, sheet, device)}`) : null]],
       ...PHASES.map((words, phase) => [
         words,
         (device) => timeCell(sheet.phases_ms[device][phase], sheet.critical[phase].includes(device)),
