@@ -38,7 +38,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.mermaid",
 ]
-exclude_patterns = ["results/measurements", "results/machines/*/cost-model.md"]
+exclude_patterns = ["data", "results/machines/*/cost-model.md"]
 highlight_language = "text"
 
 myst_heading_anchors = 4

@@ -42,24 +42,25 @@ GPUS: Mapping[str, tuple[str, ...]] = {
 """The GPUs of each profile, as published_measurements.json names them; one that is assumed is none of them."""
 
 CPU = "cpu"
-CPU_FOLDER = Path(__file__).parent.parent / "docs" / "results" / "measurements" / "cpu-amd-epyc-2-threads"
+DOCS = Path(__file__).parent.parent / "docs"
+MEASUREMENTS = "data/measurements"  # in DOCS
+CPU_FOLDER = DOCS / MEASUREMENTS / "cpu-amd-epyc-2-threads"
 """The profile `cpu` is calibrated on the training placements of this folder; the test placements are held out."""
 
-RESULTS = CPU_FOLDER.parent.parent
 MACHINES: Mapping[str, tuple[str, str, str]] = {
-    "H100, FP32, rowwise Adagrad": ("measurements/nvidia-h100-80gb-hbm3/fp32", "", "h100-dgx"),
-    "H100, FP16, SGD": ("measurements/nvidia-h100-80gb-hbm3/fp16", "", "h100-dgx"),
+    "H100, FP32, rowwise Adagrad": (f"{MEASUREMENTS}/nvidia-h100-80gb-hbm3/fp32", "", "h100-dgx"),
+    "H100, FP16, SGD": (f"{MEASUREMENTS}/nvidia-h100-80gb-hbm3/fp16", "", "h100-dgx"),
     "H100, FP32, rowwise Adagrad, with plans": (
-        *("machines/nvidia-h100/placements", "machines/nvidia-h100/work"),
+        *("results/machines/nvidia-h100/placements", "results/machines/nvidia-h100/work"),
         "h100-dgx",
     ),
     "H200, FP32, rowwise Adagrad, with plans": (
-        *("machines/nvidia-h200/placements", "machines/nvidia-h200/work"),
+        *("results/machines/nvidia-h200/placements", "results/machines/nvidia-h200/work"),
         "h200-dgx",
     ),
-    "CPU, two processes, FP32, rowwise Adagrad": ("measurements/cpu-amd-epyc-2-threads", "", CPU),
+    "CPU, two processes, FP32, rowwise Adagrad": (f"{MEASUREMENTS}/cpu-amd-epyc-2-threads", "", CPU),
 }
-"""Random placements that were measured: their folder, that of designed loads, and the profile of the machine."""
+"""Random placements that were measured: their folder in docs/, that of designed loads, the profile of the machine."""
 
 MACHINES_BLOCK = "machines"  # of docs/cost-model.md
 
@@ -156,10 +157,10 @@ def render_machines() -> str:
     header = ["machine", "test placements", "as it ships", "forward", "backward", "calibrated", "forward", "backward"]
     model, rows = AnalyticalShardingModel(), []
     for machine, (folder, designed, name) in MACHINES.items():
-        measurements, profile = load_measurements(RESULTS / folder), hardware_profile(name)
+        measurements, profile = load_measurements(DOCS / folder), hardware_profile(name)
         train, test = measurements.first.part("train"), measurements.test
         if designed:
-            train = joined_data([load_measurements(RESULTS / designed).costs.data, train])
+            train = joined_data([load_measurements(DOCS / designed).costs.data, train])
         calibrated = calibrated_profile(train, profile, links=not has_modelled_exchange(test)).profile
         cells = [machine, f"{len(test):,}"]
         for assumed in (profile, calibrated):

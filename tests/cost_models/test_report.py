@@ -17,7 +17,7 @@ from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, pa
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+DOCS = Path(__file__).parents[2] / "docs"
 SHIPPED = "cpu-amd-epyc-2-threads"
 FACTORS = np.array([2.0, 0.5, 4.0, 1.25])
 
@@ -29,7 +29,7 @@ def comparison(measure: Any, tmp_path_factory: pytest.TempPathFactory) -> Compar
 
 @pytest.fixture(scope="module")
 def shipped() -> Comparison:
-    return compare(load_measurements(RESULTS / "measurements" / SHIPPED), {})
+    return compare(load_measurements(DOCS / "data" / "measurements" / SHIPPED), {})
 
 
 def test_measurements_may_have_no_repeats(tmp_path: Path, measure: Any) -> None:
@@ -100,7 +100,7 @@ def test_the_page_names_modelled_all_to_alls(tmp_path: Path, measure: Any, compa
 
 def test_the_shipped_page_is_that_of_the_shipped_measurements(shipped: Comparison) -> None:
     """Except for its first line, the picture, and the fitted networks, which are not shipped."""
-    committed = (RESULTS / page_name(SHIPPED)).read_text(encoding="utf-8").splitlines()
+    committed = (DOCS / "results" / page_name(SHIPPED)).read_text(encoding="utf-8").splitlines()
     missing = set(page([shipped], "", [""]).splitlines()[1:]) - set(committed)
     assert not missing
 
