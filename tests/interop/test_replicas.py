@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
+import re
 import runpy
+import socket
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +31,7 @@ from shard_gym.cli.replicas import without_replicas
 from shard_gym.errors import InvalidTablesError
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicated_tables
-from shard_gym.interop.torchrec import modules_of, tables_of_lookups, to_torchrec
+from shard_gym.interop.torchrec import modules_of, tables_of_lookups, to_torchrec, torchrec_json
 from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
@@ -35,6 +39,7 @@ from shard_gym.workload import Workload
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLE = runpy.run_path(str(REPO / "examples" / "train_with_plan.py"))
+PAGE = (REPO / "docs" / "tutorials" / "torchrec.md").read_text(encoding="utf-8")
 ROWS = {"user": 50, "item": 40, "tag": 17, "city": 30, "page": 64, "clicks": 24}
 DIMS = {"user": 16, "item": 64, "tag": 8, "city": 32, "page": 16, "clicks": 32}
 BATCH, STEPS, RATE, EPS = 8, 2, 0.1, 1e-8  # the rate of the example, and FBGEMM's default of eps
@@ -137,7 +142,46 @@ def optimizer_of(case: Case, model: Any, replicas: list[str]) -> Any:
     return names["optimizer"]
 
 
-def trained(rank: int, folder: str) -> None:
+def moved_by_the_script(folder: str) -> list[str]:
+    """The weights of which a part is on this device and moves, while the script of the tutorial trains.
+
+    The plan has each sharding type of one host.
+    """
+    (script,) = re.findall(r"^```python\n# train\.py\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    sys.path.append(str(REPO / "examples"))
+    Path(folder).mkdir()
+    os.chdir(folder)
+    model = EXAMPLE["make_model"]()
+    tables = tables_of_lookups(model, EXAMPLE["record"](0, 4096))
+    plan = ShardingPlan(
+        (
+            row_wise(tables, 0, DEVICES),
+            column_wise(tables, 1, [0, 1]),
+            table_wise(tables, 2, 0),
+            table_wise(tables, 3, 1),
+            data_parallel(tables, 4, DEVICES),
+        )
+    )
+    written = torchrec_json(plan, tables, DEVICES, modules_of(model), "cpu")
+    Path("plan.json").write_text(json.dumps(written), encoding="utf-8")
+
+    def weights() -> dict[str, list[torch.Tensor]]:
+        parts = {
+            name: [part.tensor for part in each.local_shards()] if hasattr(each, "local_shards") else [each]
+            for name, each in names["model"].state_dict().items()
+        }
+        return {name: [part.clone() for part in found] for name, found in parts.items()}
+
+    names: dict[str, Any] = {}
+    start, loop, steps = script.partition("for step in range(")
+    exec(start, names)
+    before = weights()
+    exec(loop + steps, names)
+    after = weights()
+    return [name for name in before if not all(map(torch.equal, before[name], after[name]))]
+
+
+def trained(rank: int, folder: str, port: int) -> None:
     """One process: outputs of the steps of each case and the weights after them, written to a file."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
     from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -145,7 +189,7 @@ def trained(rank: int, folder: str) -> None:
 
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    found = {}
+    found: dict[str, Any] = {}
     for name, case in CASES.items():
         model, tables, plan = made(case)
         apply_optimizer_in_backward(case.tables, model.sparse.parameters(), {"lr": RATE})
@@ -163,6 +207,9 @@ def trained(rank: int, folder: str) -> None:
             (case.scale * outputs[-1].sum()).backward()
             optimizer.step()
         found[name] = [each.detach() for each in outputs], list(parts_of(sharded))
+    distributed.destroy_process_group()
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))  # as torchrun does
+    found["script"] = moved_by_the_script(f"{folder}/{rank}")
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.barrier()
     os._exit(0)  # threads of Gloo end some processes with SIGABRT while they exit
@@ -183,7 +230,10 @@ def parts_of(sharded: Any) -> list[tuple[str, int, int, torch.Tensor]]:
 def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What `trained` wrote, of each process."""
     folder = tmp_path_factory.mktemp("replicas")
-    multiprocessing.spawn(trained, (str(folder),), nprocs=2)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(trained, (str(folder), port), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -234,9 +284,18 @@ def test_two_processes_train_every_table_as_one_does(of_two_processes: list[dict
 
 
 def test_the_tutorial_shows_the_lines_and_the_function_that_train_here() -> None:
-    page = (REPO / "docs" / "tutorials" / "torchrec.md").read_text(encoding="utf-8")
-    assert "".join(f"    {line}\n" for line in DENSE_OPTIMIZER) in page
-    assert inspect.getsource(EXAMPLE["optimizer_of"]) in page
+    assert "".join(f"    {line}\n" for line in DENSE_OPTIMIZER) in PAGE
+    assert inspect.getsource(EXAMPLE["optimizer_of"]) in PAGE
+
+
+def test_the_script_of_the_tutorial_trains_every_table(of_two_processes: list[dict[str, Any]]) -> None:
+    bags = "sparse_arch.embedding_bag_collection.embedding_bags"
+    own = ("user", "item", "query", "hour"), ("user", "item", "brand", "hour")  # which have a part on the device
+    for rank, names in enumerate(own):
+        moved = of_two_processes[rank]["script"]
+        assert {name for name in moved if "embedding_bags" in name} == {f"{bags}.{name}.weight" for name in names}
+        assert any("over_arch" in name for name in moved)
+    assert re.search(r"^torchrun .*--nproc-per-node 2 train\.py$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["torchrec", "torchrec-tuned", "torchrec-offload"])
