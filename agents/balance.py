@@ -158,7 +158,7 @@ def _below(
     if start is None or limits.min() < 1:
         return None
     within = copy(options)
-    within.task = replace(task, topology=replace(task.topology, memory_cap_bytes=limits))
+    within.task = replace(task, topology=task.topology.with_caps(limits))
     found = search_plans([replace(start, options=within)], rng, Budget(model, PER_ROUND), BATCH)
     cost = found.items().cost_ms(found.device)
     return replace(found, options=options), cost

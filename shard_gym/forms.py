@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -126,7 +126,7 @@ def formed(task: Task, form: Form) -> SplitTask | None:
     fits = free.min() > 0 and parts.memory_bytes.sum() <= free.sum()
     if not fits or parts.memory_bytes.max() > free.max():
         return None
-    return SplitTask(task, Task(task.name, parts, replace(topology, memory_cap_bytes=free)), table, spread)
+    return SplitTask(task, Task(task.name, parts, topology.with_caps(free)), table, spread)
 
 
 def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import holds_integers, is_integer, is_not_negative, is_positive, require_kinds, require_name
+from shard_gym.checks import is_integer, is_not_negative, is_positive, require_kinds, require_name
 from shard_gym.cluster import Cluster
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
+from shard_gym.memory_caps import checked_caps, require_allotted
 from shard_gym.text import format_bytes
 
 MAX_DEVICES = 4096
@@ -245,7 +246,8 @@ class Topology:
         devices_per_domain: devices of one domain of fast links, a multiple of `devices_per_host`; the last domain may
             have fewer. None, the default, is a domain for each host.
         memory_cap_bytes: (D,) int64, bytes that tables may use on each device, or one number for all; default is the
-            device's memory. With `host`, those in its HBM and in its part of the host's memory together.
+            device's memory. With `host`, those in its HBM and in its part of the host's memory together; where the host
+            has `total_bytes`, these parts are within it.
         host: the host memory for rows that the HBM has no room for; None if all rows are in HBM.
         cross_host_ratio: how much is sent of the bytes of outputs, partial sums and their gradients that leave a
             domain, above 0 and at most 1. A model that compresses them has less than 1: with tower modules on each host
@@ -253,7 +255,7 @@ class Topology:
         replicas: copies of the shards of these devices in other groups (`shard_gym.grouping`); None if there are none.
 
     Raises:
-        InvalidTopologyError: a number is impossible.
+        InvalidTopologyError: a number is impossible, or the caps allot more of a host's memory than it has.
     """
 
     device: DeviceSpec
@@ -283,9 +285,12 @@ class Topology:
                 f"A domain of fast links has whole hosts, so devices_per_domain must be a multiple of the "
                 f"{self.devices_per_host} devices of a host, not {self.devices_per_domain}."
             )
-        object.__setattr__(self, "memory_cap_bytes", self._caps(self.memory_cap_bytes))
+        caps = checked_caps(self.memory_cap_bytes, self.num_devices, self.device.memory_bytes)
+        object.__setattr__(self, "memory_cap_bytes", caps)
         if self.host is not None:
             require_kinds(self, "a Topology", InvalidTopologyError, host=HostMemory)
+            if self.host.total_bytes is not None:
+                require_allotted(caps, self.hosts, self.host.hbm_bytes, self.host.total_bytes)
         if self.replicas is not None:
             require_kinds(self, "a Topology", InvalidTopologyError, replicas=Replicas)
             if self.host is not None:
@@ -348,27 +353,14 @@ class Topology:
         least, most = self.memory_cap_bytes.min(), self.memory_cap_bytes.max()
         return format_bytes(most) if least == most else f"{format_bytes(least)} to {format_bytes(most)}"
 
-    def _caps(self, given: ArrayLike) -> NDArray[np.int64]:
-        try:
-            caps = np.asarray(given)
-        except ValueError as error:  # lists of different lengths
-            raise InvalidTopologyError(
-                f"memory_cap_bytes must be one number or one for each device, not {short_repr(given)}."
-            ) from error
-        if not caps.size:
-            caps = np.asarray(self.device.memory_bytes)
-        if caps.ndim > 1 or (caps.ndim == 1 and caps.shape != (self.num_devices,)):
-            raise InvalidTopologyError(
-                f"memory_cap_bytes must be one number or one for each of the {self.num_devices} devices, "
-                f"not an array of shape {caps.shape}."
-            )
-        if not holds_integers(caps) or (caps <= 0).any() or (caps > np.iinfo(np.int64).max).any():
-            raise InvalidTopologyError(
-                f"memory_cap_bytes must be positive int64 integers (bytes), not {short_repr(given)}."
-            )
-        caps = np.broadcast_to(caps, (self.num_devices,)).astype(np.int64)
-        caps.setflags(write=False)
-        return caps
+    def with_caps(self, caps: ArrayLike, num_devices: int | None = None) -> Topology:
+        """These devices, or so many, with other memory caps, of which each is the limit of its device alone.
+
+        So a host's memory is no longer shared: `HostMemory.total_bytes` is left out, beyond which caps may then go.
+        """
+        host = None if self.host is None else replace(self.host, total_bytes=None)
+        count = self.num_devices if num_devices is None else num_devices
+        return replace(self, num_devices=count, memory_cap_bytes=np.asarray(caps), host=host)
 
     def cluster(self, max_devices: int | None = None) -> Cluster:
         """This topology as arrays, padded to `max_devices` (default D)."""

@@ -191,12 +191,12 @@ def robustness(
     Raises:
         InvalidPlanError: a plan is none of these tables on these devices.
     """
-    roomy = replace(topology, memory_cap_bytes=np.asarray(MAX_BYTES))
+    roomy = topology.with_caps(MAX_BYTES)
     task, problem = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every), ShardingProblem()
     plans, sizes = [plan_a, plan_b], [num_devices_a or topology.num_devices, topology.num_devices]
 
     def of_size(whole: Topology, size: int) -> Topology:
-        return replace(whole, num_devices=size, memory_cap_bytes=np.asarray(MAX_BYTES))
+        return whole.with_caps(MAX_BYTES, size)
 
     for plan, size in zip(plans, sizes, strict=True):
         own = task_of_plan(plan, replace(task, topology=of_size(roomy, size)))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shard_gym.errors import InvalidOptionError, MemoryExceededError
+from shard_gym.errors import InvalidOptionError, InvalidTopologyError, MemoryExceededError
 from shard_gym.hardware import hardware_profile
 from shard_gym.hbm_split import allotted_caps, devices_over, packed_caps
 from shard_gym.placement import check_placement
 from shard_gym.sharding import check_plan, plan_of_placement
 from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.topology import HostMemory, Topology
 from shard_gym.workload import Workload
 
 HBM = 1_000
@@ -97,3 +100,36 @@ def test_a_share_of_a_host_is_whole_bytes() -> None:
     for bad in (0, -5, 1.5, True):
         with pytest.raises((InvalidOptionError, ValueError), match="total_bytes of HostMemory must be"):
             replace(host, total_bytes=bad)
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 12),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_no_valid_placement_takes_more_of_a_host_than_it_has(
+    above: list[int], per_host: int, hbm: int, total: int, sizes: list[int]
+) -> None:
+    """Rows of 16 bytes. All placements: the valid ones are those whose hosts hold what their devices' HBM does not."""
+    profile, count = hardware_profile("a100-dgx"), len(above)
+    host = HostMemory(16 * hbm, read_gb_per_s=16.0, update_gb_per_s=20.0, total_bytes=16 * total)
+    caps = 16 * (np.array(above) + hbm - 1)  # some are below the HBM
+    hosts, some = np.arange(count) // per_host, tables(*(16 * size for size in sizes))
+    allotted = np.bincount(hosts, caps - host.hbm_bytes)
+    arguments = (profile.device, profile.links, count, per_host, np.maximum(caps, 1), host)
+    if (caps < host.hbm_bytes).any() or (allotted > 16 * total).any():
+        with pytest.raises(InvalidTopologyError, match=r"Host \d|on host \d"):
+            Topology(*arguments)
+        return
+    topology = Topology(*arguments)
+    for placement in product(range(count), repeat=len(sizes)):
+        away = np.maximum(np.bincount(placement, some.memory_bytes, count) - host.hbm_bytes, 0)
+        try:
+            check_placement(placement, some, topology)
+            check_plan(plan_of_placement(placement, some), some, topology)
+            valid = True
+        except MemoryExceededError:
+            valid = False
+        assert valid == bool((np.bincount(hosts, away) <= 16 * total).all())

@@ -180,3 +180,33 @@ def test_a_card_says_how_much_of_the_memory_is_hbm() -> None:
     card = replace(topology, host=replace(HOST, hbm_bytes=2**30))._repr_html_()
     assert "of it in HBM" in card
     assert "1.00 GiB" in card
+
+
+@pytest.mark.parametrize(
+    ("caps", "message"),
+    [
+        (
+            [15, 15, 15, 16],
+            "Host 1 has 10 bytes .total_bytes., but memory_cap_bytes allots 11 of it: .* above 10 of HBM",
+        ),
+        ([21, 10, 10, 10], "Host 0 has 10 bytes .total_bytes., but memory_cap_bytes allots 11 of it"),
+        ([15, 15, 20, 9], "cap of device 3 on host 1, 9 bytes, is below its hbm_bytes, 10,"),
+        (2**63 - 1, "Host 0 has 10 bytes .total_bytes., but memory_cap_bytes allots 18,446,744,073,709,551,594 of it"),
+    ],
+)
+def test_caps_allot_no_more_of_a_host_than_it_has(caps: Any, message: str) -> None:
+    host = replace(HOST, hbm_bytes=10, total_bytes=10)
+    with pytest.raises(InvalidTopologyError, match=f"{message}.* or leave out total_bytes of HostMemory"):
+        Topology(DEVICE, LINKS, 4, 2, caps, host)
+    own = Topology(DEVICE, LINKS, 4, 2, caps, replace(host, total_bytes=None))  # parts of their own
+    shared = Topology(DEVICE, LINKS, 4, 2, np.array([20, 10, 13, 17]), host)
+    made = shared.with_caps(caps)
+    assert (made.memory_cap_bytes.tolist(), made.host) == (own.memory_cap_bytes.tolist(), own.host)
+
+
+def test_other_caps_may_be_of_another_number_of_devices() -> None:
+    shared = Topology(DEVICE, LINKS, 4, 2, 15, replace(HOST, hbm_bytes=10, total_bytes=10))  # type: ignore[arg-type]
+    six = shared.with_caps(9, 6)
+    assert (six.num_devices, six.memory_cap_bytes.tolist(), six.num_hosts) == (6, [9] * 6, 3)
+    plain = Topology(DEVICE, LINKS, 4).with_caps([1, 2, 3, 4])
+    assert (plain.memory_cap_bytes.tolist(), plain.host) == ([1, 2, 3, 4], None)

@@ -30,6 +30,7 @@ LAYERS = (
             "tables",
             "workload",
             "cluster",
+            "memory_caps",
             "topology",
             "topology_json",
             "hardware_profile",

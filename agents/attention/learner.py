@@ -189,9 +189,9 @@ class AttentionLearner(Learner):
         fuller = tables.memory_bytes.sum() / frame.tables.memory_bytes.sum()
         least = 1 if plans else int(tables.memory_bytes.max() * ROOM)
         if host is not None:
-            host = replace(host, hbm_bytes=max(int(host.hbm_bytes * fuller), 1))
+            host = replace(host, hbm_bytes=max(int(host.hbm_bytes * fuller), 1), total_bytes=None)
         clipped = np.clip((caps * fuller).astype(np.int64), least, most)
-        topology = replace(frame.topology, memory_cap_bytes=clipped, host=host)
+        topology = replace(frame.topology.with_caps(clipped), host=host)
         form = FORMS[rng.integers(len(FORMS))] if plans else None
         if tables.memory_bytes.sum() <= topology.memory_cap_bytes.sum():
             with suppress(InvalidTaskError):  # a table that no split makes small enough

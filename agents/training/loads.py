@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -135,7 +135,7 @@ def with_whole_memory(topology: Topology, devices: int) -> Topology:
     most = topology.device.memory_bytes
     if topology.host is not None:
         most = int(topology.memory_cap_bytes.sum()) - (topology.num_devices - 1) * topology.host.hbm_bytes
-    return replace(topology, num_devices=devices, memory_cap_bytes=np.full(devices, most, np.int64))
+    return topology.with_caps(np.full(devices, most, np.int64), devices)
 
 
 def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:

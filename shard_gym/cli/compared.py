@@ -66,7 +66,9 @@ def explained_plan(own: OwnModel, plan: ShardingPlan) -> Explanation:
     if (needed > caps).any() and plan.groups == ONE_GROUP and (allotted := allotted_caps(needed, topology)) is not None:
         caps = allotted
     enough = np.maximum(caps, needed if plan.groups == ONE_GROUP else needed.max())  # of devices of all groups
-    task = own.task(replace(topology, memory_cap_bytes=enough), splittable=placement is None)
+    fits = np.array_equal(enough, caps)
+    roomy = replace(topology, memory_cap_bytes=caps) if fits else topology.with_caps(enough)
+    task = own.task(roomy, splittable=placement is None)
     answer = plan if placement is None else placement
     try:
         model = problem_of(task).model(own.model)

@@ -173,7 +173,7 @@ def print_memory(
     if left:
         console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
     if away:
-        print_hosts(console, explanation.task.topology, memory.host)
+        print_hosts(console, explanation.task.topology, memory.host, caps=explanation.memory_cap_bytes)
         console.print(sentence(f"\n{host_sentence(explanation)}"))
         _print_away(console, explanation)
 
@@ -185,12 +185,23 @@ def hosts_bytes(topology: Topology, held: NDArray[np.int64]) -> NDArray[np.int64
     return found
 
 
-def print_hosts(console: Console, topology: Topology, held: NDArray[np.int64], why: str = "") -> None:
-    """Print what tables take of the memory of each host; `held` are (D,) bytes, `why` ends the sentence on them."""
+def print_hosts(
+    console: Console,
+    topology: Topology,
+    held: NDArray[np.int64],
+    why: str = "",
+    caps: NDArray[np.int64] | None = None,
+) -> None:
+    """Print what tables take of the memory of each host; `held` are (D,) bytes, `why` ends the sentence on them.
+
+    Args:
+        caps: (D,) int64, memory caps, where those of `topology` are raised.
+    """
+    caps = topology.memory_cap_bytes if caps is None else caps
     host, taken = topology.host, hosts_bytes(topology, held)
     has = [""] * topology.num_hosts
     if host is not None:
-        parts = hosts_bytes(topology, np.maximum(topology.memory_cap_bytes - host.hbm_bytes, 0))
+        parts = hosts_bytes(topology, np.maximum(caps - host.hbm_bytes, 0))
         every = parts if host.total_bytes is None else np.full_like(parts, host.total_bytes)
         has = [f" of {format_bytes(each)}" for each in every.tolist()]
     shown = [

@@ -131,7 +131,7 @@ class OwnModel:
 
     def with_caps(self, caps: NDArray[np.int64]) -> Topology:
         """The devices of which tables may take (D,) `caps` bytes."""
-        return replace(self.topology, memory_cap_bytes=caps)
+        return self.topology.with_caps(caps)
 
     def task(self, topology: Topology, splittable: bool) -> Task:
         """The task on these devices."""

@@ -139,8 +139,9 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
     if "placement" in value and "plan" in value:
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
-    host = None if topology.host is None else replace(topology.host, hbm_bytes=NO_CAP)
-    roomy = replace(topology, memory_cap_bytes=np.array(NO_CAP), host=host)
+    roomy = topology.with_caps(NO_CAP)
+    if roomy.host is not None:
+        roomy = replace(roomy, host=replace(roomy.host, hbm_bytes=NO_CAP))
     groups, roomy = _of_group(value, roomy, path) if GROUPS in value else (ONE_GROUP, roomy)
     if "schema" in value or "sha256" in value:  # of a file with a checksum, which damage to either would hide
         plan = read_plan(path, tables, roomy)

@@ -17,7 +17,7 @@ def test_it_answers_as_if_all_rows_were_in_hbm(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 10)
     even = int(tables.memory_bytes.sum()) // 3
     topology = hardware_profile("a100-dgx").topology(3, memory_cap_bytes=even // 5, host_memory_bytes=1)
-    tiered = replace(topology, memory_cap_bytes=np.full(3, 2 * even + int(tables.memory_bytes.max())))
+    tiered = topology.with_caps(2 * even + int(tables.memory_bytes.max()))
     task, plain = Task("tiered", tables, tiered), Task("tiered", tables, replace(tiered, host=None))
     blind, sighted = (make_agent(name, max_queries=5_000) for name in ("blind-search", "plan-search"))
     assert np.array_equal(blind.place(task), sighted.place(plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,6 +206,7 @@ def test_a_device_may_use_what_others_leave_of_its_hosts_memory(
     assert "host 0 15.00 MiB of 20.00 MiB in TorchRec" in shown.out
     over = run.ok(*show(path, plan, 8, host=10), columns=400)
     assert "exceeds the memory: device 0" in over.err
+    assert re.search(r"for tables: host 0 1\d\.\d\d MiB of 10\.00 MiB\.", over.out)
     out = tmp_path / "placed.json"
     said = run.ok(*place(path, "--whole", *QUICK, "--out", out, devices=8), columns=400).out
     assert "memory of hosts" in said.lower()
