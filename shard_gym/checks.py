@@ -22,6 +22,19 @@ MAX_UNITS = 4096
 _NO_NUMBERS = (str, bytes, bool, np.bool_, np.timedelta64, np.datetime64)  # which NumPy would convert
 
 
+class ReadOnlyArrays:
+    """An object whose arrays were checked when it was made, and cannot be written to in a copy of it, either.
+
+    NumPy's arrays are writable after `copy.deepcopy` and `pickle`, whatever they were before.
+    """
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+        self.__dict__.update(state)
+
+
 def is_integer(value: Any) -> bool:
     """Whether `value` is a Python or NumPy integer; no bool, and no time span, which NumPy counts among integers."""
     if type(value) is int:  # nearly all are

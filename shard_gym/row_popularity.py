@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import as_floats
+from shard_gym.checks import ReadOnlyArrays, as_floats
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
 
@@ -45,7 +45,7 @@ _GRID_LOW, _GRID_HIGH = math.log(1e-7), math.log(1e6)  # outside, all rows fall 
 
 
 @dataclass(frozen=True, eq=False)
-class RowPopularity:
+class RowPopularity(ReadOnlyArrays):
     """The distributions of the lookups over the rows of T tables: p(k) ~ (k + q)^-s for rows k = 1..num_embeddings.
 
     FBGEMM's benchmark uses the same distribution but counts rows from 0 (fbgemm_gpu, src/tbe/eeg), so its q is larger
@@ -104,7 +104,7 @@ class RowPopularity:
 
 
 @dataclass(frozen=True, eq=False)
-class RowSteps:
+class RowSteps(ReadOnlyArrays):
     """The distributions of the lookups over the rows of T tables as J steps: rows, and the lookups that they get.
 
     It is the inverse cumulative distribution of RecShard (Sethi et al., ASPLOS 2022, section 3), as steps.

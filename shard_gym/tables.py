@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import holds_integers
+from shard_gym.checks import ReadOnlyArrays, holds_integers
 from shard_gym.errors import InvalidTablesError, short_repr
 from shard_gym.io.html import card
 from shard_gym.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
@@ -32,7 +32,7 @@ _SHARE_TOLERANCE = 5e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(ReadOnlyArrays):
     """T embedding tables and their lookup statistics in one batch of `workload.batch_size` samples.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.checks import is_integer, is_iterable, require_kinds, require_name
+from shard_gym.checks import ReadOnlyArrays, is_integer, is_iterable, require_kinds, require_name
 from shard_gym.errors import (
     InvalidOptionError,
     InvalidTaskError,
@@ -42,7 +42,7 @@ MAX_VERSION = 2**31
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(ReadOnlyArrays):
     """One placement problem.
 
     Attributes:

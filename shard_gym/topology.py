@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_integer, is_not_negative, is_positive, require_kinds, require_name
+from shard_gym.checks import ReadOnlyArrays, is_integer, is_not_negative, is_positive, require_kinds, require_name
 from shard_gym.cluster import Cluster
 from shard_gym.errors import InvalidTopologyError, short_repr
 from shard_gym.io.html import card
@@ -234,7 +234,7 @@ class Replicas:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Topology:
+class Topology(ReadOnlyArrays):
     """D equal devices; device d is on host d // devices_per_host.
 
     A host has its memory, and the local ranks of its devices; `table_row_wise` is over one host. A domain has the fast

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from shard_gym.checks import (
     MAX_NAME,
+    ReadOnlyArrays,
     as_floats,
     holds_integers,
     is_integer,
@@ -28,8 +31,11 @@ from shard_gym.errors import (
 )
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import load_pool
+from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding import column_wise, plan_of_placement
-from shard_gym.tasks import TaskSuite
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
+from shard_gym.workload import Workload
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, np.int64(3), np.float32(0.5), np.uint64(2**63)], ids=repr)
@@ -114,5 +120,35 @@ def test_a_missing_package_names_what_installs_it_from_a_clone_and_into_an_insta
         "Where it is installed: pip install 'shard-gym[sb3]'."
     )
     assert isinstance(error, ImportError)
-    copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy)) == (MissingExtraError, str(error))
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin)) == (MissingExtraError, str(error))
+
+
+def arrays_within(value: Any) -> list[Any]:
+    """The arrays of a task and of what it holds, as far as they were checked when it was made."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    fields = vars(value).values() if isinstance(value, ReadOnlyArrays) else ()
+    return [array for each in fields for array in arrays_within(each)]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))], ids=["copy", "deep", "pickle"]
+)
+@pytest.mark.parametrize("popularity", [RowPopularity.zipf([1.0, 0.5]), RowSteps([[1, 9], [2, 8]], [[0.5] * 2] * 2)])
+def test_arrays_that_were_checked_are_read_only_in_copies(
+    copied: Callable[[Task], Task], popularity: RowPopularity | RowSteps
+) -> None:
+    shares = np.eye(17)[[0, 0]]
+    tables = Tables([10, 10], [4, 8], [1, 1], [2, 2], shares, shares, Workload(2), popularity=popularity)  # type: ignore[arg-type]
+    task = Task("copied", tables, hardware_profile("a100-dgx").topology(2), known_placement=[0, 1])  # type: ignore[arg-type]
+    twin = copied(task)
+    arrays, twins = arrays_within(task), arrays_within(twin)
+    assert len(arrays) == len(twins) == 8 + 2 + 1 + 1  # of the tables, their popularity, the caps, and the placement
+    for array, its_twin in zip(arrays, twins, strict=True):
+        assert np.array_equal(array, its_twin)
+        assert not its_twin.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            its_twin.flat[0] = 5
+    with pytest.raises(ValueError, match="read-only"):
+        twin.tables.select([1, 0]).embedding_dim[0] = 3
