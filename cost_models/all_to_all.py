@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.cluster import Cluster
-from shard_gym.cost_models.base import FloatArray, largest_of_others
+from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.one_more import largest_of_others
 
 
 def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike, extra: ArrayLike) -> FloatArray:

@@ -58,7 +58,6 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     FloatArray,
     PlainCosts,
-    largest_of_others,
 )
 from shard_gym.cost_models.device_rates import Rates
 from shard_gym.cost_models.host_policies import host_policy_named
@@ -75,6 +74,7 @@ from shard_gym.cost_models.index_exchange import (
 )
 from shard_gym.cost_models.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.linear import LinearCosts, Link, links_of
+from shard_gym.cost_models.one_more import largest_of_others
 from shard_gym.cost_models.work_rates import work_ms
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
@@ -90,7 +90,6 @@ and positions and bags are read and written in each of four passes of eight bits
 ones."""
 
 FULL_WARP_DIM = 128  # 32 threads of four elements each
-
 
 # The counts of a table; all but the last are summed.
 (
@@ -257,12 +256,15 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
-        columns = loads.T.copy()  # contiguous, because strides make every operation slower
-        dram, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
+        phases = np.zeros((*loads.shape[:-1], len(PHASES)))
+        phases.T[FORWARD], phases.T[BACKWARD] = self.compute_ms(loads.T.copy())  # contiguous: strides take longer
+        return phases
+
+    def compute_ms(self, columns: FloatArray) -> FloatArray:
+        """(2, ...) ms of forward and backward from the (10, ...) columns of `hbm_loads`, which it overwrites."""
+        limits, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
         lanes *= columns[LANE_SHARE]
-        slowest = np.maximum(dram, l2)
-        np.maximum(slowest, lanes, out=slowest)
-        limits = dram
+        slowest = np.maximum(np.maximum(limits, l2), lanes)
         limits += l2
         limits += lanes
         limits -= slowest
@@ -270,9 +272,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         limits += slowest
         limits[1] += columns[SORT_MS]
         limits += np.multiply.outer(self.launches, columns[LAUNCH_MS])
-        phases = np.zeros((*loads.shape[:-1], len(PHASES)))
-        phases.T[FORWARD], phases.T[BACKWARD] = limits
-        return phases
+        return limits
 
     @cached_property
     def launches(self) -> FloatArray:

@@ -50,7 +50,6 @@ from shard_gym.cost_models.base import (
     FORWARD_COMM,
     AdditiveCostModel,
     FloatArray,
-    largest_of_others,
 )
 from shard_gym.cost_models.index_exchange import (
     HIDDEN,
@@ -59,6 +58,8 @@ from shard_gym.cost_models.index_exchange import (
     index_exchange_ms_with_one,
     least_index_exchange_ms,
 )
+from shard_gym.cost_models.one_more import OneMore, OneMoreOnAll, largest_of_others
+from shard_gym.cost_models.one_more_in_domain import OneMoreInDomain
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.cost_models.work_rates import MS
 from shard_gym.errors import unknown_name
@@ -101,6 +102,7 @@ GRADIENT_BYTES = _OWN_SUMS + 2
 CODEC_MS_PER_BYTE = _OWN_SUMS + 3
 _ADDED = 4
 OWN_LOADS = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]  # the columns of the analytical model
+_OWN_ROWS = np.array(OWN_LOADS)  # the same of arrays whose first axis is that of the loads
 
 
 class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
@@ -270,6 +272,27 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
             phases[:, FORWARD_COMM] += indices
             there = slowest + indices
         return phases, forward + there + (slowest + all_reduce) + backward
+
+    def one_more(self, cluster: Cluster, device_loads: FloatArray) -> OneMore:
+        """Faster on one domain, if all devices wait equally long for what tables do not change."""
+        _, partial, host_partial, gradient, codec = self.exchanged(device_loads[..., self.shared_loads])
+        sums = (collectives.reduce_scatter_ms, partial), (self._host_reduce_scatter_ms, host_partial)
+        scatters = [took(sent, cluster) for took, sent in sums if sent.any()]
+        gathers = [collectives.all_reduce_ms(gradient, cluster)] if gradient.any() else []
+        uneven = any((took != took[:, :1]).any() for took in scatters + gathers)
+        others = self.first_load or device_loads.shape[-1] > self.num_loads or self.communication_dtype != "fp32"
+        if uneven or others or codec.any() or cluster.crosses_domains:
+            return OneMoreOnAll(self, cluster, device_loads)
+        scatters, gathers = ([took[:, :1] for took in each] for each in (scatters, gathers))
+        return OneMoreInDomain(
+            cluster,
+            device_loads,
+            self.num_sum_loads,
+            OUTPUT_BYTES_SENT,
+            lambda loads: self.compute_ms(loads[_OWN_ROWS]),
+            scatters,
+            gathers,
+        )
 
     def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
         """O(M + D), with the bits of the inherited method, whatever the loads are."""

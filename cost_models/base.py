@@ -15,6 +15,7 @@ from shard_gym.cluster import Cluster
 from shard_gym.cost_models.host_policy import HostPolicy
 from shard_gym.cost_models.host_rows import STATIC
 from shard_gym.cost_models.linear import LinearCosts
+from shard_gym.cost_models.one_more import OneMore, OneMoreOnAll
 from shard_gym.errors import InvalidOptionError
 from shard_gym.placement import Placement, check_placement
 from shard_gym.tables import Tables
@@ -222,7 +223,7 @@ class AdditiveCostModel(CostModel):
             return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
         formulas = min(map(depth, ("device_phases", "fill_communication", "iteration_cost")))
-        for name in ("plain_costs", "linear_costs", "costs_with_one", "single_tables"):
+        for name in ("plain_costs", "linear_costs", "costs_with_one", "one_more", "single_tables"):
             if depth(name) > formulas:
                 setattr(cls, name, vars(AdditiveCostModel)[name])
 
@@ -335,6 +336,10 @@ class AdditiveCostModel(CostModel):
         phases, costs = self.costs_with(cluster, device_loads, own_phases, devices[None], new_loads[None])
         return phases[np.arange(len(devices)), devices], costs
 
+    def one_more(self, cluster: Cluster, device_loads: FloatArray) -> OneMore:
+        """Costs of M placements when each device in turn gets a table; see `OneMore`. A model may have a faster way."""
+        return OneMoreOnAll(self, cluster, device_loads)
+
     def reduce(self, table_loads: FloatArray, placement: Placement, num_devices: int) -> FloatArray:
         """(D, K) device loads of a complete placement, from (T, K) table loads and a (T,) placement."""
         loads, maxima = np.zeros((num_devices, table_loads.shape[1])), self.maxima
@@ -383,14 +388,6 @@ def _replaced(current: FloatArray, variants: int, changed: NDArray[np.int64], va
     copies = np.repeat(current, variants, axis=0)
     copies[changed] = values
     return copies.reshape(len(current), variants, current.shape[1]).swapaxes(0, 1)
-
-
-def largest_of_others(values: FloatArray) -> FloatArray:
-    """(..., n) the largest of the others in each row of `values`; -inf in a row of one."""
-    if values.shape[-1] == 1:
-        return np.full(values.shape, -np.inf)
-    second, first = np.moveaxis(np.partition(values, -2, axis=-1)[..., -2:], -1, 0)[..., None]
-    return np.asarray(np.where(values == first, second, first))
 
 
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cluster import Cluster
-from shard_gym.cost_models.base import BACKWARD_COMM, FloatArray, largest_of_others
+from shard_gym.cost_models.base import BACKWARD_COMM, FloatArray
 from shard_gym.cost_models.collectives import all_reduce_bytes
+from shard_gym.cost_models.one_more import largest_of_others
 from shard_gym.cost_models.sharding import ShardingCostModel
 from shard_gym.sharding.variants import Variants
 from shard_gym.tables import Tables

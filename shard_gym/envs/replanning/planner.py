@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cluster import Cluster
 from shard_gym.cost_models.base import AdditiveCostModel, FloatArray
 from shard_gym.envs.core.problem import IntArray
 from shard_gym.topology import Topology
@@ -40,24 +39,21 @@ class Planner:
         )
 
     def _greedy(self, loads: FloatArray, everywhere: FloatArray, bytes_of: IntArray, free: IntArray) -> IntArray:
-        model, cluster, devices = self.model, self.topology.cluster(), self.topology.num_devices
+        model, devices = self.model, self.topology.num_devices
         windows, parts, columns = loads.shape
         each = np.arange(windows)
         alone = model.single_table_costs(loads.reshape(-1, columns), self.topology).reshape(windows, parts)
         placement, found = np.zeros((windows, parts), np.int64), np.ones(windows, np.bool_)
-        held, left = np.repeat(everywhere[:, None], devices, axis=1), free.copy()
-        own = model.device_phases(held)
-        source, target = np.divmod(np.arange(windows * devices), devices)
+        left = free.copy()
+        placed = model.one_more(self.topology.cluster(), np.repeat(everywhere[:, None], devices, axis=1))
         for part in np.argsort(-alone, axis=1, kind="stable").T:
-            new = model.add(held, loads[each, part][:, None])
-            costs = _costs_with(model, cluster, held[source], own[source], target, new.reshape(-1, columns))
-            costs = np.where(left < bytes_of[each, part][:, None], np.inf, costs.reshape(windows, devices))
+            needed = bytes_of[each, part]
+            costs = np.where(left < needed[:, None], np.inf, placed.costs(loads[each, part]))
             device = costs.argmin(axis=1)
             found &= np.isfinite(costs[each, device])
             placement[each, part] = device
-            held[each, device] = new[each, device]
-            own[each, device] = model.device_phases(held[each, device])
-            left[each, device] -= bytes_of[each, part]
+            placed.place(device)
+            left[each, device] -= needed
         placement[~found] = NO_PLACEMENT
         return placement
 
@@ -91,13 +87,3 @@ class Planner:
             for part in range(parts):
                 np.maximum(most, on[:, None, :, part] * each[:, part, None], out=most)
         return self.model.costs(self.model.add(held, everywhere[:, None]), self.topology.cluster())[1]
-
-
-def _costs_with(
-    model: AdditiveCostModel, cluster: Cluster, held: FloatArray, own: FloatArray, device: IntArray, loads: FloatArray
-) -> FloatArray:
-    """(N,) ms of N placements with (N, D, K) loads when `device` of each gets (N, K) loads; changes `own` in place."""
-    each, shared = np.arange(len(held)), held[..., model.shared_loads].copy()
-    own[each, device], shared[each, device] = model.device_phases(loads), loads[:, model.shared_loads]
-    model.fill_communication(own, shared, cluster)
-    return model.iteration_cost(own, shared, cluster)
