@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shard_gym.checks import is_integer
 from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.hbm_split import devices_over, require_room_for_states
+from shard_gym.sharding.common_plans import is_common_valid_plan
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -94,16 +95,9 @@ def check_plan(
             f"The plan has the groups {short_repr(plan.groups)}, but these are the devices of one of "
             f"{counted(replicas, 'group')}. `task_of_group` has the tables and devices of a plan with groups."
         )
-    plain, shapes = _is_plain(plan), zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
-    for table, (sharding, shape) in enumerate(zip(plan.tables, shapes, strict=True)):
-        problem = _problem(sharding, *shape, topology, sharding_types, plain)
-        if not problem and sharding.shard_type == TABLE_ROW_WISE and not tables.pooled[table]:
-            problem = (
-                f"is a sequence table, which TorchRec does not split {sharding.sharding_type}; row_wise is over all "
-                "devices"
-            )
-        if problem:
-            raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
+    plain = _is_plain(plan)
+    if not (plain and is_common_valid_plan(plan, tables, topology, sharding_types)):
+        _check_cells(plan, tables, topology, sharding_types, plain)
     _, devices, _, num_rows, _, columns = plan.shard_arrays().T
     used = _memory_of(devices, num_rows, columns, tables, topology.num_devices)
     over = devices_over(used, topology)
@@ -117,6 +111,22 @@ def check_plan(
         )
     require_room_for_states(devices, num_rows, tables.workload, topology)
     return plan
+
+
+def _check_cells(
+    plan: ShardingPlan, tables: Tables, topology: Topology, sharding_types: Collection[str], plain: bool
+) -> None:
+    """Raise the error of the first table that is not split as `check_plan` wants it; `plain`: see `_problem`."""
+    shapes = zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
+    for table, (sharding, shape) in enumerate(zip(plan.tables, shapes, strict=True)):
+        problem = _problem(sharding, *shape, topology, sharding_types, plain)
+        if not problem and sharding.shard_type == TABLE_ROW_WISE and not tables.pooled[table]:
+            problem = (
+                f"is a sequence table, which TorchRec does not split {sharding.sharding_type}; row_wise is over all "
+                "devices"
+            )
+        if problem:
+            raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
 
 
 def check_answer(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardingPlan:
