@@ -1,4 +1,6 @@
-"""`balanced`: of the answers that cost little more than the cheapest, one whose fullest device is less full."""
+"""`balanced`: of the answers that cost little more than the cheapest, one whose fullest device is less full.
+`joined`: of those that cost no more, one with more tables whole.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from shard_gym.agents.base import task_rng
-from shard_gym.agents.descent import BATCH, Budget
+from shard_gym.agents.descent import BATCH, MIN_GAIN_MS, Budget
 from shard_gym.agents.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.plan_search import search_plans
 from shard_gym.agents.restarts import MANY
@@ -18,6 +20,7 @@ from shard_gym.agents.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
 from shard_gym.cost_models.base import FloatArray, IntArray
 from shard_gym.cost_models.counted import CountedCostModel, CountedShardingModel
+from shard_gym.cost_models.whole_tables import WholeTables
 from shard_gym.errors import InvalidOptionError
 from shard_gym.problems import Answer, problem_of
 from shard_gym.sharding import ShardingPlan, plan_of_placement
@@ -93,11 +96,41 @@ def balanced(
     return made if good else answer
 
 
+def joined(answer: Answer, task: Task, model: AdditiveCostModel) -> Answer:
+    """A plan that costs no more than a checked one, and has those tables whole whose splits or replicas gain nothing.
+
+    The smallest tables are tried first, each on the emptiest device on which it costs no more. No device gets fuller
+    than the fullest one was, or than `ROOMY`. A placement stays as it is, and so does a plan that `balanced` leaves for
+    other reasons than room.
+    """
+    if not isinstance(answer, ShardingPlan) or not answer.split_tables or not _may_change(answer, task):
+        return answer
+    tables, topology = task.tables, task.topology
+    wholes = WholeTables(answer, tables, topology, make_sharding_cost_model(model))
+    limit = problem_of(task).cost_ms(answer, task, model) + MIN_GAIN_MS
+    most = max(fullest(answer, task), ROOMY)
+    for table in sorted(answer.split_tables, key=lambda each: int(tables.memory_bytes[each])):
+        left = wholes.left_bytes(table)
+        devices = np.flatnonzero(left >= 0)
+        devices = devices[wholes.costs_ms(table, devices) <= limit]
+        if not len(devices):
+            continue
+        device = int(devices[np.argmax(left[devices] / topology.memory_cap_bytes[devices])])
+        if fullest(wholes.with_whole(table, device), task) <= most:
+            wholes.make_whole(table, device)
+    return wholes.plan
+
+
+def _may_change(answer: Answer, task: Task) -> bool:
+    """Whether an answer is of one group, all in HBM, of several devices and not very large."""
+    in_groups = isinstance(answer, ShardingPlan) and answer.groups != ONE_GROUP
+    several = task.num_devices > 1 and task.num_tables * task.num_devices < MANY
+    return several and not in_groups and task.topology.host is None
+
+
 def _fullest_of_changed(answer: Answer, task: Task) -> float | None:
     """How full the fullest device is, if an answer is one that `balanced` changes."""
-    if isinstance(answer, ShardingPlan) and answer.groups != ONE_GROUP:
-        return None
-    if task.topology.host is not None or task.num_devices < 2 or task.num_tables * task.num_devices >= MANY:
+    if not _may_change(answer, task):
         return None
     share = fullest(answer, task)
     return share if share > ROOMY else None

@@ -17,13 +17,14 @@ from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.cost_models.traffic import index_exchange_of_plan_ms, total_sent_bytes
+from shard_gym.cost_models.whole_tables import WholeTables
 from shard_gym.errors import wrong_kind
 from shard_gym.grouping import task_of_plan
 from shard_gym.hbm_split import HbmSplit
 from shard_gym.placement import check_placement, memory_used
 from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
 from shard_gym.sharding.hbm_rows import host_bytes, split_of_plan
-from shard_gym.sharding.plan import COLUMN_WISE, TABLE_WISE
+from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
 
@@ -81,6 +82,9 @@ class Explanation:
     #: (D,) int64, what the memory caps are where the task has higher ones, because the answer exceeds them.
     own_caps: NDArray[np.int64] | None = None
     all_in_hbm_ms: float | None = None  #: the cost if all rows were in HBM; None without host memory
+    #: The cost with each replicated table whole on the best device, chosen one after the other; None without replicas,
+    #: where one fits nowhere, and under a model that is not additive.
+    without_replicas_ms: float | None = None
 
     @property
     def memory_cap_bytes(self) -> NDArray[np.int64]:
@@ -217,12 +221,14 @@ def _explain_plan(
     loads, shards = additive.each_shard(checked, tables, topology)
     devices = shards[:, 1]
     memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
-    moves, splits = None, tuple(Split(table, None, None) for table in checked.split_tables)
+    moves, without_replicas_ms, splits = None, None, tuple(Split(table, None, None) for table in checked.split_tables)
     if own is not None:
         types = np.array([SHARDING_TYPES.index(sharding.shard_type) for sharding in checked.tables])
         free_to_move = [SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE)]
         moves = best_moves(loads, devices, memory, topology, own, np.isin(types[shards[:, 0]], free_to_move))
-        splits = _splits(task, checked, own, loads, shards, memory, estimate.total_ms)
+        wholes = WholeTables(checked, tables, topology, own)
+        splits = _splits(wholes, estimate.total_ms)
+        without_replicas_ms = _without_replicas_ms(wholes)
     return Explanation(
         task=task,
         plan=checked,
@@ -240,6 +246,7 @@ def _explain_plan(
         communication_dtype=dtype,
         index_exchange=index_exchange,
         all_in_hbm_ms=None if in_hbm is None else model.estimate_plan(checked, tables, in_hbm).total_ms,
+        without_replicas_ms=without_replicas_ms,
     )
 
 
@@ -298,30 +305,30 @@ def _costs_with(
     return model.costs_with_one(cluster, device_loads, own_phases, targets, new)[1]
 
 
-def _splits(
-    task: Task,
-    plan: ShardingPlan,
-    model: ShardingCostModel,
-    loads: FloatArray,
-    shards: NDArray[np.int64],
-    memory: NDArray[np.int64],
-    cost_ms: float,
-) -> tuple[Split, ...]:
+def _splits(wholes: WholeTables, cost_ms: float) -> tuple[Split, ...]:
     """Each split table, taken off all devices and put whole on each of them."""
-    tables, topology = task.tables, task.topology
-    count, found = topology.num_devices, []
-    split = plan.split_tables
-    whole = model.table_loads(tables.select(split), topology) if split else np.empty((0, loads.shape[1]))
-    for table, its_loads in zip(split, whole, strict=True):
-        others = shards[:, 0] != table
-        used = np.zeros(count, np.int64)
-        np.add.at(used, shards[others, 1], memory[others])
-        fits = np.flatnonzero(used + tables.memory_bytes[table] <= topology.memory_cap_bytes)
+    found = []
+    for table in wholes.plan.split_tables:
+        fits = np.flatnonzero(wholes.left_bytes(table) >= 0)
         if not fits.size:
             found.append(Split(table, None, None))
             continue
-        rest = model.reduce(loads[others], shards[others, 1], count)
-        costs = _costs_with(model, topology.cluster(), rest, fits, its_loads)
+        costs = wholes.costs_ms(table, fits)
         best = int(costs.argmin())
         found.append(Split(table, float(costs[best]) - cost_ms, int(fits[best])))
     return tuple(sorted(found, key=lambda one: -np.inf if one.gain_ms is None else one.gain_ms, reverse=True))
+
+
+def _without_replicas_ms(wholes: WholeTables) -> float | None:
+    """Each replicated table put whole on the best device, one after the other; None if there is none, or no room."""
+    cost_ms = None
+    for table, sharding in enumerate(wholes.plan.tables):
+        if sharding.sharding_type != DATA_PARALLEL:
+            continue
+        fits = np.flatnonzero(wholes.left_bytes(table) >= 0)
+        if not fits.size:
+            return None
+        costs = wholes.costs_ms(table, fits)
+        cost_ms = float(costs.min())
+        wholes.make_whole(table, int(fits[costs.argmin()]))
+    return cost_ms

@@ -20,6 +20,7 @@ from shard_gym.sharding import (
     ShardingPlan,
     TableSharding,
     check_plan,
+    column_wise,
     data_parallel,
     plan_of_placement,
     row_wise,
@@ -172,6 +173,26 @@ def test_gains_are_differences_of_costs(random_tables: Any, random_plan: Any, se
         moved = check_plan(ShardingPlan(tuple(shardings)), tables, topology)
         after = PLANS.estimate_plan(moved, tables, topology).total_ms
         assert move.gain_ms == pytest.approx(told.total_ms - after, abs=1e-9)
+
+
+def test_the_cost_without_replicas_is_that_of_whole_tables_put_one_after_the_other(random_tables: Any) -> None:
+    tables, topology = random_tables(np.random.default_rng(4), 4), hardware_profile("a100-dgx").topology(3)
+    kept = table_wise(tables, 0, 0), column_wise(tables, 1, [1, 2])
+    plan = ShardingPlan((*kept, *(data_parallel(tables, table, topology) for table in (2, 3))))
+    costs = []
+    for table in (2, 3):
+        found = []
+        for device in range(3):
+            shardings = [*plan.tables]
+            shardings[table] = table_wise(tables, table, device)
+            found.append(ShardingPlan(tuple(shardings)))
+        costs = [PLANS.estimate_plan(each, tables, topology).total_ms for each in found]
+        plan = found[int(np.argmin(costs))]
+    replicated = ShardingPlan((*kept, *(data_parallel(tables, table, topology) for table in (2, 3))))
+    told = told_of(replicated, tables, topology, PLANS)
+    assert told.without_replicas_ms == pytest.approx(min(costs))
+    assert told.without_replicas_ms != told.total_ms
+    assert told_of(plan, tables, topology, PLANS).without_replicas_ms is None
 
 
 def test_a_table_that_fits_no_device_has_no_gain_from_its_split(random_tables: Any) -> None:

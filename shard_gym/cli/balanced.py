@@ -1,11 +1,11 @@
-"""The balance of memory that `shard-gym place` makes: the answer, a line on the terminal, and JSON."""
+"""What `shard-gym place` makes of an answer, whole tables and balance of memory: a line on the terminal, and JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shard_gym.agents.balance import MORE, balanced, fullest
+from shard_gym.agents.balance import MORE, balanced, fullest, joined
 from shard_gym.agents.restarts import RestartedSearch
 from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.cli.planning import Planned
@@ -38,17 +38,21 @@ class Relief:
         return {"balance": shares | {"cheapest_ms": self.cheapest_ms}}
 
 
-def relieved(plan: Planned, cost_model: CostModel) -> tuple[Planned, Relief | None]:
-    """The answer of plan-search or local-search made less full (`balanced`); None where the answer stays as it is."""
+def relieved(plan: Planned, cost_model: CostModel, balance: Balance) -> tuple[Planned, Relief | None]:
+    """The answer of plan-search or local-search with tables whole whose splits gain nothing (`joined`), and made less
+    full (`balanced`) unless `balance` is "no"; None where it is as full as before.
+    """
     agent, task, problem = plan.agent, plan.task, problem_of(plan.task)
     model = problem.model(cost_model)
     if not isinstance(model, AdditiveCostModel) or not isinstance(agent, (RestartedSearch, LocalSearchAgent)):
         return plan, None
+    forms: dict[str, Any] = {}
     if task.splittable and isinstance(agent, RestartedSearch):
-        answer = balanced(plan.answer, task, model, agent.search.sharding_types, agent.search.max_shards)
-    else:
-        answer = balanced(plan.answer, task, model)
-    if answer is plan.answer:
-        return plan, None
-    cheapest = problem.cost_ms(plan.answer, task, model)
-    return replace(plan, answer=answer), Relief(fullest(plan.answer, task), fullest(answer, task), cheapest)
+        forms = {"sharding_types": agent.search.sharding_types, "max_shards": agent.search.max_shards}
+    cheapest = joined(plan.answer, task, model)
+    answer = cheapest if balance == "no" else balanced(cheapest, task, model, **forms)
+    if answer is cheapest:
+        return replace(plan, answer=cheapest), None
+    answer = joined(answer, task, model)
+    shares = fullest(cheapest, task), fullest(answer, task)
+    return replace(plan, answer=answer), Relief(*shares, problem.cost_ms(cheapest, task, model))

@@ -220,7 +220,7 @@ def place(
     plan = planned(own, agent, made, whole=whole)
     if searched := searched_sentence(plan.agent):
         warn(searched, "dim")
-    plan, relief = (plan, None) if balance == "no" else relieved(plan, model)
+    plan, relief = relieved(plan, model, balance)
     if relief is not None:
         warn(relief.sentence(), "dim")
     own = plan.own

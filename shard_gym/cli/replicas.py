@@ -15,7 +15,7 @@ from shard_gym.explain import Explanation
 from shard_gym.interop.replicas import replicas_note, replicated_tables, tables_of_mixed_widths
 from shard_gym.sharding.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
-from shard_gym.text import listed
+from shard_gym.text import format_ms, listed
 
 OptionalReplicas = Annotated[
     Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="(optional)")
@@ -70,17 +70,27 @@ def note_of(explanation: Explanation) -> str:
     return replicas_note(explanation.plan, explanation.task.tables)
 
 
+def without_them(explanation: Explanation) -> str:
+    """What the plan costs without its replicas, a sentence; empty if that is not known."""
+    cost, now = explanation.without_replicas_ms, explanation.total_ms
+    if cost is None:
+        return ""
+    return f"With them whole, each on its best device, the plan costs {format_ms(cost)} ms ({cost / now - 1:+.1%})."
+
+
 def print_replicas(console: Console, explanation: Explanation) -> None:
-    """Print which tables are replicas and how TorchRec trains them, if there are any that are trained."""
+    """Print which tables are replicas, how TorchRec trains them and what they gain, if there are any trained ones."""
     note = note_of(explanation)
     if note:
         console.print()
         console.print(sentence(note), soft_wrap=True)
+        console.print(sentence(without_them(explanation)), soft_wrap=True)
 
 
 def replicas_to_json(explanation: Explanation) -> dict[str, Any]:
-    """The tables that are replicas, and the note of how they are trained, as a JSON value; nothing without a note."""
+    """The tables that are replicas, the note of how they are trained, and the cost without; nothing without a note."""
     note = note_of(explanation)
     if not note:
         return {}
-    return {"replicas": {"tables": replicated_tables(explanation.plan, explanation.task.tables), "note": note}}
+    names = replicated_tables(explanation.plan, explanation.task.tables)
+    return {"replicas": {"tables": names, "note": note, "without_ms": explanation.without_replicas_ms}}

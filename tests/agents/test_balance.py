@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.balance import LESS, MORE, ROOMY, balanced, fullest
+from shard_gym.agents.balance import LESS, MORE, ROOMY, balanced, fullest, joined
 from shard_gym.agents.splits import SplitOptions, SplitTables
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.problems import Answer, problem_of
-from shard_gym.sharding import SHARDING_TYPES
+from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task
 from shard_gym.training_memory import training_memory
@@ -95,3 +97,53 @@ def test_a_plan_is_read_as_the_search_has_it() -> None:
     assert split is not None
     assert split.in_order().plan() == plan
     assert SplitTables.of_plan(SplitOptions(task, MODEL), plan) is None
+
+
+def slack(kind: str, *caps_gib: float) -> tuple[Task, ShardingPlan]:
+    """All wait for the two large tables on device 0; a small one has shards or replicas there and elsewhere."""
+    task = task_of((2_000_000, 2_000_000, 50_000, 2_000), 128, *caps_gib)
+    tables, topology = task.tables, task.topology
+    small = {
+        "column_wise": column_wise(tables, 3, [1, 2, 2, 1]),
+        "row_wise": row_wise(tables, 3, topology),
+        "data_parallel": data_parallel(tables, 3, topology),
+    }[kind]
+    whole = [table_wise(tables, table, device) for table, device in enumerate((0, 0, 1))]
+    return task, ShardingPlan((*whole, small))
+
+
+@pytest.mark.parametrize("kind", ["column_wise", "row_wise", "data_parallel"])
+def test_a_table_is_whole_whose_split_gains_nothing(kind: str) -> None:
+    task, plan = slack(kind, 4.0, 4.0, 4.0)
+    after = joined(plan, task, MODEL)
+    assert isinstance(after, ShardingPlan)
+    assert after.tables[:3] == plan.tables[:3]
+    assert after.tables[3] == table_wise(task.tables, 3, 2)  # the emptiest device
+    assert cost_ms(after, task) <= cost_ms(plan, task)
+    assert joined(after, task, MODEL) is after
+
+
+def test_a_split_that_gains_stays_and_so_does_one_without_room_for_the_whole_table() -> None:
+    task = task_of((2_000_000, 2_000_000, 2_000_000), 128, 4.0, 4.0)
+    gaining = ShardingPlan(
+        (*(table_wise(task.tables, each, each) for each in range(2)), column_wise(task.tables, 2, [0, 1]))
+    )
+    assert joined(gaining, task, MODEL) is gaining
+    task, plan = slack("column_wise", 4.0, 0.0245, 0.0006)  # whole, the small table takes 0.00095 GiB
+    assert joined(plan, task, MODEL) is plan
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_joined_plan_costs_no_more_and_is_no_fuller(random_plan: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = tuple(int(each) for each in 10 ** rng.uniform(2, 6, size=8))
+    needed = 4 * 64 * sum(rows) / GIB
+    task = task_of(rows, 64, *(needed * rng.uniform(1.1, 2.0, size=3) + 0.05))
+    plan = random_plan(rng, task.tables, task.topology)
+    after = joined(plan, task, MODEL)
+    assert isinstance(after, ShardingPlan)
+    problem_of(task).checked(after, task)
+    assert cost_ms(after, task) <= cost_ms(plan, task) + 1e-9
+    assert fullest(after, task) <= max(fullest(plan, task), ROOMY)
+    changed = [each for each in range(8) if after.tables[each] != plan.tables[each]]
+    assert all(len(after.tables[each].shards) == 1 and len(plan.tables[each].shards) > 1 for each in changed)

@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from shard_gym.agents import make_agent
+from shard_gym.agents.restarts import restarted
+from shard_gym.cli.balanced import relieved
+from shard_gym.cli.planning import Planned
+from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import plan_from_json
+from shard_gym.sharding import ShardingPlan, column_wise, plan_from_json, table_wise
 from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.text import format_percent
 from shard_gym.training_memory import training_memory
 from shard_gym.workload import Workload
@@ -21,6 +28,7 @@ ROWS = (
     *(2173, 4, 7046547, 18, 15, 286181, 105, 142572),
 )
 CAP_GIB = 9.35
+MODEL = AnalyticalShardingModel()
 
 
 def test_balance_takes_a_less_full_plan_and_no_balance_the_cheapest(run: Any, tmp_path: Path) -> None:
@@ -45,3 +53,19 @@ def test_balance_takes_a_less_full_plan_and_no_balance_the_cheapest(run: Any, tm
     assert (before, after) == (told["fullest_device_of_cheapest"], told["fullest_device"])
     assert after <= before - 0.01
     assert f"the fullest device is {format_percent(after)} full instead of {format_percent(before)};" in even.err
+
+
+@pytest.mark.parametrize("balance", ["yes", "no"])
+def test_no_table_is_split_for_nothing(balance: Any) -> None:
+    """All wait for the large tables on device 0, while a small one is in pieces on the others."""
+    tables = Tables.from_zipf([2_000_000, 2_000_000, 2_000], 128, 1.0, 1.05, Workload(2048, "fp32", "sgd"))
+    task = Task("mine", tables, hardware_profile("a100-dgx").topology(3), splittable=True)
+    whole = (table_wise(tables, 0, 0), table_wise(tables, 1, 0))
+    split = ShardingPlan((*whole, column_wise(tables, 2, [1, 2, 2, 1])))
+    own: Any = None
+    agents = [restarted(make_agent("plan-search")), make_agent("hugectr")]
+    made = [relieved(Planned("one", agent, task, split, False, own), MODEL, balance) for agent in agents]
+    assert [relief for _, relief in made] == [None, None]
+    assert made[0][0].answer.tables[:2] == whole
+    assert len(made[0][0].answer.tables[2].shards) == 1
+    assert made[1][0].answer is split  # an answer that was not searched is written as it is

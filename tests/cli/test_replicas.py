@@ -17,6 +17,7 @@ from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicas_note, replicate
 from shard_gym.pools import Pool, PoolCard, save_pool
 from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.tables import Tables
+from shard_gym.text import format_ms
 from shard_gym.workload import Workload
 
 FOUR = hardware_profile("v100-nvlink").topology(4)
@@ -61,6 +62,10 @@ def test_replicas_are_named_with_the_lines_that_train_them(place: Any, tmp_path:
     assert note.startswith(f"{len(replicas)} of 6 tables, {', '.join(replicas)}, are data_parallel")
     assert all(line in note for line in DENSE_OPTIMIZER)
     assert note in printed
+    without = plan["replicas"]["without_ms"]
+    told = f"the plan costs {format_ms(without)} ms (+{without / plan['cost_ms'] - 1:.1%})."
+    assert told in printed
+    assert told in place("--plan", out, command="show").out
     assert note in place("--plan", out, command="show").out
 
     torchrec = place(*SMALL, "--option", TYPES, "--format", "torchrec", "--module", "bags")
