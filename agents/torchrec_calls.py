@@ -66,7 +66,9 @@ def planned(
     """TorchRec's plan of tables with names that differ, with `extra_bytes` of memory more on each device.
 
     With host memory TorchRec may choose kernels that read rows there. They are named "fused" in the plan, because the
-    cost model knows the best split of each device.
+    cost model knows the best split of each device. On CPUs TorchRec counts memory as that of hosts, and has no blocks
+    of rows for pooled tables. Fast links are told it as those of a host: over a domain of several it would plan blocks
+    of rows for all of them (`pod_size`), which no `table_row_wise` of ShardGym has.
 
     Args:
         offloads: whether the only proposer is that which scales caches up, and is told their statistics.
@@ -74,22 +76,23 @@ def planned(
     Raises:
         PlannerError: it finds none.
     """
+    memory = _memory_of(topology)
     count, batch_size = topology.num_devices, max(1, tables.workload.batch_size // topology.num_devices)
     hardware = {
         "world_size": count,
         "local_world_size": min(topology.devices_per_host, count),
-        "compute_device": "cuda",
-        "hbm_mem_bw": topology.device.dram_gb_per_s * 1e6,
+        "compute_device": topology.device.device_type,
+        f"{memory}_mem_bw": topology.device.dram_gb_per_s * 1e6,
         "intra_host_bw": topology.links.intra_host_gb_per_s * 1e6,
         "inter_host_bw": topology.links.inter_host_gb_per_s * 1e6,
     }
-    caps = {"hbm_cap": topology.memory_cap_bytes}
-    if topology.host is not None:
+    caps = {f"{memory}_cap": topology.memory_cap_bytes}
+    if memory == "hbm" and topology.host is not None:
         hardware["hbm_to_ddr_mem_bw"] = topology.host.read_gb_per_s * 1e6
         hbm = np.minimum(topology.memory_cap_bytes, topology.host.hbm_bytes)
         caps = {"hbm_cap": hbm, "ddr_cap": topology.memory_cap_bytes - hbm}
     told = {name: [int(cap * _counted_share(tables.workload)) for cap in each] for name, each in caps.items()}
-    told["hbm_cap"] = [int(cap + extra_bytes) for cap in told["hbm_cap"]]
+    told[f"{memory}_cap"] = [int(cap + extra_bytes) for cap in told[f"{memory}_cap"]]
     constraints = _constraints(tables, topology, sharding_types, min_partition, offloads)
     planner = EmbeddingShardingPlanner(
         topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData(told, count)),
@@ -110,6 +113,11 @@ def planned(
             if table.compute_kernel in _HOST_KERNELS:
                 table.compute_kernel = "fused"
     return plan
+
+
+def _memory_of(topology: Topology) -> str:
+    """What TorchRec calls the memory in which a device has its tables."""
+    return "ddr" if topology.device.device_type == "cpu" else "hbm"
 
 
 def _module(tables: Tables) -> torch.nn.Module:
@@ -190,7 +198,7 @@ class _InOrder:
 
     def enumerate(self, module: torch.nn.Module, sharders: list[Any]) -> list[Any]:
         options = self._enumerator.enumerate(module, sharders)
-        types = sharders[0].sharding_types("cuda")
+        types = sharders[0].sharding_types("cuda")  # all, of which CPUs have some
         of_table = {option.name: position for position, option in enumerate(options)}
         kernels = (*_KERNELS, *_HOST_KERNELS)
 

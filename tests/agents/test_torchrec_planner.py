@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,47 @@ def test_the_planner_knows_the_host(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_without_host_memory_there_are_no_caches(random_tables: Any) -> None:
     drawn = task(random_tables(np.random.default_rng(3), 6), 2)
     assert np.array_equal(make_agent("torchrec-offload").place(drawn), make_agent("torchrec").place(drawn))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("hardware", "device_type", "memory", "per_host"),
+    [("cpu", "cpu", "ddr", 2), ("a100-dgx", "cuda", "hbm", 4), ("a100-dgx", "cuda", "hbm", 2)],
+)
+def test_the_planner_knows_what_devices_are_and_how_many_a_host_has(
+    name: str, hardware: str, device_type: str, memory: str, per_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a domain of fast links has two hosts. Five of six tables would share a device by their time."""
+    told, plans = [], []
+
+    class Told(torchrec_calls.EmbeddingShardingPlanner):
+        def plan(self, *given: Any, **named: Any) -> Any:
+            told.append(self._topology)
+            plans.append(super().plan(*given, **named))
+            return plans[-1]
+
+    monkeypatch.setattr(torchrec_calls, "EmbeddingShardingPlanner", Told)
+    profile = hardware_profile(hardware)
+    tables = plain([100_000] * 6, [4] * 6, [200.0] + 5 * [1.0], Workload(256, "fp32", "sgd"))
+    topology = profile.topology(
+        4, devices_per_host=per_host, devices_per_domain=4, memory_cap_bytes=2 * int(tables.memory_bytes[0])
+    )
+    placement = make_agent(name).place(Task("task", tables, topology, splittable=True))
+    assert np.bincount(placement, minlength=4).max() == 2
+    assert (told[-1].compute_device, told[-1].local_world_size) == (device_type, per_host)
+    assert getattr(told[-1], f"{memory}_mem_bw") == profile.device.dram_gb_per_s * 1e6
+    assert all(getattr(each.storage, memory) >= topology.memory_cap_bytes[0] for each in told[-1].devices)
+    [module] = plans[-1].plan.values()
+    devices = {shard.placement.device() for each in module.values() for shard in each.sharding_spec.shards}
+    assert {device.type for device in devices} == {device_type}
+    assert all(device.index is None or device.index < per_host for device in devices)
+
+
+@pytest.mark.parametrize(("pooled", "kinds"), [(True, {"table_wise"}), (False, {"row_wise"})])
+def test_a_cpu_has_the_sharding_types_that_torchrec_has_there(pooled: bool, kinds: set[str]) -> None:
+    """It lists row_wise for sequences alone; tables of bags stay whole where a GPU would have blocks of them."""
+    tables = replace(plain([100_000] * 2, [64] * 2, [10.0, 1.0], Workload(256, "fp32", "sgd")), pooled=[pooled] * 2)
+    agent = make_agent("torchrec", sharding_types="table_wise,row_wise", sort_by="perf")
+    topology = hardware_profile("cpu").topology(2)
+    plan = agent.plan(Task("task", tables, topology, splittable=True))
+    assert {each.sharding_type for each in plan.tables} == kinds
