@@ -58,8 +58,7 @@ class OwnPlanOptions:
         hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate.
         num_devices: number of devices that the plan is for.
         devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
-        devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
-            of 4 in one NVLink domain. Those of a host if not given.
+        devices_per_domain: devices joined by fast links, such as NVLink; those of a host if not given.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve: one number, or
             one for each device, such as 40,40,20,20.
         reserve: share of each device's memory that is kept for the rest of the model; 0.15 if neither it nor a cap is

@@ -128,8 +128,7 @@ def place(
         whole: whether all tables stay whole; without --agent, local-search then places them.
         option: an option of the agent, such as max_queries=5000; repeat it for more. `shard-gym agents` lists them all.
         devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.
-        devices_per_domain: devices with fast links between them, a multiple of those of a host; 8 for two GB200 hosts
-            of 4 in one NVLink domain. Those of a host if not given.
+        devices_per_domain: devices joined by fast links, such as NVLink; those of a host if not given.
         memory_cap_gib: GiB that tables and their buffers may take on each device, instead of a reserve: one number, or
             one for each device, such as 40,40,20,20.
         reserve: share of each device's memory that is kept for dense parameters, activations and the allocator; 0.15 if
@@ -258,7 +257,7 @@ def place(
         write_json(out, content)
         print_explanation(console, explanation)
         if comparison is None:
-            print_baseline(console, explanation, tables)
+            print_baseline(console, explanation, tables, index_dedup)
         kept = 0 if memory_cap_gib is not None else profile.device.memory_bytes - own.one_room
         print_memory(console, explanation, has, kept)
         print_traffic(console, explanation)
@@ -269,7 +268,7 @@ def place(
         devices = on_file.num_devices
         if devices == num_devices or not index_dedup:  # else the tables of both differ
             old_plan = comparison.before.plan, comparison.before_name
-            print_robustness(shown, *old_plan, explanation, tables, plan.task, devices)
+            print_robustness(shown, *old_plan, explanation, tables, plan.task, devices, index_dedup)
     if out is None:
         return
     console.print(f"\nPlan written to {out}.", style="dim", markup=False)

@@ -70,7 +70,7 @@ def evidence_to_json(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def print_baseline(console: Console, explanation: Explanation, source: str) -> None:
+def print_baseline(console: Console, explanation: Explanation, source: str, index_dedup: bool = False) -> None:
     """Print what the placement of `BASELINE` costs in comparison, where it has another one.
 
     Args:
@@ -93,7 +93,9 @@ def print_baseline(console: Console, explanation: Explanation, source: str) -> N
         return
     baseline = plan_of_placement(placement, task.tables)
     if baseline != explanation.plan:
-        print_robustness(console, baseline, f"The placement of {BASELINE}", explanation, source)
+        print_robustness(
+            console, baseline, f"The placement of {BASELINE}", explanation, source, index_dedup=index_dedup
+        )
 
 
 def print_robustness(
@@ -104,6 +106,7 @@ def print_robustness(
     source: str,
     whole: Task | None = None,
     num_devices: int | None = None,
+    index_dedup: bool = False,
 ) -> None:
     """Print how a plan compares with the explained one, whatever nobody measured; of the analytical cost model only.
 
@@ -113,16 +116,17 @@ def print_robustness(
         source: the pool that the tables are from.
         whole: the task of all devices, where plans may have groups.
         num_devices: how many devices the other plan is for, if not for as many as the task has.
+        index_dedup: whether the lookups are those after dedup.
     """
     if not is_analytical(explanation.cost_model):
         return
     task, sent = whole or explanation.task, (explanation.communication_dtype, explanation.index_exchange)
     plans = other, explanation.plan
     found = robustness(*plans, task.tables, task.topology, sent[0], task.sync_every, sent[1], num_devices)
-    console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables)}"))
+    console.print(sentence(f"\n{robustness_sentence(found, name, task.num_tables, index_dedup)}"))
 
 
-def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
+def robustness_sentence(found: Robustness, name: str, num_tables: int, index_dedup: bool = False) -> str:
     """The ratio of the costs of the plan `name` and of the explained one, and its ranges."""
     low, high = found.term_range
     all_of_them = (low, high, *(found.lookup_range or ()), found.other_exchange or found.ratio)
@@ -134,7 +138,8 @@ def robustness_sentence(found: Robustness, name: str, num_tables: int) -> str:
         f"took no time, or twice as long{most};"
     ]
     if found.lookup_range is None:
-        parts.append("lookups are not varied, as recorded ones follow no law, nor do those after dedup.")
+        which = "those after dedup" if index_dedup else "recorded ones"
+        parts.append(f"lookups are not varied, as {which} follow no law.")
     else:
         least, largest = found.lookup_range
         which = "" if found.remade == num_tables else f" of the {found.remade:,} costliest tables"

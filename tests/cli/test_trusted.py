@@ -155,3 +155,11 @@ def test_the_sentence_of_a_ratio(changes: dict[str, Any], says: list[str]) -> No
     text = robustness_sentence(Robustness(**given), "A", 12)
     assert [part for part in says if part not in text] == []
     assert ("for certain" in text) == any("for certain" in part for part in says)
+
+
+@pytest.mark.parametrize(("dedup", "which", "other"), [(True, "dedup", "recorded"), (False, "recorded", "dedup")])
+def test_one_reason_is_given_why_lookups_are_not_varied(dedup: bool, which: str, other: str) -> None:
+    found = Robustness(1.2, {"sort": (1.1, 1.3)}, (1.15, 1.4), None, 0)
+    text = robustness_sentence(found, "A", 12, dedup)
+    assert which in text
+    assert other not in text
