@@ -61,9 +61,13 @@ class Planner:
         """(..., D, K) loads of the devices with (..., P, K) loads of the parts and (..., K) on every device; they
         broadcast.
         """
-        split, on = self.model.num_sum_loads, placements[..., None] == np.arange(self.topology.num_devices)
-        sums = np.matmul(on.astype(np.float64).swapaxes(-1, -2), loads[..., :split])
-        maxima = np.where(on[..., None], loads[..., None, split:], 0.0).max(axis=-3)
+        split, devices = self.model.num_sum_loads, np.arange(self.topology.num_devices)
+        on = (placements[..., None] == devices).astype(np.float64)
+        sums = np.matmul(on.swapaxes(-1, -2), loads[..., :split])
+        here = np.ascontiguousarray(on.swapaxes(-1, -2))  # parts are the last axis: so maxima take least time
+        maxima = np.stack(
+            [(here * loads[..., None, :, column]).max(axis=-1) for column in range(split, loads.shape[-1])], axis=-1
+        )
         return self.model.add(np.concatenate([sums, maxima], axis=-1), everywhere[..., None, :])
 
     def costs(self, loads: FloatArray, everywhere: FloatArray, placements: IntArray) -> FloatArray:
