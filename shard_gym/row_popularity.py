@@ -35,6 +35,8 @@ ENOUGH_READS = 4  # above, what a row will get is taken to be what it got
 
 _KEPT = 2**15  # tables whose statistics are kept, about 20 MB
 
+_KEPT_LAWS = 64  # tables whose densities are kept: the next one often differs in its lookups alone
+
 _COARSE_CELLS = 64  # of the quadrature in which laws are fitted
 _STEEPEST_ASSUMED = 16.0  # the largest exponent of a law that is fitted
 
@@ -306,22 +308,29 @@ def reuse_statistics(num_embeddings: ArrayLike, lookups: ArrayLike, q: ArrayLike
 @lru_cache(maxsize=_KEPT)
 def _statistics(*table: float) -> ReuseStatistics:
     """That of one table, whose arguments are those of `reuse_statistics`; drawn tasks share tables."""
-    rows, lookups, q, s = np.array(table)[:, None]
-    node, multiplicity = _nodes(rows)
-    density = (node + q) ** np.full_like(node, -s)  # equal shapes: numpy inverts where a lone exponent is -1
-    rate = density * (lookups / (density * multiplicity).sum(axis=1))[:, None]
-    found = statistics_of_rates(rate, multiplicity)
-    distinct = np.minimum(found.distinct_rows, np.minimum(rows, lookups))
-    is_read = np.where(lookups > 0, 1.0, 0.0)
+    rows, lookups, q, s = table
+    density, multiplicity, total = _law(rows, q, s)
+    found = statistics_of_rates(density * (lookups / total), multiplicity)
+    distinct = np.minimum(found.distinct_rows, min(rows, lookups))
+    is_read = 1.0 if lookups > 0 else 0.0
     return ReuseStatistics(distinct[0], (is_read * found.reuse_histogram)[0], (is_read * found.access_histogram)[0])
+
+
+@lru_cache(maxsize=_KEPT_LAWS)
+def _law(rows: float, q: float, s: float) -> tuple[Floats, Floats, np.float64]:
+    """(1, n) densities at the nodes of one table, (1, n) their multiplicities, and the sum of all densities."""
+    node, multiplicity = _nodes(np.array([rows]))
+    density = (node + q) ** np.full_like(node, -s)  # equal shapes: numpy inverts where a lone exponent is -1
+    return density, multiplicity, (density * multiplicity).sum(axis=1)[0]
 
 
 def statistics_of_rates(rate: Floats, rows: Floats) -> ReuseStatistics:
     """Those of T tables that have `rows` with each expected number of reads `rate`, both (T, J)."""
-    in_bin, accessed_in_bin = _bin_shares(rate)
-    read = -np.expm1(-rate) * rows
-    reuse = np.einsum("tn,tnb->tb", read, in_bin)
-    access = np.einsum("tn,tnb->tb", rate * rows, accessed_in_bin)
+    read, reads = -np.expm1(-rate) * rows, rate * rows
+    some = (rows > 0).any(axis=0)  # the others add zeros
+    in_bin, accessed_in_bin = _bin_shares(rate[:, some])
+    reuse = np.einsum("tn,tnb->tb", read[:, some], in_bin)
+    access = np.einsum("tn,tnb->tb", reads[:, some], accessed_in_bin)
     return ReuseStatistics(
         read.sum(axis=1),
         reuse / np.maximum(reuse.sum(axis=1, keepdims=True), 1e-300),
@@ -346,33 +355,29 @@ def _nodes(rows: Floats) -> tuple[Floats, Floats]:
 
 def _bin_shares(rate: Floats) -> tuple[Floats, Floats]:
     """For a Poisson count c of the given rate: P(c in bin | c > 0) and E[c; c in bin] / rate, each (..., 17)."""
-    reuse, access = _bin_share_table()
+    grid = _bin_share_table()
     with np.errstate(divide="ignore"):
         position = (np.clip(np.log(rate), _GRID_LOW, _GRID_HIGH) - _GRID_LOW) / _GRID_STEP
-    index = np.minimum(position.astype(np.int64), len(reuse) - 2)
+    index = np.minimum(position.astype(np.int64), len(grid) - 2)
     fraction = (position - index)[..., None]
-    return _between(reuse, index, fraction), _between(access, index, fraction)
-
-
-def _between(grid: Floats, index: NDArray[np.int64], fraction: Floats) -> Floats:
-    """`grid[index] * (1 - fraction) + grid[index + 1] * fraction`, with few copies: it is most of the work."""
+    # grid[index] * (1 - fraction) + grid[index + 1] * fraction, with few copies: it is most of the work.
     low, high = grid.take(index, axis=0), grid.take(index + 1, axis=0)
     low *= 1 - fraction
     high *= fraction
     low += high
-    return low
+    return low[..., :NUM_BINS], low[..., NUM_BINS:]
 
 
 @lru_cache(maxsize=1)
-def _bin_share_table() -> tuple[Floats, Floats]:
-    """`_bin_shares` on a grid of equal steps in log(rate); every row of either array sums to one."""
+def _bin_share_table() -> Floats:
+    """(G, 34), both `_bin_shares` on a grid of equal steps in log(rate); every row of either sums to one."""
     rate = np.exp(np.arange(_GRID_LOW, _GRID_HIGH + _GRID_STEP, _GRID_STEP))
     edges = [0] + [2**k for k in range(NUM_BINS - 1)]
     above = np.stack([_poisson_above(edge, rate) for edge in edges], axis=1)
     # c * P(c) at rate r is r * P(c - 1), so the accesses to rows with c > edge are r * P(c' > edge - 1).
     accessed_above = np.stack([_poisson_above(edge - 1, rate) for edge in edges], axis=1)
     reuse = np.maximum(-np.diff(above, axis=1, append=0.0), 0.0) / above[:, :1]
-    return reuse, np.maximum(-np.diff(accessed_above, axis=1, append=0.0), 0.0)
+    return np.concatenate([reuse, np.maximum(-np.diff(accessed_above, axis=1, append=0.0), 0.0)], axis=1)
 
 
 def _poisson_above(count: int, rate: Floats) -> Floats:

@@ -7,7 +7,15 @@ import pytest
 
 from shard_gym.errors import InvalidTablesError
 from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.row_popularity import EXACT_ROWS, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
+from shard_gym.row_popularity import (
+    EXACT_ROWS,
+    RowPopularity,
+    RowSteps,
+    _bin_shares,
+    assumed_popularity,
+    reuse_statistics,
+    statistics_of_rates,
+)
 from shard_gym.tables import Tables
 from shard_gym.workload import Workload
 
@@ -232,3 +240,25 @@ def test_tables_with_a_law_know_it_and_others_assume_one() -> None:
     assert isinstance(assumed, RowPopularity)
     exact = reuse_statistics(tables.num_embeddings, tables.lookups_per_batch, assumed.q, assumed.s)
     assert exact.distinct_rows == pytest.approx(tables.distinct_rows, rel=0.02)
+
+
+def test_steps_without_rows_change_no_bit_and_tables_do_not_depend_on_those_beside_them() -> None:
+    rng = np.random.default_rng(4)
+    rate, rows = 10 ** rng.uniform(-9, 6, (4, 60)), 10 ** rng.uniform(0, 6, (4, 60))
+    rows[:, 20:40] = 0.0
+    together = statistics_of_rates(rate, rows)
+    reuse, access = _bin_shares(rate)  # of all steps
+    for weights, shares, found in (
+        (-np.expm1(-rate) * rows, reuse, together.reuse_histogram),
+        (rate * rows, access, together.access_histogram),
+    ):
+        every = np.einsum("tn,tnb->tb", weights, shares)
+        assert (every / np.maximum(every.sum(axis=1, keepdims=True), 1e-300)).tolist() == found.tolist()
+    for table in range(4):
+        alone = statistics_of_rates(rate[table : table + 1], rows[table : table + 1])
+        for one, all_of_them in zip(alone, together, strict=True):
+            assert one[0].tolist() == all_of_them[table].tolist()
+    lone = [reuse_statistics(1000, lookups, 2.0, 1.1) for lookups in (10.0, 1e4)]  # of one law, which is kept
+    both = reuse_statistics([1000, 1000], [10.0, 1e4], [2.0, 2.0], [1.1, 1.1])
+    for field, of_both in enumerate(both):
+        assert np.concatenate([each[field] for each in lone]).tolist() == of_both.tolist()
