@@ -51,8 +51,6 @@ class EpisodeData:
 
     Attributes:
         form: how its tables are split.
-        first_plan: the plan in action when the episode begins: that for the three days before it.
-        reference_ms: what that plan costs on those days.
 
     Raises:
         InvalidTaskError: the tables have no room on all days; see `split_of` and `Parts.known`.
@@ -64,12 +62,19 @@ class EpisodeData:
         self._on = {m: FixedDevices(Parts(task, self.form, model, m)) for m in np.unique(counts).tolist()}
         for fixed in self._on.values():
             fixed.parts.known  # noqa: B018  # raises if there is no room
-        everywhere = self.on(task.task.num_devices)
-        first, _ = everywhere.plan(0, 0, LAST_DAYS)
-        self.first_plan = Plan(first, np.arange(task.task.num_devices))
-        self.reference_ms = everywhere.window_ms(first, 0, 0, LAST_DAYS)
         self._options: dict[int, PlansOfDay] = {}
         self._always_ms: dict[int, FloatArray] = {}
+
+    @cached_property
+    def first_plan(self) -> Plan:
+        """The plan in action when the episode begins: that for the three days before it."""
+        devices = self.task.task.num_devices
+        return Plan(self.on(devices).plan(0, 0, LAST_DAYS)[0], np.arange(devices))
+
+    @cached_property
+    def reference_ms(self) -> float:
+        """What that plan costs on those days."""
+        return self.on(self.task.task.num_devices).window_ms(self.first_plan.placement, 0, 0, LAST_DAYS)
 
     @property
     def num_parts(self) -> int:
@@ -106,10 +111,13 @@ class EpisodeData:
 
     def expect(self, actions: IntArray) -> None:
         """(h,) actions of the first decisions; their plans take less time when all are known before the first."""
-        counts, decisions = self.task.available.sum(axis=1), np.flatnonzero(actions)
-        for count in np.unique(counts[decisions]).tolist():
-            some = decisions[counts[decisions] == count]
-            self.on(count).expect(some, actions[some] - 1)
+        decisions = np.flatnonzero(actions)
+        # The first plan is made with them.
+        decisions, kinds = np.append(0, decisions), np.append(LAST_DAYS, actions[decisions] - 1)
+        counts = self.task.available.sum(axis=1)[decisions]
+        counts[0] = self.task.task.num_devices
+        for count in np.unique(counts).tolist():
+            self.on(count).expect(decisions[counts == count], kinds[counts == count])
 
     def run(self, plan: Plan, day: int) -> RunOfDay:
         """`plan` on a day; `RunOfDay` says of which devices."""
