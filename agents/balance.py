@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +53,7 @@ def balanced(
     model: AdditiveCostModel,
     sharding_types: Collection[str] = (TABLE_WISE,),
     max_shards: int = 1,
+    others: Sequence[Answer] = (),
 ) -> Answer:
     """An answer that costs at most `MORE` more than a checked one, whose fullest device is less full; or that one.
 
@@ -68,16 +69,31 @@ def balanced(
         model: what the answer was searched under; if plans are changed, a `ShardingCostModel`.
         sharding_types: those that tables may have; whole tables alone by default.
         max_shards: column shards of a table at most.
+        others: dearer answers from which a less full one is looked for as well, if they cost at most `MORE` more.
     """
-    is_plan, share = isinstance(answer, ShardingPlan), _fullest_of_changed(answer, task)
+    share, problem = _fullest_of_changed(answer, task), problem_of(task)
     if share is None:
         return answer
-    counted = _counted(model)
+    limit = (1.0 + MORE) * problem.cost_ms(answer, task, model)
+    starts = [answer, *(other for other in others if problem.cost_ms(other, task, model) <= limit)]
+    found = [_less_full(start, task, model, sharding_types, max_shards, limit) for start in starts]
+    best = min(found, key=lambda each: fullest(each, task))
+    return best if fullest(best, task) <= share - LESS else answer
+
+
+def _less_full(
+    answer: Answer,
+    task: Task,
+    model: AdditiveCostModel,
+    sharding_types: Collection[str],
+    max_shards: int,
+    limit: float,
+) -> Answer:
+    """See `balanced`; an answer that costs at most `limit` ms."""
+    share, problem, counted = fullest(answer, task), problem_of(task), _counted(model)
     split = _split(answer, task, counted, sharding_types, max_shards)
     if split is None:
         return answer
-    problem = problem_of(task)
-    limit = (1.0 + MORE) * problem.cost_ms(answer, task, model)
     best, low = split, float(_used(split).sum() / task.topology.memory_cap_bytes.sum())
     high = share
     for number in range(ROUNDS):
@@ -90,9 +106,9 @@ def balanced(
         else:
             low = bound
     best = best.in_order()
-    made: Answer = best.plan() if is_plan else best.device
+    made: Answer = best.plan() if isinstance(answer, ShardingPlan) else best.device
     made = problem.checked(made, task)
-    good = fullest(made, task) <= share - LESS and problem.cost_ms(made, task, model) <= limit
+    good = fullest(made, task) < share and problem.cost_ms(made, task, model) <= limit
     return made if good else answer
 
 

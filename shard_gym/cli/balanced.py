@@ -47,8 +47,11 @@ def relieved(plan: Planned, cost_model: CostModel, balance: Balance) -> tuple[Pl
     if not isinstance(model, AdditiveCostModel) or not isinstance(agent, (RestartedSearch, LocalSearchAgent)):
         return plan, None
     forms: dict[str, Any] = {}
+    now = problem.cost_ms(plan.answer, task, model)
+    if isinstance(agent, RestartedSearch) and [cost for cost, _ in agent.found[:1]] == [now]:  # the last search's
+        forms["others"] = [answer for _, answer in agent.found[1:]]
     if task.splittable and isinstance(agent, RestartedSearch):
-        forms = {"sharding_types": agent.search.sharding_types, "max_shards": agent.search.max_shards}
+        forms |= {"sharding_types": agent.search.sharding_types, "max_shards": agent.search.max_shards}
     cheapest = joined(plan.answer, task, model)
     answer = cheapest if balance == "no" else balanced(cheapest, task, model, **forms)
     if answer is cheapest:

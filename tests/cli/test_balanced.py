@@ -69,3 +69,22 @@ def test_no_table_is_split_for_nothing(balance: Any) -> None:
     assert made[0][0].answer.tables[:2] == whole
     assert len(made[0][0].answer.tables[2].shards) == 1
     assert made[1][0].answer is split  # an answer that was not searched is written as it is
+
+
+def test_the_answers_of_other_seeds_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables.from_zipf(np.array(ROWS), 256, 1.0, 1.05, Workload(2048, "fp32", "sgd"))
+    topology = hardware_profile("rtx2080ti-pcie").topology(4, memory_cap_bytes=int(CAP_GIB * 2**30))
+    task = Task("mine", tables, topology, splittable=True)
+    agent: Any = restarted(make_agent("plan-search", max_queries=5000))
+    answer = agent.plan(task)
+    seen = []
+
+    def balanced(answer: Any, *_: Any, others: Any = (), **more: Any) -> Any:
+        seen.append([answer, *others])
+        return answer
+
+    monkeypatch.setattr("shard_gym.cli.balanced.balanced", balanced)
+    own: Any = None
+    relieved(Planned("plan-search", agent, task, answer, False, own), MODEL, "yes")
+    assert len(seen[0]) == len(agent.found) >= 2
+    assert seen[0][1:] == [each for _, each in agent.found[1:]]
