@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown_name("command", args[0], COMMANDS)
         _overview()
     except ShardGymError as error:
-        warn(str(error), "bold red")
+        warn(_with_options(str(error), args), "bold red")
         return ERROR_EXIT_CODE
     except KeyboardInterrupt as interrupt:
         warn(str(interrupt) or "Interrupted.", "bold red")
@@ -76,6 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _with_options(message: str, args: Sequence[str]) -> str:
+    """`message` with the options among `args` in place of the parameters of functions that are called so."""
+    for given in args:
+        option = re.fullmatch(r"(--[a-z]+(?:[-_][a-z]+)+)(?:=.*)?", given)
+        if option is not None:
+            parameter = option[1][2:].replace("-", "_")
+            message = re.sub(rf"(?<![\w./'-]){parameter}(?![\w(=/'])", f"--{parameter.replace('_', '-')}", message)
+    return message
 
 
 def _show_warning(

@@ -319,3 +319,21 @@ def test_a_search_that_no_budget_stopped_says_so(run, own: Path) -> None:
         f"plan-search, {seeds} seeds, {search['evaluations']:,} evaluations: more bring nothing new for so few tables."
         in found.err
     )
+
+
+@pytest.mark.parametrize("form", ["--{}", "--{}="])
+@pytest.mark.parametrize(
+    ("option", "bad"),
+    [
+        *((name, bad) for name in ("devices-per-host", "devices-per-domain") for bad in (-3, 0, 10**23)),
+        *(("sync-every", bad) for bad in (-3, 10**23)),
+        *(("cross-host-ratio", bad) for bad in (-3, 0, "nan", 1e30)),
+    ],
+)
+def test_an_error_of_an_option_names_the_option(run, file: Path, option: str, bad: object, form: str) -> None:
+    given = form.format(option)
+    command = arguments(file, agent="lane-greedy" if option != "sync-every" else "plan-search")
+    outcome = run(*command, f"{given}{bad}") if given.endswith("=") else run(*command, given, bad)
+    assert outcome.code == 2
+    assert f"--{option}" in outcome.err
+    assert option.replace("-", "_") not in outcome.err
