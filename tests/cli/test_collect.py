@@ -154,7 +154,7 @@ def test_a_data_set_has_one_layout(run, fake, tmp_path: Path, layout: str, gpus:
         (("--repeat-every", -1), "--repeat-every must be an integer of at least 0"),
         (("--memory-gib", -2), "--memory-gib must be a positive number"),
         (("--count", 0), "count must be an integer of at least 1"),
-        (("--batch-size", 0), "batch_size must be an integer from 1 to"),
+        (("--batch-size", 0), "--batch-size must be an integer from 1 to"),
         (("--profile", "h300"), "There is no hardware profile named 'h300'"),
         (("--weight-dtype", "int8"), "weight dtype must be one of"),
     ],

@@ -57,7 +57,7 @@ def test_the_linear_model_has_no_file(run, data: Path, tmp_path: Path) -> None:
     [
         (("--network", "pooledd"), "There is no network named 'pooledd'. Did you mean 'pooled'?"),
         (("--steps", 0), "--steps must be an integer of at least 1"),
-        (("--learning-rate", 0), "learning_rate must be a positive number"),
+        (("--learning-rate", 0), "--learning-rate must be a positive number"),
     ],
 )
 def test_bad_options_are_refused(run, data: Path, tmp_path: Path, args: tuple[object, ...], words: str) -> None:

@@ -102,8 +102,8 @@ def test_one_device_exchanges_nothing_and_says_nothing(run: Any, tmp_path: Path)
         (("--index-exchange", "exposed", "--cost-model", "measured"), "'measured' does not know the exchange of the"),
         (("--communication-dtype", "fp4"), "no communication dtype named 'fp4'"),
         (("--communication-dtype", "fp16", "--cost-model", "measured"), "cost model 'measured' knows FP32 alone"),
-        (("--cross-host-ratio", 0), "cross_host_ratio must be a number from 0.001 to 1, not 0.0"),
-        (("--cross-host-ratio", "nan"), "cross_host_ratio must be a number from 0.001 to 1, not nan"),
+        (("--cross-host-ratio", 0), "--cross-host-ratio must be a number from 0.001 to 1, not 0.0"),
+        (("--cross-host-ratio", "nan"), "--cross-host-ratio must be a number from 0.001 to 1, not nan"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(run: Any, options: tuple[object, ...], says: str) -> None:
