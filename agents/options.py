@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from shard_gym.agents.heuristics import PAPER_SCORES
@@ -31,22 +33,21 @@ class AgentOption(NamedTuple):
 def placing_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(name, ...)` takes for an agent of `AGENTS`."""
     maker = _maker(name)
-    if AGENTS[name].tuned:
-        from shard_gym.agents.replanning.tuning import tuned_suites
-
+    if AGENTS[name].tuning:
         said = _described(maker.func if isinstance(maker, partial) else maker)
-        default = TUNED if tuned_suites(name) else REQUIRED
+        default = TUNED if _tuning(name).tuned_suites(name) else REQUIRED
         return [AgentOption(each, default, said.get(each, "")) for each in inspect.signature(maker).parameters]
     return _of_parameters(maker)
 
 
 def _maker(name: str) -> Any:
     """What makes an agent of `AGENTS`, without the arguments that its entry fixes."""
-    if AGENTS[name].tuned:
-        from shard_gym.agents.replanning.tuning import TUNABLE
+    return _tuning(name).TUNABLE[name].make if AGENTS[name].tuning else AGENTS[name].load()
 
-        return TUNABLE[name].make
-    return AGENTS[name].load()
+
+def _tuning(name: str) -> ModuleType:
+    """The module of the tuning of an agent of `AGENTS` that is tuned."""
+    return import_module(AGENTS[name].tuning)
 
 
 def training_options(name: str, problem: str = "") -> dict[str, list[AgentOption]]:
@@ -96,10 +97,9 @@ def about_agent(name: str) -> str:
     maker = _maker(name)
     kind, score = maker.func if isinstance(maker, partial) else maker, PAPER_SCORES.get(name)
     ending = f"; score: {_first_sentence(_doc(score)).removeprefix('(T,) ')}" if score else ""
-    if AGENTS[name].tuned:
-        from shard_gym.agents.replanning.tuning import TUNABLE
-
-        ending = f"; {_first_sentence(TUNABLE[name].about)}" if TUNABLE[name].about else ""
+    if AGENTS[name].tuning:
+        more = _tuning(name).TUNABLE[name].about
+        ending = f"; {_first_sentence(more)}" if more else ""
     return _first_sentence(_doc(kind)) + ending
 
 

@@ -34,8 +34,8 @@ class AgentEntry:
             costs of answers that it searches among.
         listed: whether tables of all agents have it; not those that take minutes for a task.
         checkpoints: of an agent that ships trained, the import path of the table of its files by hardware profile.
-        tuned: of an agent whose options are tuned on training tasks, the import path of a function of its name and a
-            suite that returns those options.
+        tuning: of an agent whose options are tuned on training tasks, the module of their tuning: `TUNABLE`, and
+            functions of its name, `tuned_suites`, and with a suite `tuned_settings` and `replanner`.
         about: what it is, in 45 characters at most, for lists.
     """
 
@@ -45,7 +45,7 @@ class AgentEntry:
     asks: Literal["nothing", "costs", "answers"] = "nothing"
     listed: bool = True
     checkpoints: str = ""
-    tuned: str = ""
+    tuning: str = ""
     about: str = ""
 
     def load(self) -> Callable[..., Any]:
@@ -91,12 +91,11 @@ def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
 
 def _replanner(name: str, suite: str | None = None, **settings: Any) -> Agent:
     """Imported on first use, as are the planners: who places whole tables needs none of them."""
-    from shard_gym.agents.replanning.tuning import replanner
+    made: Agent = import_module(_TUNING).replanner(name, suite, **settings)
+    return made
 
-    return replanner(name, suite, **settings)
 
-
-_TUNED = "shard_gym.agents.replanning.tuning:tuned_settings"
+_TUNING = "shard_gym.agents.replanning.tuning"
 _REPLANNERS = {
     "never": "keeps its plan",
     "every": "a plan every so many hours",
@@ -177,7 +176,7 @@ AGENTS: dict[str, AgentEntry] = {
         "shard_gym.agents.recshard:RecShardAgent", listed=False, about="RecShard's integer program for two tiers"
     ),
     **{
-        name: AgentEntry(partial(_replanner, name), REPLANNING, tuned=_TUNED, about=about)
+        name: AgentEntry(partial(_replanner, name), REPLANNING, tuning=_TUNING, about=about)
         for name, about in _REPLANNERS.items()
     },
 }

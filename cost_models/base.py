@@ -393,3 +393,13 @@ def _replaced(current: FloatArray, variants: int, changed: NDArray[np.int64], va
 def placement_order(loads: FloatArray, topology: Topology, model: AdditiveCostModel) -> NDArray[np.int64]:
     """(T,) int64, tables by descending single-table cost: the order in which DreamShard places them (section 3.2)."""
     return np.argsort(-model.single_table_costs(loads, topology), kind="stable")
+
+
+SAME = 1e-9
+"""Devices whose times differ by less than this share are equally slow."""
+
+
+def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
+    """(D, 4) bool, the slowest device or devices of each phase, from (D, 4) ms; none where no device takes any time."""
+    slowest = phases_ms.max(axis=0)
+    return np.asarray((phases_ms >= slowest * (1.0 - SAME)) & (slowest > 0.0))

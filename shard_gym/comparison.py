@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import SAME, FloatArray
 from shard_gym.envs.replanning.migration import migration_seconds, moved_by_device
-from shard_gym.explain import SAME, Explanation
+from shard_gym.explain import Explanation
 from shard_gym.problems.sharding import ShardingProblem
 from shard_gym.sharding.plan import DATA_PARALLEL, ONE_GROUP, Shard, TableSharding
 from shard_gym.training_memory import training_memory

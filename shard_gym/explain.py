@@ -4,20 +4,21 @@ and of moving a shard."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.cluster import Cluster
 from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
-from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray
+from shard_gym.cost_models.base import AdditiveCostModel, CostModel, FloatArray, critical_devices
 from shard_gym.cost_models.grouped import model_of, sync_ms_per_byte
 from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
 from shard_gym.cost_models.traffic import index_exchange_of_plan_ms, total_sent_bytes
 from shard_gym.cost_models.whole_tables import WholeTables
+from shard_gym.envs.placement.rendering.view import PlacementView, PlanView
 from shard_gym.errors import wrong_kind
 from shard_gym.grouping import task_of_plan
 from shard_gym.hbm_split import HbmSplit
@@ -27,9 +28,6 @@ from shard_gym.sharding.hbm_rows import host_bytes, split_of_plan
 from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.topology import Topology
-
-SAME = 1e-9
-"""Devices whose times differ by less than this share are equally slow."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +248,6 @@ def _explain_plan(
     )
 
 
-def critical_devices(phases_ms: FloatArray) -> NDArray[np.bool_]:
-    """(D, 4) bool, the slowest device or devices of each phase, from (D, 4) ms; none where no device takes any time."""
-    slowest = phases_ms.max(axis=0)
-    return np.asarray((phases_ms >= slowest * (1.0 - SAME)) & (slowest > 0.0))
-
-
 def best_moves(
     loads: FloatArray,
     devices: NDArray[np.int64],
@@ -332,3 +324,11 @@ def _without_replicas_ms(wholes: WholeTables) -> float | None:
         cost_ms = float(costs.min())
         wholes.make_whole(table, int(fits[costs.argmin()]))
     return cost_ms
+
+
+def view_of(explanation: Explanation) -> PlacementView:
+    """The view of an explained placement or plan."""
+    first = np.array([sharding.shards[0].device for sharding in explanation.plan.tables], np.int64)
+    kind = PlacementView if explanation.noun == "placement" else partial(PlanView, plan=explanation.plan)
+    costs = explanation.phases_ms, explanation.total_ms
+    return kind(explanation.task, first, *costs, own_caps=explanation.own_caps)

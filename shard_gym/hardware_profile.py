@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import as_array, checked_count, checked_positive, require_name
+from shard_gym.checks import as_array, checked_count, checked_positive, is_not_negative, require_name
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTopologyError, short_repr, wrong_kind
 from shard_gym.io.files import read_json, sha256_of, write_json
 from shard_gym.io.parsing import require_fields, require_schema
 from shard_gym.topology import MAX_DEVICES, DeviceSpec, HostMemory, LinkSpec, Topology
 from shard_gym.topology_json import device_from_json, device_to_json, links_from_json, links_to_json
-from shard_gym.training_memory import usable_bytes
+
+RESERVE = 0.15
+"""Share of a device's memory that is kept for what is neither a table nor its buffers (see `training_memory`)."""
 
 MAX_HOST_BYTES = 2**50
 """The most bytes of a host's memory for tables."""
@@ -192,3 +194,21 @@ def read_profile(path: Path) -> HardwareProfile:
 
 def _digest(record: Mapping[str, Any]) -> str:
     return sha256_of(json.dumps(record, sort_keys=True, allow_nan=False).encode())
+
+
+def usable_bytes(memory_bytes: int, reserve: float = RESERVE, name: str = "reserve") -> int:
+    """Bytes that tables and their buffers may take of a device: (1 - reserve) of its memory, rounded down.
+
+    Args:
+        reserve: share that is kept, at least 0 and below 1; messages call it `name`.
+
+    Raises:
+        InvalidOptionError: the reserve is no such share, or leaves no byte.
+    """
+    usable = int((1.0 - reserve) * memory_bytes) if is_not_negative(reserve) and reserve < 1 else 0
+    if usable < 1:
+        raise InvalidOptionError(
+            f"{name} must be a share of a device's memory of at least 0 and below 1, such as {RESERVE}, "
+            f"not {short_repr(reserve)}."
+        )
+    return usable

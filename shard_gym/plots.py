@@ -19,8 +19,8 @@ from shard_gym.envs.placement.rendering.figure import draw
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.errors import InvalidOptionError
 from shard_gym.evaluation import Evaluation
-from shard_gym.explain import explain
 from shard_gym.io.pictures import COLORS, GREY, INK, LINE, require_matplotlib
+from shard_gym.placement import check_placement
 from shard_gym.tasks import Task
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ def plot_placement(task: Task, placement: ArrayLike, cost_model: str | CostModel
         MissingExtraError: matplotlib is not installed.
     """
     require_matplotlib()
-    explained = explain(task, placement, make_cost_model(cost_model))
-    return draw(PlacementView(task, explained.devices, explained.phases_ms, explained.total_ms))
+    devices = check_placement(placement, task.tables, task.topology)
+    cost = make_cost_model(cost_model).estimate(devices, task.tables, task.topology)
+    return draw(PlacementView(task, devices, cost.phases_ms, cost.total_ms))
 
 
 def plot_costs(*evaluations: Evaluation) -> Figure:

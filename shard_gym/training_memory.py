@@ -30,8 +30,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shard_gym.checks import is_not_negative
-from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.sharding.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -42,9 +40,6 @@ from shard_gym.sharding.plan import (
     plan_of_placement,
 )
 from shard_gym.tables import Tables
-
-RESERVE = 0.15
-"""Share of a device's memory that is kept for what is neither a table nor its buffers."""
 
 PARTS = ("tables", "inputs", "outputs", "gradients")
 """What `TrainingMemory` counts; all but the first are buffers."""
@@ -158,21 +153,3 @@ def _held(
         np.where(replica & tables.workload.training, rows * columns * tables.workload.weight_bytes, 0),
     )
     return np.stack([part.astype(np.int64) for part in parts], axis=1)
-
-
-def usable_bytes(memory_bytes: int, reserve: float = RESERVE, name: str = "reserve") -> int:
-    """Bytes that tables and their buffers may take of a device: (1 - reserve) of its memory, rounded down.
-
-    Args:
-        reserve: share that is kept, at least 0 and below 1; messages call it `name`.
-
-    Raises:
-        InvalidOptionError: the reserve is no such share, or leaves no byte.
-    """
-    usable = int((1.0 - reserve) * memory_bytes) if is_not_negative(reserve) and reserve < 1 else 0
-    if usable < 1:
-        raise InvalidOptionError(
-            f"{name} must be a share of a device's memory of at least 0 and below 1, such as {RESERVE}, "
-            f"not {short_repr(reserve)}."
-        )
-    return usable

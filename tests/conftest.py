@@ -329,3 +329,18 @@ in_host = _given(_in_host)
 tiered_task = _given(_tiered_task)
 row_probabilities = _given(_row_probabilities)
 valid_placements = _given(_valid_placements)
+
+
+@pytest.fixture(scope="session")
+def killed() -> Callable[..., None]:
+    """Runs a training run until one of the iterations that are given is saved, and ends it there."""
+
+    def kill(run: Any, *iterations: int) -> None:
+        def stop(learner: Any, _: object) -> None:
+            if learner.iteration in iterations:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run.run(stop)
+
+    return kill

@@ -206,11 +206,6 @@ def test_a_part_of_the_project_is_not_built(tmp_path: Path) -> None:
     assert "agents/ is missing or empty" in result.stderr
 
 
-def test_no_source_file_is_longer_than_400_lines() -> None:
-    lengths = {str(path): len((REPO / path).read_text().splitlines()) for path in python_files()}
-    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
-
-
 def test_no_file_names_a_place_on_one_machine() -> None:
     places = re.compile(r"(?<![\w.])/(?:work|home|root|Users|opt)/\w|\.\./sha" + "red")
     offenders = {

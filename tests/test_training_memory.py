@@ -10,6 +10,7 @@ import pytest
 
 from shard_gym.errors import InvalidOptionError
 from shard_gym.hardware import hardware_profile
+from shard_gym.hardware_profile import RESERVE, usable_bytes
 from shard_gym.sharding import (
     Shard,
     ShardingPlan,
@@ -23,7 +24,7 @@ from shard_gym.sharding import (
 )
 from shard_gym.sharding.plan import READ_TYPES
 from shard_gym.tables import Tables
-from shard_gym.training_memory import RESERVE, row_block_bytes, training_memory, usable_bytes, whole_table_bytes
+from shard_gym.training_memory import row_block_bytes, training_memory, whole_table_bytes
 from shard_gym.workload import Workload
 
 DEVICES = 4

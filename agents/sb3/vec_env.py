@@ -6,7 +6,9 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
@@ -14,9 +16,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices,
 from shard_gym.checks import is_integer
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.vector import EpisodeVectorEnv
-from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
-from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
@@ -38,7 +37,9 @@ class EpisodeVecEnv(VecEnv, ABC):
         InvalidOptionError: `num_envs` is no number, such as an environment to wrap; or `autoreset_mode` is given.
     """
 
-    kind: ClassVar[type[EpisodeVectorEnv[Any]]]
+    env_id: ClassVar[str]
+    """The environment, as Gymnasium knows it."""
+
     envs: EpisodeVectorEnv[Any]
 
     example: ClassVar[str] = "dlrm-20x4"
@@ -51,7 +52,8 @@ class EpisodeVecEnv(VecEnv, ABC):
             raise wrong_kind(f"num_envs of a {own}", num_envs, "the number of environments", hint)
         if "autoreset_mode" in options:
             raise InvalidOptionError("Stable-Baselines3 needs one autoreset mode, so autoreset_mode cannot be chosen.")
-        self.envs = self.kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        kind: Any = load_env_creator(str(gymnasium.spec(self.env_id).vector_entry_point))
+        self.envs = kind(num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
         self.render_mode = self.envs.render_mode
         self._actions: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
@@ -130,21 +132,19 @@ class EpisodeVecEnv(VecEnv, ABC):
 class PlacementVecEnv(EpisodeVecEnv):
     """`EmbeddingPlacementVectorEnv` for SB3: `PlacementVecEnv(64, suite="dlrm-20x4", reward="dense")`."""
 
-    kind: ClassVar[type[EpisodeVectorEnv[Any]]] = EmbeddingPlacementVectorEnv
-    envs: EmbeddingPlacementVectorEnv
+    env_id = "EmbeddingPlacement-v0"
 
 
 class ShardingVecEnv(PlacementVecEnv):
     """`EmbeddingShardingVectorEnv` for SB3."""
 
-    kind = EmbeddingShardingVectorEnv
+    env_id = "EmbeddingSharding-v0"
 
 
 class ReplanningVecEnv(EpisodeVecEnv):
     """`EmbeddingReplanningVectorEnv` for SB3."""
 
-    kind = EmbeddingReplanningVectorEnv
-    envs: EmbeddingReplanningVectorEnv
+    env_id = "EmbeddingReplanning-v0"
     example = "drift-medium-120"
 
 

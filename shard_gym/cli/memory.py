@@ -17,14 +17,14 @@ from shard_gym.cli.misfit import devices_that_hold
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import InvalidOptionError, short_repr
 from shard_gym.explain import Explanation
-from shard_gym.hardware_profile import MAX_HOST_BYTES, HardwareProfile
+from shard_gym.hardware_profile import MAX_HOST_BYTES, RESERVE, HardwareProfile, usable_bytes
 from shard_gym.hbm_split import split_bytes
 from shard_gym.row_popularity import RowPopularity, RowSteps
 from shard_gym.sharding.plan import TABLE_WISE
 from shard_gym.tables import Tables
 from shard_gym.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.topology import MAX_DEVICES, DeviceSpec, Topology
-from shard_gym.training_memory import RESERVE, TrainingMemory, training_memory, usable_bytes
+from shard_gym.training_memory import TrainingMemory, training_memory
 
 GIB = 2**30
 

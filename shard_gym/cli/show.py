@@ -33,11 +33,10 @@ from shard_gym.cost_models import AdditiveCostModel, with_index_exchange
 from shard_gym.cost_models.index_exchange import HIDDEN
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.placement.rendering.view import view_of
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.envs.replanning.history import NO_PLAN, History
 from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.explain import Explanation, explain
+from shard_gym.explain import Explanation, explain, view_of
 from shard_gym.io.pictures import require_picture, save_picture
 from shard_gym.problems import problem_of
 from shard_gym.suites import load_suite

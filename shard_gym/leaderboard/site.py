@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shard_gym.cost_models import ShardingCostModel
+from shard_gym.cost_models.base import critical_devices
 from shard_gym.envs.replanning.windows import KINDS
 from shard_gym.errors import UnwritablePathError
-from shard_gym.explain import critical_devices
 from shard_gym.grouping import task_of_plan
 from shard_gym.io.files import write_atomically
 from shard_gym.leaderboard.competitors import competitors

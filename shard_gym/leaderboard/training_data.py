@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def recorded_training(agent: str, suite: str, options: Options | None = None) ->
     if entry.checkpoints:
         found = imported(entry.checkpoints).get(suite_info(suite).hardware)
         return _read_training(found.path) if found else None
-    if entry.tuned and set(imported(entry.tuned)(agent, suite)) - set(options or ()):
+    if entry.tuning and set(import_module(entry.tuning).tuned_settings(agent, suite)) - set(options or ()):
         return Training(agent, (f"{suite}/train",))
     return None
 

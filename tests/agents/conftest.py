@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.training import Learner, Report, TrainingRun
+from shard_gym.agents.training import Learner, Report
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.tasks import Task, TaskSuite
 
@@ -58,18 +58,3 @@ def trained() -> Callable[[Learner], list[Report]]:
         return reports
 
     return train
-
-
-@pytest.fixture(scope="session")
-def killed() -> Callable[..., None]:
-    """Runs a training run until one of the iterations that are given is saved, and ends it there."""
-
-    def kill(run: TrainingRun, *iterations: int) -> None:
-        def stop(learner: Learner, _: Report) -> None:
-            if learner.iteration in iterations:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run.run(stop)
-
-    return kill

@@ -369,7 +369,7 @@ def test_a_picture_has_the_hosts_and_the_traffic(show: Callable[..., Any], old: 
     show("--plan", old, "--picture", tmp_path / "plan.svg", "--memory-cap-gib", "0.5")
     assert (tmp_path / "plan.svg").stat().st_size > 1000
     from shard_gym.envs.placement.rendering.figure import draw
-    from shard_gym.envs.placement.rendering.view import view_of
+    from shard_gym.explain import view_of
 
     tables = load_pool("dlrm-2021").tables.select([0, 1]).with_dims(16)
     for count, words in ((16, {"host", "in host", "to others"}), (8, {"sent, MiB"}), (1, set[str]())):

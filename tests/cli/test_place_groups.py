@@ -12,12 +12,12 @@ from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.errors import DamagedFileError
 from shard_gym.grouping import task_of_group
 from shard_gym.hardware import hardware_profile
+from shard_gym.hardware_profile import usable_bytes
 from shard_gym.pools import load_pool
 from shard_gym.problems import PROBLEMS
 from shard_gym.sharding import plan_from_json, plan_of_placement, read_plan, write_plan
 from shard_gym.sharding.plan import Groups, ShardingPlan
 from shard_gym.tasks import Task
-from shard_gym.training_memory import usable_bytes
 
 PLACE = ("place", "--tables", "merlin-small", "--hardware", "h100-dgx", "--num-devices", 16)
 QUICK = ("--option", "max_queries=2000")

@@ -15,7 +15,8 @@ import pytest
 from shard_gym.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
 from shard_gym.drift.suite import DriftSuite
 from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.core.config import drift_source, task_source
+from shard_gym.envs.core.config import task_source
+from shard_gym.envs.replanning.episodes import drift_source
 from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.io.files import INDEX, sha256_of
 from shard_gym.suites import drifting, load_suite, suite_info, suite_names

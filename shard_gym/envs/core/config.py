@@ -14,10 +14,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from shard_gym.checks import is_integer, is_one_of
-from shard_gym.drift.suite import DriftSource
 from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.errors import InvalidOptionError, install_extra, short_repr, similar, wrong_kind
-from shard_gym.suites import load_suite, suite_info, suite_names
+from shard_gym.suites import load_suite
 from shard_gym.tasks import Suite, TaskSource
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
@@ -114,29 +113,20 @@ def task_source(suite: Any, split: str) -> TaskSource:
     found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
     if isinstance(found, type) or not isinstance(found, TaskSource):
         wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
-        raise _wrong_suite(suite, wanted, "TaskSuite", found)
+        raise wrong_suite(suite, wanted, "TaskSuite", found)
     return found
 
 
-def drift_source(suite: Any, split: str) -> DriftSource:
-    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is."""
-    wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
-    if isinstance(suite, str) and suite in suite_names() and suite_info(suite).problem != "replanning":
-        raise wrong_kind("suite", suite, wanted, _environment_of(suite_info(suite).problem))  # which may lack the split
-    found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
-    if isinstance(found, type) or not isinstance(found, DriftSource):
-        raise _wrong_suite(suite, wanted, "DriftSuite", found)
-    return found
-
-
-def _wrong_suite(suite: Any, wanted: str, wrapper: str, found: Any) -> InvalidOptionError:
+def wrong_suite(suite: Any, wanted: str, wrapper: str, found: Any) -> InvalidOptionError:
+    """The error that a suite is of another kind; it names the environment of that, or the `wrapper` of tasks."""
     hint = f"Wrap custom tasks in a suite: {wrapper}('mine', [task])."
     if isinstance(found, Suite):
-        hint = _environment_of(found[0].problem)
+        hint = environment_of(found[0].problem)
     return wrong_kind("suite", suite, wanted, hint)
 
 
-def _environment_of(problem: str) -> str:
+def environment_of(problem: str) -> str:
+    """A sentence that names the environment of a suite."""
     return f"It is a suite of {problem}: its environment is Embedding{problem.capitalize()}-v0."
 
 

@@ -18,7 +18,7 @@ from shard_gym.cost_models.base import FloatArray
 from shard_gym.drift.processes import INTERVALS_PER_DAY
 from shard_gym.drift.suite import DriftSource, DriftSuite
 from shard_gym.drift.tasks import HEADROOM_DAYS, DriftTask
-from shard_gym.envs.core.config import EnvConfig, drift_source, padding
+from shard_gym.envs.core.config import EnvConfig, environment_of, padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.problem import IntArray
 from shard_gym.envs.replanning.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, episode_data
@@ -34,6 +34,7 @@ from shard_gym.envs.replanning.windows import (
     WINDOWS,
 )
 from shard_gym.errors import InvalidCostError, InvalidTaskError, wrong_kind
+from shard_gym.suites import load_suite, suite_info, suite_names
 from shard_gym.topology import MAX_DEVICES
 
 BoolArray = NDArray[np.bool_]
@@ -324,3 +325,14 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
 
 
 _INTERVALS, _DAY = np.arange(INTERVALS_PER_HOUR), np.arange(INTERVALS_PER_DAY)
+
+
+def drift_source(suite: Any, split: str) -> DriftSource:
+    """The suite of replanning of this name and split; a source of drifting tasks is returned as it is."""
+    wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
+    if isinstance(suite, str) and suite in suite_names() and suite_info(suite).problem != "replanning":
+        raise wrong_kind("suite", suite, wanted, environment_of(suite_info(suite).problem))  # which may lack the split
+    found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
+    if isinstance(found, type) or not isinstance(found, DriftSource):
+        raise wrong_suite(suite, wanted, "DriftSuite", found)
+    return found

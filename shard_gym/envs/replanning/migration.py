@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
 from shard_gym.topology import Topology
+
+FloatArray = NDArray[np.float64]
 
 
 def migration_seconds(

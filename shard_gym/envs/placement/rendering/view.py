@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base import FloatArray, critical_devices
 from shard_gym.cost_models.traffic import total_sent_bytes
 from shard_gym.errors import InvalidPlacementError
-from shard_gym.explain import Explanation, critical_devices
 from shard_gym.hbm_split import split_bytes
 from shard_gym.placement import memory_used
 from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
@@ -211,14 +210,6 @@ class PlanView(PlacementView):
     @override
     def _split_tables(self) -> list[int]:
         return self.plan.split_tables
-
-
-def view_of(explanation: Explanation) -> PlacementView:
-    """The view of an explained placement or plan."""
-    first = np.array([sharding.shards[0].device for sharding in explanation.plan.tables], np.int64)
-    kind = PlacementView if explanation.noun == "placement" else partial(PlanView, plan=explanation.plan)
-    costs = explanation.phases_ms, explanation.total_ms
-    return kind(explanation.task, first, *costs, own_caps=explanation.own_caps)
 
 
 def shorten(name: str, width: int) -> str:
