@@ -10,17 +10,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents.base import Agent, CostGuidedAgent
-from shard_gym.agents.heuristics import CostGreedyAgent, GreedyAgent, LaneGreedyAgent, RandomAgent
-from shard_gym.agents.policy import PolicyAgent
-from shard_gym.agents.registry import AGENTS, PAPER_HEURISTICS, AgentEntry, agent_names
-from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.base.agent import Agent, CostGuidedAgent
+from shard_gym.agents.base.policy import PolicyAgent
+from shard_gym.agents.registry.agents import AGENTS, PAPER_HEURISTICS, AgentEntry, agent_names
+from shard_gym.agents.search.heuristics import CostGreedyAgent, GreedyAgent, LaneGreedyAgent, RandomAgent
+from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.agents.training.registry import LEARNERS, load_agent
+from shard_gym.common.errors import UnknownNameError, unknown_name, wrong_kind
+from shard_gym.common.io.arrays import SUFFIX
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import UnknownNameError, unknown_name, wrong_kind
-from shard_gym.io.arrays import SUFFIX
-from shard_gym.problems import PROBLEMS
-from shard_gym.suites import suite_info, suite_names
+from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks.suites import suite_info, suite_names
 
 
 def make_agent(

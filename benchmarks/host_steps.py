@@ -10,10 +10,10 @@ from timing import Stopwatch, median_rates
 
 import shard_gym
 from shard_gym.agents import make_agent
+from shard_gym.common.io.markdown import table
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.io.markdown import table
 
 TABLES, DEVICES = 50, 4
 HBM_SHARE = (0.05, 0.5)

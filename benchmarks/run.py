@@ -33,9 +33,13 @@ from timing import Stopwatch, median_rate, seconds_of
 
 import shard_gym
 from shard_gym.agents import make_agent
-from shard_gym.agents.descent import BATCH
-from shard_gym.agents.items import Items
-from shard_gym.agents.neighbourhood import Neighbourhood
+from shard_gym.agents.search.descent import BATCH
+from shard_gym.agents.search.items import Items
+from shard_gym.agents.search.neighbourhood import Neighbourhood
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.io.markdown import table, with_block
+from shard_gym.common.system import cpu_model
+from shard_gym.common.text import format_seconds
 from shard_gym.cost_models import (
     AdditiveCostModel,
     AnalyticalCostModel,
@@ -44,11 +48,7 @@ from shard_gym.cost_models import (
 )
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import table, with_block
-from shard_gym.placement import pack_by_memory
-from shard_gym.system import cpu_model
-from shard_gym.text import format_seconds
+from shard_gym.plans.placement import pack_by_memory
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))  # tables and devices

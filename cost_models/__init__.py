@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
-from shard_gym.cost_models.counted import CountedCostModel, CountedEstimates, counted
-from shard_gym.cost_models.index_exchange import HIDDEN, checked_index_exchange
-from shard_gym.cost_models.inference import InferenceCostModel
-from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
-from shard_gym.errors import InvalidOptionError, unknown_name, wrong_kind
-from shard_gym.io.arrays import SUFFIX
-from shard_gym.io.files import is_file_in
+from shard_gym.common.errors import InvalidOptionError, unknown_name, wrong_kind
+from shard_gym.common.io.arrays import SUFFIX
+from shard_gym.common.io.files import is_file_in
+from shard_gym.cost_models.analytical.index_exchange import HIDDEN, checked_index_exchange
+from shard_gym.cost_models.analytical.inference import InferenceCostModel
+from shard_gym.cost_models.analytical.model import AnalyticalCostModel
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.base.counted import CountedCostModel, CountedEstimates, counted
+from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
+from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
 
 MODEL_FILE = f"cost-model{SUFFIX}"
 """Name of the file of the fitted cost model in a folder that `shard-gym calibrate` made."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from shard_gym import Task, evaluate
 from shard_gym.agents import Agent
-from shard_gym.errors import NoPlacementFoundError
+from shard_gym.common.errors import NoPlacementFoundError
 
 
 class DistinctGreedyAgent(Agent):

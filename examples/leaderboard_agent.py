@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym import evaluate
-from shard_gym.io.files import write_json
+from shard_gym.common.io.files import write_json
 
 
 class MyAgent:

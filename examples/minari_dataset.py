@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from shard_gym import evaluate
 from shard_gym.agents import PolicyAgent, make_agent
-from shard_gym.offline import recover_environment, write_dataset
+from shard_gym.agents.training.offline import recover_environment, write_dataset
 
 SUITE, TEACHER, NAME = "dlrm-20x4", "cost-greedy", "dlrm-20x4/example-v0"
 

@@ -3,26 +3,28 @@
 `import shard_gym` registers the environments; `gymnasium.make("shard_gym:EmbeddingPlacement-v0")` needs no import.
 """
 
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.drift.tasks import DriftTask
+from shard_gym.common.moved import keep_old_names
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
-from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.evaluation import Evaluation, TaskResult, evaluate
-from shard_gym.hardware import hardware_profile
-from shard_gym.placement import check_placement
-from shard_gym.pools import load_pool
-from shard_gym.sharding import ShardingPlan, check_plan
-from shard_gym.suites import load_suite, save_suite, suite_names
-from shard_gym.tables import Tables
-from shard_gym.task_sampler import TaskSampler
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import Topology
-from shard_gym.workload import Workload
+from shard_gym.evaluation.evaluations import Evaluation, TaskResult, evaluate
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan, check_plan
+from shard_gym.plans.placement import check_placement
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks.suites import load_suite, save_suite, suite_names
+from shard_gym.tasks.task import Task, TaskSuite
 
 __version__ = "0.1.0"
 
+keep_old_names()
 register_environments()
 
 __all__ = [

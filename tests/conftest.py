@@ -21,19 +21,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
-from shard_gym.drift.levels import STRONG, DriftLevel
-from shard_gym.drift.tasks import DriftTask
-from shard_gym.hardware import hardware_profile
-from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.placement import memory_used
-from shard_gym.pools import load_pool
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, TableSharding
-from shard_gym.sharding import plan as plans
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.topology import HostMemory, Topology
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
+from shard_gym.plans import plan as plans
+from shard_gym.plans.placement import memory_used
+from shard_gym.replanning.drift.levels import STRONG, DriftLevel
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.tables.lookup_statistics import NUM_BINS
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
 settings.register_profile(

@@ -117,8 +117,16 @@ def test_the_links_are_relative_and_stand() -> None:
         assert (REPO / "shard_gym" / name / "__init__.py").is_file()
 
 
-def test_modules_import_their_own_layer_and_lower_ones(code: ModuleType) -> None:
+def test_rooms_and_their_parts_import_lower_ones_alone(code: ModuleType) -> None:
     assert code.upward_imports(code.module_imports(everywhere=False)) == []
+
+
+def test_every_module_stands_in_a_room(code: ModuleType) -> None:
+    rooms = {name for names in code.ROOMS for name in names}
+    folders = {module.split(".")[1] for module in code.modules() if module.count(".") > 1}
+    assert folders <= rooms
+    alone = [name for name, path in code.modules().items() if name.count(".") == 1 and path.name != "__init__.py"]
+    assert alone == ["shard_gym.__main__"]
 
 
 def test_no_modules_import_each_other(code: ModuleType) -> None:

@@ -18,14 +18,14 @@ from shard_gym import suite_names
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
+from shard_gym.common.text import format_ms
 from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.ranking import SOLVED
-from shard_gym.suites import load_suite, suite_info
-from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.gaps import PROVEN
-from shard_gym.tasks import TaskSuite
-from shard_gym.text import format_ms
+from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks.suites.gaps import PROVEN
+from shard_gym.tasks.suites.info import CORE_SUITES
+from shard_gym.tasks.task import TaskSuite
 
 REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text(encoding="utf-8")

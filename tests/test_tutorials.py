@@ -19,10 +19,10 @@ from shard_gym import Task, evaluate, load_pool, load_suite
 from shard_gym.agents import PolicyAgent
 from shard_gym.cli import main
 from shard_gym.cli.named_agents import agent_named
+from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware import PROFILES
+from shard_gym.hardware.profiles import PROFILES
 from shard_gym.leaderboard.leagues import league_of
-from shard_gym.text import format_ms
 
 REPO = Path(__file__).resolve().parents[1]
 OWN_TABLES = (REPO / "docs" / "tutorials" / "own-tables.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Searches for better placements, or plans, of every test task and keeps the best: `python tools/best_known.py`.
 
 It starts from those known already, which include the leaderboards' entries, so another seed can only improve them. The
-results are shard_gym/suites/data/best_known/<suite>.json, with the effort of the search.
+results are shard_gym/tasks/suites/data/best_known/<suite>.json, with the effort of the search.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import tyro
 
 from shard_gym.agents import agent_names, make_agent
 from shard_gym.cli.job_options import JobOptions
-from shard_gym.errors import NoPlacementFoundError
-from shard_gym.problems import Answer, problem_of
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
-from shard_gym.system import usable_cpus
+from shard_gym.common.errors import NoPlacementFoundError
+from shard_gym.common.system import usable_cpus
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks.suites.best_known import best_known, best_known_effort, write_best_known
 
 SHIPPED_PLANNERS = ("plan-search", "hugectr")  # planners that need no extra
 

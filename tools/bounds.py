@@ -1,10 +1,11 @@
 """Computes lower bounds of every test task and keeps the highest: `python tools/bounds.py`.
 
-Linear programs bound every task (cost_models/bounds.py, and plan_bounds.py for plans, which takes seconds and is used
-here alone). Of tasks of whole tables, where the best known placement is further than `gap` from that and `work` is not
-0, CP-SAT goes on from it (agents/exact.py). The results go to shard_gym/suites/data/bounds/<suite>.json; bounds there
-already, of the same suite and cost model, can only rise. Better placements that CP-SAT finds go to
-shard_gym/suites/data/best_known/<suite>.json, so run tools/best_known.py first.
+Linear programs bound every task (cost_models/bounds/placements.py, and plan_bounds.py for plans, which takes seconds
+and is used here alone). Of tasks of whole tables, where the best known placement is further than `gap` from that and
+`work` is not 0, CP-SAT goes on from it (agents/search/exact.py). The results go to
+shard_gym/tasks/suites/data/bounds/<suite>.json; bounds there already, of the same suite and cost model, can only rise.
+Better placements that CP-SAT finds go to shard_gym/tasks/suites/data/best_known/<suite>.json, so run
+tools/best_known.py first.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tyro
 
-from shard_gym.agents.exact import ExactAgent
+from shard_gym.agents.search.exact import ExactAgent
 from shard_gym.cli.job_options import JobOptions
+from shard_gym.common.system import usable_cpus
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
-from shard_gym.cost_models.bounds import lower_bound_ms
-from shard_gym.cost_models.grouped import sync_ms_per_byte
-from shard_gym.cost_models.plan_bounds import plan_lower_bound_ms
-from shard_gym.grouping import tasks_of_groups
-from shard_gym.problems import Answer, problem_of
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known, best_known_effort, write_best_known
-from shard_gym.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
-from shard_gym.system import usable_cpus
-from shard_gym.tasks import Task
+from shard_gym.cost_models.analytical.grouped import sync_ms_per_byte
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.bounds.placements import lower_bound_ms
+from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
+from shard_gym.tasks.groups import tasks_of_groups
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks.suites.best_known import best_known, best_known_effort, write_best_known
+from shard_gym.tasks.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
+from shard_gym.tasks.task import Task
 
 IMPROVED = "improved by CP-SAT"
 

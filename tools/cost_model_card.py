@@ -2,7 +2,7 @@
 
     docs/cost-model.md      the errors of the fit (fit_analytical.py), fitted and held out, and its constants
     docs/measurements.md    every measurement of docs/published_measurements.json beside its prediction
-    cost_models/evidence/   what was measured on each hardware profile (evidence.py), for `shard_gym.trust`
+    cost_models/evidence/   what was measured on each hardware profile (evidence.py), for `shard_gym.planning.trust`
 
 `compare` takes any other additive cost model.
 """
@@ -34,12 +34,12 @@ from fit_analytical import (
 from published import MEASUREMENTS, measured_value, settings_of, tables_of, topology_of
 
 from shard_gym.agents import GreedyAgent
-from shard_gym.cost_models.all_to_all import all_to_all_ms
-from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.io.files import read_json, write_atomically
-from shard_gym.io.markdown import table, with_block
-from shard_gym.tasks import Task
+from shard_gym.common.io.files import read_json, write_atomically
+from shard_gym.common.io.markdown import table, with_block
+from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms
+from shard_gym.cost_models.analytical.model import AnalyticalCostModel
+from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.tasks.task import Task
 
 PAGE = Path(__file__).parent.parent / "docs" / "cost-model.md"
 ROWS_PAGE = PAGE.with_name("measurements.md")

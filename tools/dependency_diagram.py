@@ -1,8 +1,7 @@
-"""Writes what docs/design.md shows of the code, who imports whom: `python tools/dependency_diagram.py`.
+"""Writes what docs/design.md shows of the code, which room imports which: `python tools/dependency_diagram.py`.
 
-A package is here a module or a folder directly below shard_gym.
-`LAYERS` says which package may import which. It is the only place that does: tests/test_packaging.py checks the imports
-with the functions of this file.
+A room is a folder directly below shard_gym. `ROOMS` says which room may import which, and `INNER` the same of the parts
+of a room. They are the only places that do: tests/test_packaging.py checks the imports with the functions of this file.
 """
 
 from __future__ import annotations
@@ -13,53 +12,46 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import table, with_block
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.io.markdown import table, with_block
 
 ROOT = Path(__file__).resolve().parents[1]
 DESIGN = ROOT / "docs" / "design.md"
 
-LAYERS = (
-    ("errors", "text", "checks", "system", "io", "jobs"),
-    (
-        *(
-            "lookup_statistics",
-            "row_popularity",
-            "table_features",
-            "table_arrays",
-            "tables",
-            "workload",
-            "cluster",
-            "memory_caps",
-            "topology",
-            "topology_json",
-            "hardware_profile",
-        ),
-        *("hardware", "placement", "sharding", "pools", "training_memory", "hbm_split", "index_dedup"),
-    ),
-    ("cost_models",),
-    (
-        *(
-            "tasks",
-            "task_sampler",
-            "grouping",
-            "hot_rows",
-            "served_rows",
-            "forms",
-            "drift",
-            "suites",
-            "envs",
-            "problems",
-        ),
-        *("evaluation", "explain", "comparison", "trust", "interop"),
-    ),
-    ("agents",),
-    ("leaderboard", "offline", "plots", "__init__"),
-    ("cli", "__main__"),
-)
-"""Packages from the lowest layer to the highest. A package imports packages of its own layer and of lower ones."""
+Levels = tuple[tuple[str, ...], ...]
 
-LAYER_NAMES = ("shared helpers", "problem", "cost", "environments", "agents", "comparison", "command line")
+ROOMS: Levels = (
+    ("common",),
+    ("tables",),
+    ("hardware",),
+    ("plans",),
+    ("cost_models",),
+    ("tasks",),
+    ("envs", "interop"),
+    ("evaluation",),
+    ("agents",),
+    ("planning", "replanning"),
+    ("__init__",),
+    ("leaderboard",),
+    ("cli",),
+    ("__main__",),
+)
+"""Rooms from the lowest level to the highest. A room imports rooms of lower levels, and no other of its own level."""
+
+INNER: Mapping[str, Levels] = {
+    "cost_models": (("base",), ("analytical",), ("bounds", "neural"), ("__init__",), ("fitting",), ("measured",)),
+    "tasks": (("task",), ("sampler", "forms", "groups"), ("problems",), ("suites",)),
+    "agents": (
+        ("base",),
+        ("search", "published"),
+        ("training",),
+        ("attention", "autoshard", "dreamshard", "rnn", "sb3"),
+        ("neuroshard", "surco"),
+        ("registry",),
+    ),
+    "replanning": (("drift",), ("env",), ("drawing",), ("problem", "drifting"), ("build", "agents")),
+}
+"""The same of the parts of a room, each a folder or a module in it; `__init__` is its face, where parts import that."""
 
 LINKED = ("agents", "cost_models")  # folders at the top that are imported as parts of shard_gym
 Imports = Mapping[str, frozenset[str]]  # module or package -> those it imports
@@ -125,25 +117,36 @@ def _defining_module(name: str) -> str:
 
 
 def package(module: str) -> str:
-    """The module or folder directly below shard_gym: "envs" for shard_gym.envs.placement.env."""
+    """The room of a module: "envs" for shard_gym.envs.placement.env."""
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def layer(module: str) -> int:
-    """The number of the module's layer, the lowest 0."""
-    for number, packages in enumerate(LAYERS):
-        if package(module) in packages:
+def _part(module: str) -> str:
+    """The part of its room that a module is in: "placement" for shard_gym.envs.placement.env."""
+    return [*module.split("."), "__init__"][2]
+
+
+def level(name: str, levels: Levels) -> int:
+    """The number of the level of a room or a part, the lowest 0."""
+    for number, names in enumerate(levels):
+        if name in names:
             return number
-    raise LookupError(f"{module} has no layer. Add {package(module)!r} to LAYERS in tools/dependency_diagram.py.")
+    raise LookupError(f"{name!r} has no level. Add it to ROOMS or INNER in tools/dependency_diagram.py.")
 
 
 def upward_imports(imports: Imports) -> list[str]:
-    return [
-        f"{module} (layer {layer(module)}) imports {target} (layer {layer(target)})"
-        for module, targets in imports.items()
-        for target in sorted(targets)
-        if layer(target) > layer(module)
-    ]
+    """The imports that do not go down: of a room by one that is not above it, and the same of the parts of a room."""
+    found = []
+    for module, targets in imports.items():
+        for target in sorted(targets):
+            own, other, levels = package(module), package(target), ROOMS
+            if own == other:
+                own, other, levels = _part(module), _part(target), INNER.get(own, ())
+                if own == "__init__":  # the face of a room names what its parts have
+                    continue
+            if own != other and levels and level(other, levels) >= level(own, levels):
+                found.append(f"{module} imports {target}")
+    return found
 
 
 def circles(imports: Imports) -> list[list[str]]:
@@ -167,9 +170,9 @@ def _reachable(imports: Imports, start: str) -> set[str]:
 def package_imports() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for module, targets in module_imports(everywhere=False).items():
-        if layer(module) > 0:
+        if package(module) not in ROOMS[0]:
             of_package = found.setdefault(package(module), set())
-            of_package |= {package(target) for target in targets if layer(target) > 0} - {package(module)}
+            of_package |= {package(target) for target in targets} - {package(module), *ROOMS[0]}
     return {name: frozenset(targets) for name, targets in found.items()}
 
 
@@ -183,33 +186,32 @@ def without_implied(imports: Imports) -> dict[str, frozenset[str]]:
 
 
 def diagram() -> str:
-    """The packages by layer as a Mermaid diagram, the highest layer first; an arrow means "imports".
+    """The rooms as a Mermaid diagram, the highest level first; an arrow means "imports".
 
-    The lowest layer, which every package may import, and arrows that follow from others are left out.
+    The lowest room, which every other may import, and arrows that follow from others are left out.
     """
     arrows = without_implied(package_imports())
-    shown = [[name for name in packages if name in arrows and not name.startswith("__")] for packages in LAYERS]
-    lines = ["```mermaid", "flowchart TD"]
-    for number in range(len(LAYERS) - 1, 0, -1):
-        nodes = [f'    {name}["{_label(name)}"]' for name in shown[number]]
-        lines += [f'  subgraph layer{number}["{LAYER_NAMES[number]}"]', *nodes, "  end"]
-    for name in (name for packages in reversed(shown) for name in packages):
-        lines += [f"  {name} --> {target}" for target in sorted(arrows[name]) if not target.startswith("__")]
-    return "\n".join([*lines, "```"])
+    names = [name for names in reversed(ROOMS) for name in names if name in arrows and not name.startswith("__")]
+    nodes = [f'  {name}["{name}/"]' for name in names]
+    lines = [
+        f"  {name} --> {target}" for name in names for target in sorted(arrows[name]) if not target.startswith("__")
+    ]
+    return "\n".join(["```mermaid", "flowchart TD", *nodes, *lines, "```"])
 
 
 def package_table() -> str:
-    """Every package with its layer and the first line of its docstring, the highest layer first."""
-    rows = []
-    for title, packages in zip(reversed(LAYER_NAMES), reversed(LAYERS), strict=True):
-        for name in packages:
-            if not name.startswith("__"):
-                rows.append((title, f"`{_label(name)}`", _summary(modules()[f"shard_gym.{name}"])))
-    return table(("layer", "package", "content"), rows, left=3)
+    """Every room with the first line of its docstring, the highest level first."""
+    rows = [
+        (f"`{_folder(name)}/`", _summary(modules()[f"shard_gym.{name}"]))
+        for names in reversed(ROOMS)
+        for name in names
+        if not name.startswith("__")
+    ]
+    return table(("room", "content"), rows, left=2)
 
 
-def _label(package_name: str) -> str:
-    return f"{package_name}/" if modules()[f"shard_gym.{package_name}"].name == "__init__.py" else f"{package_name}.py"
+def _folder(name: str) -> str:
+    return name if name in LINKED else f"shard_gym/{name}"
 
 
 def _summary(path: Path) -> str:

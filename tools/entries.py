@@ -20,22 +20,21 @@ from tempfile import TemporaryDirectory
 import tyro
 from training_runs import RUNS, Option, Run, train_all
 
-from shard_gym.agents.dreamshard.options import PRESETS
-from shard_gym.agents.presets import preset_options
+from shard_gym.agents.base.presets import preset_options
+from shard_gym.agents.dreamshard.agent import PRESETS
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.cli.train_jobs import Files, files_of, write_files
-from shard_gym.errors import unknown_name
+from shard_gym.cli.train import Files, files_of, write_files
+from shard_gym.common.errors import unknown_name
+from shard_gym.common.system import cpu_model, instruction_set, usable_cpus
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent
 from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import suite_names
-from shard_gym.suites.core import CORE_SUITES
-from shard_gym.suites.info import REPLANNING, SHARDING, SIMULATED
-from shard_gym.system import cpu_model, instruction_set, usable_cpus
+from shard_gym.tasks.suites import suite_names
+from shard_gym.tasks.suites.info import CORE_SUITES, REPLANNING, SHARDING, SIMULATED
 
 ROOT = Path(__file__).parent.parent
 LEADERBOARDS = ROOT / "leaderboards"

@@ -1,6 +1,6 @@
 """What was measured on the hardware of each profile, and how far the analytical cost model is from it.
 
-cost_model_card.py writes the results: the data of `shard_gym.trust` (cost_models/evidence/), and a table in
+cost_model_card.py writes the results: the data of `shard_gym.planning.trust` (cost_models/evidence/), and a table in
 docs/cost-model.md.
 """
 
@@ -14,19 +14,19 @@ from pathlib import Path
 import numpy as np
 from fit_analytical import SEEDS, Array, Mask, Problem, current_parameters, error_of, held_out
 
-from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
-from shard_gym.cost_models.calibration import calibrated_profile
-from shard_gym.cost_models.data.dataset import joined_data
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.metrics import LEAST_MS, errors_of, estimates_of
-from shard_gym.cost_models.report import has_modelled_exchange
-from shard_gym.hardware import PROFILES, hardware_profile
-from shard_gym.io.files import INDEX, sha256_of
-from shard_gym.io.markdown import table
-from shard_gym.text import counted
-from shard_gym.trust import EVIDENCE, PHASES, Evidence
+from shard_gym.common.io.files import INDEX, sha256_of
+from shard_gym.common.io.markdown import table
+from shard_gym.common.text import counted
+from shard_gym.cost_models.analytical.model import AnalyticalCostModel
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
+from shard_gym.cost_models.fitting.calibration import calibrated_profile
+from shard_gym.cost_models.fitting.data.dataset import joined_data
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.metrics import LEAST_MS, errors_of, estimates_of
+from shard_gym.cost_models.fitting.report import has_modelled_exchange
+from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.planning.trust import EVIDENCE, PHASES, Evidence
 
 SCHEMA = "shard-gym-evidence/1"
 BLOCK = "evidence"  # of docs/cost-model.md

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from published import MEASUREMENTS, NO_CARD_GB_PER_S, link_kind, measured_value, settings_of, tables_of, topology_of
 from scipy.optimize import least_squares
 
-from shard_gym.cost_models.all_to_all import link_ms
-from shard_gym.cost_models.analytical import (
+from shard_gym.common.io.files import read_json
+from shard_gym.cost_models.analytical.all_to_all import link_ms
+from shard_gym.cost_models.analytical.l2_cache import to_sectors
+from shard_gym.cost_models.analytical.model import (
     BAGS,
     FITTED,
     GROUP_SHARE,
@@ -28,10 +30,8 @@ from shard_gym.cost_models.analytical import (
     loads_of,
     table_counts,
 )
-from shard_gym.cost_models.base import BACKWARD, FORWARD
-from shard_gym.cost_models.l2_cache import to_sectors
-from shard_gym.hardware import LINK_KINDS, hardware_profile
-from shard_gym.io.files import read_json
+from shard_gym.cost_models.base.model import BACKWARD, FORWARD
+from shard_gym.hardware.profiles import LINK_KINDS, hardware_profile
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

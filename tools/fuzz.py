@@ -33,13 +33,13 @@ from typing import Any
 import numpy as np
 import tyro
 
-from shard_gym.cost_models.data import folder as measurements_folder
+from shard_gym.common.errors import ShardGymError
+from shard_gym.common.io import arrays as stored
+from shard_gym.common.io.files import read_json, write_atomically, write_json
+from shard_gym.common.io.markdown import table
+from shard_gym.cost_models.fitting.data import folder as measurements_folder
 from shard_gym.cost_models.measured import cache as measurement_cache
-from shard_gym.errors import ShardGymError
-from shard_gym.io import arrays as stored
-from shard_gym.io.files import read_json, write_atomically, write_json
-from shard_gym.io.markdown import table
-from shard_gym.sharding import files as sharding_files
+from shard_gym.plans import files as sharding_files
 from tools.fuzz_episodes import Made, made
 from tools.fuzz_subjects import CACHE, PLAN, Subject, subjects
 

@@ -15,30 +15,30 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from shard_gym.common.errors import InvalidActionError, ShardGymError
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.drift.levels import GROWING, SPOT, STRONG, DriftLevel
-from shard_gym.drift.load_grid import drifted_tables
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.drift.tasks import HISTORY_DAYS, DriftTask
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
-from shard_gym.envs.replanning.play import history_of
-from shard_gym.envs.replanning.vector import EmbeddingReplanningVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.errors import InvalidActionError, ShardGymError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import HostMemory, Topology
 from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
-from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.placement import check_placement
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding import check_plan, plan_from_json, plan_of_placement, plan_to_json
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import HostMemory, Topology
-from shard_gym.workload import Workload
+from shard_gym.plans import check_plan, plan_from_json, plan_of_placement, plan_to_json
+from shard_gym.plans.placement import check_placement
+from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG, DriftLevel
+from shard_gym.replanning.drift.load_grid import drifted_tables
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask
+from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.replanning.env.play import history_of
+from shard_gym.replanning.env.vector import EmbeddingReplanningVectorEnv
+from shard_gym.tables.lookup_statistics import NUM_BINS
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task, TaskSuite
 
 Rng = np.random.Generator
 

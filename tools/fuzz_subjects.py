@@ -12,41 +12,41 @@ import numpy as np
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.common.errors import InvalidPlacementError, ShardGymError
+from shard_gym.common.io.arrays import load_arrays
+from shard_gym.common.io.files import read_json, write_json
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting.data.collecting import collect
+from shard_gym.cost_models.fitting.data.folder import INDEX
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save_cost_model
-from shard_gym.drift.levels import GROWING
-from shard_gym.drift.tasks import DriftTask
-from shard_gym.errors import InvalidPlacementError, ShardGymError
-from shard_gym.evaluation import evaluate
-from shard_gym.hardware import hardware_profile
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import HostMemory
 from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
-from shard_gym.io.arrays import load_arrays
-from shard_gym.io.files import read_json, write_json
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
 from shard_gym.leaderboard.race import Measured, Race
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.pools import load_pool
-from shard_gym.pools.pool import Pool, save_pool
-from shard_gym.problems import problem_of
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
-from shard_gym.sharding.files import write_plan
-from shard_gym.suites import load_suite
-from shard_gym.suites.own import save_suite
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import HostMemory
-from shard_gym.workload import Workload
+from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.plans.files import write_plan
+from shard_gym.replanning.drift.levels import GROWING
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.pools.pool import Pool, save_pool
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.own import save_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 CACHE = ".sqlite"  # ending of the cache of measurements
 

@@ -21,23 +21,23 @@ from matplotlib.figure import Figure
 from rankings import AS_IT_IS, HEADER, World, ranked_again
 
 from shard_gym.agents import make_agent
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.io.markdown import table, with_block
+from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.analytical import BACKWARD_LANE_MS, FORWARD_LANE_MS, LANE_SHARE, AnalyticalCostModel
-from shard_gym.cost_models.assumptions import VariedShardingModel
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.host_rows import host_loads, host_read_ms
-from shard_gym.hbm_split import best_split
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import table, with_block
-from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
+from shard_gym.cost_models.analytical.assumptions import VariedShardingModel
+from shard_gym.cost_models.analytical.model import BACKWARD_LANE_MS, FORWARD_LANE_MS, LANE_SHARE, AnalyticalCostModel
+from shard_gym.cost_models.base.host_rows import host_loads, host_read_ms
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.hardware.topology import Topology
 from shard_gym.leaderboard.submit import current_commit
-from shard_gym.problems import Answer, problem_of
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.topology import Topology
-from shard_gym.trust import other_lookups
+from shard_gym.planning.trust import other_lookups
+from shard_gym.plans.hbm_split import best_split
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks.task import Task
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "host-memory.md"

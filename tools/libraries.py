@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import tyro
 from tyro.conf import Positional
 
+from shard_gym.common.errors import ShardGymError, unknown_name
+from shard_gym.common.io.files import read_json, write_atomically, write_json
+from shard_gym.common.io.markdown import table, with_block
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import ShardGymError, unknown_name
-from shard_gym.io.files import read_json, write_atomically, write_json
-from shard_gym.io.markdown import table, with_block
 
 ROOT = Path(__file__).parent.parent
 CHECKED = ROOT / "build" / "libraries"

@@ -14,21 +14,21 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.io.markdown import table, with_block
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel, InferenceCostModel
-from shard_gym.cost_models.assumptions import ASSUMED, VariedShardingModel, assumed_scales
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import table, with_block
+from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submit import current_commit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.problems import Answer, problem_of
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding import ShardingPlan
-from shard_gym.suites import load_suite
-from shard_gym.suites.recipes import BEYOND
-from shard_gym.tasks import Task
-from shard_gym.trust import other_lookups
+from shard_gym.planning.trust import other_lookups
+from shard_gym.plans import ShardingPlan
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.recipes import BEYOND
+from shard_gym.tasks.task import Task
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cost-model.md"

@@ -1,7 +1,7 @@
 """Suites of replanning: bounds by the oracle, tuned settings of agents, and the tables of docs/results/replanning.md.
 
-    python tools/replanning.py bounds drift-strong-600       # shard_gym/suites/data/bounds/drift-strong-600.json
-    python tools/replanning.py tune drift-strong-600         # agents/replanning/tuned.json and the results
+    python tools/replanning.py bounds drift-strong-600       # shard_gym/tasks/suites/data/bounds/drift-strong-600.json
+    python tools/replanning.py tune drift-strong-600         # shard_gym/replanning/agents/tuned.json and the results
     python tools/replanning.py page                          # the tables from docs/results/replanning.json
 
 The oracle finds the best sequence of actions with hindsight. Settings are tuned on the train split; all episodes of
@@ -23,23 +23,21 @@ from numpy.typing import NDArray
 from tyro.conf import Positional
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.replanning.detectors import DETECTORS
-from shard_gym.agents.replanning.forecasters import draw_samples, fitted_weights
-from shard_gym.agents.replanning.table_episodes import TableEpisodes
-from shard_gym.agents.replanning.tuning import DATA as TUNED
-from shard_gym.agents.replanning.tuning import TUNABLE, Settings, tune
+from shard_gym.common.io.files import read_json, write_atomically, write_json
+from shard_gym.common.io.markdown import table, with_block
+from shard_gym.common.system import cpu_model
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.envs.replanning.oracle import best_sequence
-from shard_gym.envs.replanning.plan_table import plan_tables
-from shard_gym.envs.replanning.windows import WINDOWS
-from shard_gym.evaluation import evaluate
-from shard_gym.io.files import read_json, write_atomically, write_json
-from shard_gym.io.markdown import table, with_block
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.suites.best_known import best_known_costs
-from shard_gym.suites.bounds import write_lower_bounds
-from shard_gym.system import cpu_model
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.replanning.agents.rules import DETECTORS, draw_samples, fitted_weights
+from shard_gym.replanning.agents.tuning import DATA as TUNED
+from shard_gym.replanning.agents.tuning import TUNABLE, Settings, TableEpisodes, tune
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.env.oracle import best_sequence
+from shard_gym.replanning.env.plan_table import plan_tables
+from shard_gym.replanning.env.windows import WINDOWS
+from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks.suites.best_known import best_known_costs
+from shard_gym.tasks.suites.bounds import write_lower_bounds
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "runs" / "plan-tables"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import shard_gym
 from shard_gym.cli.job_options import HERE, JobOptions
-from shard_gym.cli.train_jobs import Files, Training, train_in_jobs, trained
+from shard_gym.cli.train import Files, Training, train_in_jobs, trained
+from shard_gym.common.errors import ShardGymError
+from shard_gym.common.io.files import sha256_of
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import ShardGymError
-from shard_gym.io.files import sha256_of
-from shard_gym.suites import load_suite, suite_info
-from shard_gym.tasks import cost_model_for
+from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks.task import cost_model_for
 
 Option = bool | int | float | str
 Options = tuple[tuple[str, Option], ...]  # pairs in the order of their names

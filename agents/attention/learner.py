@@ -13,16 +13,29 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.attention.agent import MAX_HIDDEN, MAX_LAYERS, POLICY, AttentionAgent
-from shard_gym.agents.attention.features import described, shard_load
-from shard_gym.agents.attention.network import HEADS, AttentionPolicy
-from shard_gym.agents.attention.rollout import Batch, Rollouts, log_probabilities, play
-from shard_gym.agents.presets import COST
+from shard_gym.agents.attention.agent import (
+    HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    POLICY,
+    AttentionAgent,
+    AttentionPolicy,
+    Batch,
+    Rollouts,
+    described,
+    log_probabilities,
+    play,
+    shard_load,
+)
+from shard_gym.agents.base.presets import COST
 from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.loads import with_whole_memory
 from shard_gym.agents.training.modules import ModuleTraining, new_module
-from shard_gym.checks import checked_count, checked_learning_rate, is_not_negative
+from shard_gym.common.checks import checked_count, checked_learning_rate, is_not_negative
+from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
+from shard_gym.common.io.arrays import Arrays, prefixed, under
+from shard_gym.common.system import one_thread
 from shard_gym.cost_models import (
     AdditiveCostModel,
     CostEstimate,
@@ -30,20 +43,17 @@ from shard_gym.cost_models import (
     ShardingCostModel,
     make_sharding_cost_model,
 )
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.dataset import concatenate_tables
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.cost_models.base.no_costs import NoCosts
+from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.cost_models.no_costs import NoCosts
-from shard_gym.errors import InvalidOptionError, InvalidTaskError, short_repr
-from shard_gym.forms import FINER, FORMS, SplitTask, formed, whole
-from shard_gym.io.arrays import Arrays, prefixed, under
-from shard_gym.placement import Placement
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE
-from shard_gym.sharding.statistics import shard_tables
-from shard_gym.suites import load_suite
-from shard_gym.system import one_thread
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
+from shard_gym.plans.statistics import shard_tables
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.forms import FINER, FORMS, SplitTask, formed, whole
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)  # purposes of random generators
 MAX_GRADIENT_NORM = 1.0

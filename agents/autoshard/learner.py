@@ -9,20 +9,83 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.autoshard.agent import AutoShardAgent
-from shard_gym.agents.autoshard.measured import MeasuredDevices
-from shard_gym.agents.autoshard.network import AutoShardNetwork
-from shard_gym.agents.autoshard.options import PRESETS, AutoShardOptions
-from shard_gym.agents.autoshard.rollout import Played, play, scored
+from shard_gym.agents.autoshard.agent import (
+    PRESETS,
+    AutoShardAgent,
+    AutoShardNetwork,
+    AutoShardOptions,
+    Played,
+    play,
+    scored,
+)
 from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost
 from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
+from shard_gym.common.errors import InvalidCheckpointError
+from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
+from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostModel, additive_estimate
-from shard_gym.cost_models.base import COMPUTE, FloatArray
-from shard_gym.cost_models.data.dataset import concatenate_tables
-from shard_gym.io.arrays import Arrays, prefixed, under
-from shard_gym.system import one_thread
-from shard_gym.tasks import TaskSuite
+from shard_gym.cost_models.base.model import COMPUTE, FloatArray
+from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
+from shard_gym.tasks.task import TaskSuite
+
+CAPACITY = 5_000
+
+
+class MeasuredDevices:
+    """Up to `CAPACITY` sets of tables on a device, by number, and its ms of forward and backward compute."""
+
+    def __init__(self) -> None:
+        self._sets: list[NDArray[np.int64]] = []
+        self._costs_ms: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def add(self, tables: NDArray[np.int64], cost_ms: float) -> None:
+        """Remember a device, and forget the oldest if there are too many."""
+        self._sets.append(tables)
+        self._costs_ms.append(cost_ms)
+        del self._sets[:-CAPACITY], self._costs_ms[:-CAPACITY]
+
+    def batch(
+        self, size: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Drawn devices: the tables of all, one device after another; (B,) where each begins; (B,) ms."""
+        drawn = rng.integers(len(self), size=size).tolist()
+        sets = [self._sets[each] for each in drawn]
+        starts = np.cumsum([0, *(len(tables) for tables in sets[:-1])])
+        return np.concatenate(sets), starts, np.array([self._costs_ms[each] for each in drawn], np.float32)
+
+    def to_arrays(self) -> Arrays:
+        """All that is remembered."""
+        return {
+            "tables": np.concatenate([np.empty(0, np.int64), *self._sets]),
+            "counts": np.array([len(tables) for tables in self._sets], np.int64),
+            "costs_ms": np.array(self._costs_ms, np.float64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, num_tables: int) -> MeasuredDevices:
+        """What `to_arrays` returned, of `num_tables` tables; raises InvalidCheckpointError for other arrays."""
+        try:
+            tables, counts, costs_ms = (arrays[name] for name in ("tables", "counts", "costs_ms"))
+        except KeyError as error:
+            raise InvalidCheckpointError(f"The measured devices lack the array {error}.") from error
+        expected = {
+            "tables": np.zeros(tables.size, np.int64),
+            "counts": np.zeros(costs_ms.size, np.int64),
+            "costs_ms": np.zeros(costs_ms.size, np.float64),
+        }
+        require_arrays("The record of measured devices", arrays, expected)
+        fit = len(counts) <= CAPACITY and (counts > 0).all() and counts.sum() == len(tables)
+        if not fit or (len(tables) and not 0 <= tables.min() <= tables.max() < num_tables):
+            raise InvalidCheckpointError("The record of measured devices is not of these tables.")
+        made = cls()
+        if len(counts):
+            made._sets, made._costs_ms = np.split(tables, np.cumsum(counts)[:-1]), costs_ms.tolist()
+        return made
+
 
 WEIGHTS, TASKS, CHOICES, COSTS = range(4)  # purposes of random generators
 ACTOR, DEVICES = "actor.", "devices."  # prefixes of the arrays of a state that are not those of the network in training

@@ -3,7 +3,6 @@
 `learner.DreamShardLearner` trains it and needs torch; what is exported here does not.
 """
 
-from shard_gym.agents.dreamshard.agent import DreamShardAgent, load_dreamshard
-from shard_gym.agents.dreamshard.options import PRESETS, PaperOptions, SearchOptions
+from shard_gym.agents.dreamshard.agent import PRESETS, DreamShardAgent, PaperOptions, SearchOptions, load_dreamshard
 
 __all__ = ["PRESETS", "DreamShardAgent", "PaperOptions", "SearchOptions", "load_dreamshard"]

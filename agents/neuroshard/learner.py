@@ -7,15 +7,51 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base import Agent
-from shard_gym.agents.dreamshard.options import SearchOptions
-from shard_gym.agents.dreamshard.search_learner import SurrogateSearchLearner
-from shard_gym.agents.neuroshard.agent import NeuroShardAgent
-from shard_gym.agents.neuroshard.loads import paper_load
-from shard_gym.agents.neuroshard.options import PRESETS, PaperOptions
-from shard_gym.agents.training.loads import ShardLoad
+from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.dreamshard.agent import SearchOptions
+from shard_gym.agents.dreamshard.learner import SurrogateSearchLearner
+from shard_gym.agents.neuroshard.agent import PRESETS, NeuroShardAgent, PaperOptions
+from shard_gym.agents.training.loads import ShardLoad, whole_tables, with_whole_memory
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.text import counted
 from shard_gym.cost_models import CostModel
-from shard_gym.tasks import TaskSuite
+from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
+from shard_gym.tasks.task import TaskSuite
+
+PAPER_DIMS = (4, 8, 16, 32, 64, 128)
+MAX_ON_ONE, ON_ALL = 15, (10, 60)
+"""The paper's numbers of tables of a load: at most on one device, and from and to before on all devices."""
+
+MAX_DRAWS = 10_000  # draws of a load as the paper draws it, at most, until one fits the memory
+
+
+def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> ShardLoad:
+    """Tables drawn with replacement from the training tasks, with random dims, placed as the paper places them.
+
+    On one device: up to 15 tables, drawn again until they fit it. On all: 10 to 59 tables, by descending dim; each goes
+    to a random device with a probability that is drawn once, else to the one with the fewest columns so far.
+    """
+    pool = concatenate_tables([suite.sample(rng).tables for _ in range(2)])
+    topology = suite.sample(rng).topology
+    dims = np.array([dim for dim in PAPER_DIMS if dim <= pool.embedding_dim.max()] or pool.embedding_dim[:1])
+    devices = 1 if one_device else topology.num_devices
+    topology = with_whole_memory(topology, devices)
+    for _ in range(MAX_DRAWS):
+        count = int(rng.integers(1, MAX_ON_ONE + 1) if one_device else rng.integers(*ON_ALL))
+        tables = pool.select(rng.integers(len(pool), size=count)).with_dims(np.sort(rng.choice(dims, count))[::-1])
+        placement = np.zeros(count, np.int64)
+        if not one_device:
+            at_random, columns = rng.random(count) < rng.random(), np.zeros(devices)
+            for table, width in enumerate(tables.embedding_dim):
+                placement[table] = rng.integers(devices) if at_random[table] else columns.argmin()
+                columns[placement[table]] += width
+        held = np.bincount(placement, tables.memory_bytes, devices)
+        if (held <= topology.memory_cap_bytes).all():
+            return whole_tables(tables, topology, placement)
+    raise InvalidOptionError(
+        f"{MAX_DRAWS:,} random loads of tables of {suite.name!r} did not fit {counted(devices, 'device')}. Train with "
+        "the preset 'search', which draws loads that fit."
+    )
 
 
 class NeuroShardLearner(SurrogateSearchLearner):

@@ -11,11 +11,14 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base import CostGuidedAgent, task_rng
-from shard_gym.agents.policy import Policy, PolicyAgent, played
+from shard_gym.agents.base.agent import CostGuidedAgent, task_rng
+from shard_gym.agents.base.policy import Policy, PolicyAgent, played
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
-from shard_gym.checks import checked_count, checked_seed
+from shard_gym.common.checks import checked_count, checked_seed
+from shard_gym.common.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
+from shard_gym.common.io.arrays import Arrays
+from shard_gym.common.system import one_thread
 from shard_gym.cost_models import (
     CostModel,
     ShardingCostModel,
@@ -25,12 +28,9 @@ from shard_gym.cost_models import (
 )
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
-from shard_gym.io.arrays import Arrays
-from shard_gym.placement import Placement
-from shard_gym.sharding import ShardingPlan
-from shard_gym.system import one_thread
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.placement import Placement
+from shard_gym.tasks.task import Task, TaskSuite
 
 Answer = TypeVar("Answer", Placement, ShardingPlan)
 MAX_WIDTH = 2**12  # the widest network that is loaded from a file

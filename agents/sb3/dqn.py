@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import DictReplayBuffer
 
-from shard_gym.errors import InvalidCheckpointError
-from shard_gym.io.arrays import Arrays, require_arrays
+from shard_gym.common.errors import InvalidCheckpointError
+from shard_gym.common.io.arrays import Arrays, require_arrays
 
 
 class MaskedDQN(DQN):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.policy import Policy, PolicyAgent
-from shard_gym.checks import checked_seed
+from shard_gym.agents.base.policy import Policy, PolicyAgent
+from shard_gym.common.checks import checked_seed
+from shard_gym.common.errors import InvalidOptionError, missing_extra
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.reward import Reward
-from shard_gym.errors import InvalidOptionError, missing_extra
-from shard_gym.tasks import TaskSource
+from shard_gym.tasks.task import TaskSource
 
 if TYPE_CHECKING:
     from sb3_contrib import MaskablePPO
@@ -62,7 +62,7 @@ def train_maskable_ppo(
         from sb3_contrib import MaskablePPO
 
         from shard_gym.agents.sb3.vec_env import PlacementVecEnv
-        from shard_gym.system import one_thread
+        from shard_gym.common.system import one_thread
     except ImportError as error:
         raise missing_extra("sb3-contrib", "sb3", "Training with MaskablePPO") from error
     env = PlacementVecEnv(

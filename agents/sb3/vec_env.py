@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
 
-from shard_gym.checks import is_integer
+from shard_gym.common.checks import is_integer
+from shard_gym.common.errors import InvalidOptionError, wrong_kind
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.vector import EpisodeVectorEnv
-from shard_gym.errors import InvalidOptionError, wrong_kind
 
 
 class EpisodeVecEnv(VecEnv, ABC):

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.surco.agent import SurCoAgent
-from shard_gym.agents.surco.options import PRESETS, ZeroOptions
+from shard_gym.agents.surco.agent import PRESETS, SurCoAgent, ZeroOptions
 from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, random_load, whole_tables
 from shard_gym.cost_models import CostModel
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks.task import Task, TaskSuite
 
 
 class SurCoLearner(CostNetworkLearner):

@@ -9,14 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.presets import COST, TYPES, CostNetworkOptions
+from shard_gym.agents.base.presets import COST, TYPES, CostNetworkOptions
 from shard_gym.agents.training.learner import PresetLearner, Report
 from shard_gym.agents.training.loads import ShardLoad
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
+from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
+from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
+from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostEstimate, CostModel, make_plan_cost_model
-from shard_gym.cost_models.data.shards import ShardRecorder
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.training import (
+from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.cost_models.fitting.data.shards import ShardRecorder
+from shard_gym.cost_models.fitting.training import (
     Loss,
     Samples,
     as_arrays,
@@ -27,14 +30,11 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.cost_models.sharding import PlanCosts, ShardingCostModel
-from shard_gym.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.io.arrays import Arrays, prefixed, require_arrays, under
-from shard_gym.sharding.plan import TABLE_WISE
-from shard_gym.system import one_thread
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import Topology
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.task import Task, TaskSuite
 
 DATA = "data."
 """Prefix of what was measured in a state; that of the weights is `COST`."""

@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base import Agent
-from shard_gym.agents.presets import preset_options
-from shard_gym.checks import checked_seed
+from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base.presets import preset_options
+from shard_gym.common.attempts import tried_twice
+from shard_gym.common.checks import checked_seed
+from shard_gym.common.errors import InvalidCostError, InvalidOptionError, MeasurementError, short_repr
+from shard_gym.common.io.arrays import Arrays
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
-from shard_gym.cost_models.attempts import tried_twice
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.sharding import PlanCosts
-from shard_gym.errors import InvalidCostError, InvalidOptionError, MeasurementError, short_repr
-from shard_gym.io.arrays import Arrays
-from shard_gym.placement import Placement
-from shard_gym.sharding import ShardingPlan
-from shard_gym.tables import Tables
-from shard_gym.tasks import Suite, TaskSuite
-from shard_gym.topology import Topology
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.cost_models.base.sharding import PlanCosts
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.placement import Placement
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.task import Suite, TaskSuite
 
 DEVICES = ("cpu", "cuda")
 

@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.splits import SplitTables
+from shard_gym.agents.search.splits import SplitTables
 from shard_gym.cost_models import CostEstimate, ShardingCostModel
-from shard_gym.cost_models.base import IntArray
-from shard_gym.cost_models.data.dataset import CostDataset, concatenate_tables
-from shard_gym.cost_models.data.random_plans import drawn_spread, halved, spread_types, spreading
+from shard_gym.cost_models.base.model import IntArray
+from shard_gym.cost_models.fitting.data.dataset import CostDataset, concatenate_tables
+from shard_gym.cost_models.fitting.data.random_plans import drawn_spread, halved, random_plan, spread_types, spreading
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.host import host_megabytes
-from shard_gym.placement import Placement
-from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
-from shard_gym.sharding.statistics import shard_tables
-from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
-from shard_gym.topology import Topology
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
+from shard_gym.plans.statistics import shard_tables
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.task import TaskSuite
 
 FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 
@@ -196,3 +196,28 @@ def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.rand
         kind = TABLE_ROW_WISE if len(devices) < len(every) else ROW_WISE
         shards.append(_on_each(tables.select([table]), kind, topology, devices))
     return shards
+
+
+def load_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardLoad:
+    """The shards of a valid plan, which are measured as that plan."""
+    if plan.placement is not None:
+        return whole_tables(tables, topology, plan.placement)
+    arrays, found = plan.shard_arrays(), []
+    types = [sharding.sharding_type for sharding in plan.tables]
+    kinds = np.array([COLUMN_WISE if kind == TABLE_WISE else kind for kind in types])[arrays[:, 0]]
+    for kind in (COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL):
+        table, device, _, _, _, width = arrays[kinds == kind].T
+        if len(table):
+            widths = width if kind == COLUMN_WISE else None
+            found.append(Shards(kind, shard_tables(tables.select(table), kind, topology, widths), device))
+    return ShardLoad(topology, tuple(found), (tables, plan))
+
+
+def random_plan_load(
+    suite: TaskSuite, max_halvings: int, sharding_types: Collection[str], rng: np.random.Generator
+) -> ShardLoad:
+    """A random plan of random tables of the training tasks: what `random_shards` draws, but all parts of each table."""
+    drawn = random_load(suite, rng)
+    topology, (_, tables, placement) = drawn.topology, drawn.shards[0]
+    plan = random_plan(placement, tables, topology, rng, sharding_types, max_halvings)
+    return load_of_plan(plan, tables, topology)

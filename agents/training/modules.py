@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
-from shard_gym.errors import TrainingDivergedError
-from shard_gym.io.arrays import Arrays
+from shard_gym.common.errors import TrainingDivergedError
+from shard_gym.common.io.arrays import Arrays
 
 NOWHERE = -1e9  # the score of a device that cannot be chosen; -inf would make NaN of the entropy
 Module = TypeVar("Module", bound=nn.Module)

@@ -10,12 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.agents.base import Agent
+from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.training.learner import Learner
 from shard_gym.agents.training.run import AGENT
-from shard_gym.checks import require_arguments
-from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.errors import (
+from shard_gym.common.checks import require_arguments
+from shard_gym.common.errors import (
     InvalidCheckpointError,
     InvalidOptionError,
     missing_extra,
@@ -23,11 +22,12 @@ from shard_gym.errors import (
     unknown_name,
     wrong_kind,
 )
-from shard_gym.io.arrays import load_arrays
-from shard_gym.io.files import is_file
-from shard_gym.suites import load_suite
-from shard_gym.tasks import Suite, cost_model_for
-from shard_gym.text import counted
+from shard_gym.common.io.arrays import load_arrays
+from shard_gym.common.io.files import is_file
+from shard_gym.common.text import counted
+from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Suite, cost_model_for
 
 
 class LearnerEntry(NamedTuple):
@@ -62,8 +62,8 @@ class LearnerEntry(NamedTuple):
 
 
 _REPLANNING = LearnerEntry(
-    "shard_gym.agents.replanning.ppo:ReplanningPpoLearner",
-    "shard_gym.agents.replanning.ppo:load_policy",
+    "shard_gym.replanning.agents.ppo:ReplanningPpoLearner",
+    "shard_gym.replanning.agents.ppo:load_policy",
     "sb3",
     ("replanning",),
     about="PPO with a memory, of sb3-contrib",

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.agents.base import Agent
-from shard_gym.agents.training.curve import CURVE
+from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.validation import Validation
-from shard_gym.errors import (
+from shard_gym.common.errors import (
     DamagedFileError,
     InvalidCheckpointError,
     InvalidOptionError,
@@ -30,11 +29,12 @@ from shard_gym.errors import (
     missing_extra,
     short_repr,
 )
-from shard_gym.io.arrays import load_arrays, save_arrays
-from shard_gym.io.files import is_file, read_json, require_writable, write_json
-from shard_gym.io.lock import exclusive_access
-from shard_gym.io.parsing import require_fields
-from shard_gym.text import counted
+from shard_gym.common.io.arrays import load_arrays, save_arrays
+from shard_gym.common.io.files import is_file, read_json, require_writable, write_json
+from shard_gym.common.io.lock import exclusive_access
+from shard_gym.common.io.parsing import require_fields
+from shard_gym.common.text import counted
+from shard_gym.evaluation.curve import CURVE
 
 CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
 MAX_COUNT = 2**53

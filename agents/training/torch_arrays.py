@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_gym.errors import InvalidCheckpointError
-from shard_gym.io.arrays import Arrays, require_arrays, under
+from shard_gym.common.errors import InvalidCheckpointError
+from shard_gym.common.io.arrays import Arrays, require_arrays, under
 
 OPTIMIZER = "optimizer."  # prefix of the arrays of an optimizer, where a learner has one
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.agents.base import Agent
-from shard_gym.agents.training.curve import Curve, Point, load_curve
+from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.training.learner import Learner
-from shard_gym.checks import checked_count
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.common.io.files import write_json
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.errors import InvalidOptionError, short_repr
-from shard_gym.evaluation import evaluate
-from shard_gym.io.files import write_json
-from shard_gym.problems import problem_of
-from shard_gym.tasks import Suite
+from shard_gym.evaluation.curve import Curve, Point, load_curve
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.task import Suite
 
 NUM_TASKS = 5  # that are answered where the number is not given
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.errors import DamagedFileError, ShardGymError, UnwritablePathError, wrong_kind
-from shard_gym.io.files import sha256_of
+from shard_gym.common.errors import DamagedFileError, ShardGymError, UnwritablePathError, wrong_kind
+from shard_gym.common.io.files import sha256_of
 
 _TABLE = "CREATE TABLE times (key TEXT PRIMARY KEY, ms TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID"
 

@@ -14,7 +14,7 @@ import warnings
 import weakref
 from contextlib import suppress
 
-from shard_gym.text import counted
+from shard_gym.common.text import counted
 
 
 class _Claim:

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shard_gym.cost_models.measured.job import Widths
-from shard_gym.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.plans.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE
 
 
 class Team(NamedTuple):

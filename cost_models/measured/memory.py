@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shard_gym.cost_models.analytical import INDEX_BYTES, OUTPUT_BYTES
+from shard_gym.common.errors import DeviceMemoryError, MemoryInUseError
+from shard_gym.common.system import available_memory, usable_memory
+from shard_gym.common.text import format_bytes
+from shard_gym.cost_models.analytical.model import INDEX_BYTES, OUTPUT_BYTES
 from shard_gym.cost_models.measured.job import Job, Part
-from shard_gym.errors import DeviceMemoryError, MemoryInUseError
-from shard_gym.sharding.plan import DATA_PARALLEL
-from shard_gym.system import available_memory, usable_memory
-from shard_gym.text import format_bytes
+from shard_gym.plans.plan import DATA_PARALLEL
 
 DENSE_COPIES = 4  # the gradients of replicas, their squares, and steps
 COPIES = 3  # pooled outputs, their gradients, and what arrives from the other devices

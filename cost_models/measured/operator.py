@@ -21,7 +21,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shard_gym.cost_models.measured.job import Part
-from shard_gym.sharding.plan import DATA_PARALLEL
+from shard_gym.plans.plan import DATA_PARALLEL
 
 FIRST_WEIGHT = 0.01
 """Every weight before a measurement. Drawing billions of random weights would take longer than the measurement, and

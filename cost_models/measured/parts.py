@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import IntArray
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.measured.job import Part, Widths
-from shard_gym.errors import InvalidOptionError
-from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import (
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
     ROW_WISE,
@@ -19,8 +20,7 @@ from shard_gym.sharding.plan import (
     TABLE_WISE,
     devices_of_hosts,
 )
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.tables.tables import Tables
 
 KINDS = (COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)  # in the order in which a device executes them
 Parts = tuple[Part, ...]

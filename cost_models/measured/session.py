@@ -19,9 +19,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from shard_gym.common.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.cost_models.measured.cpus import CpuShare
 from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Answer, Command, to_line
-from shard_gym.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
 
 WORKER = "shard_gym.cost_models.measured.worker"
 START_TIMEOUT_S = 120.0  # time for importing torch and FBGEMM on a busy machine with a cold disk

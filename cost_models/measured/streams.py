@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
@@ -15,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import FloatArray, IntArray
+from shard_gym.common.errors import InvalidTablesError
+from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
-from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
-from shard_gym.tables import Tables
+from shard_gym.tables.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
+from shard_gym.tables.pools import meta_file
+from shard_gym.tables.tables import Tables
 
 MAX_LOOKUPS = 2**31  # most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits
 
@@ -340,3 +344,137 @@ def _project(wanted: FloatArray, least: FloatArray, most: FloatArray, total: flo
         middle = (low + high) / 2
         low, high = (middle, high) if np.clip(wanted + middle, least, most).sum() < total else (low, middle)
     return np.clip(wanted + high, least, most)
+
+
+LIMIT_BYTES = 512 * 2**20
+
+
+class BatchCache:
+    """Lookups by stream, first sample and count; what was not used for the longest time is removed first.
+
+    Several threads may use it, and its streams, at the same time. `arrays` draw the lookups and keep `limit_bytes`.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES, arrays: Arrays = NUMPY) -> None:
+        self._limit, self._arrays, self._lock = limit_bytes, arrays, Lock()
+        self._kept: OrderedDict[tuple[int, int, int], Lookups] = OrderedDict()
+        self.kept_bytes = 0
+
+    def stream(self, tables: Tables, table: int, seed: int) -> CachedStream:
+        """The `HistogramStream` of these arguments, with this cache."""
+        return CachedStream(self, (tables, table, seed, self._arrays))
+
+    def get(self, key: tuple[int, int, int]) -> Lookups | None:
+        """What is kept under `key`."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[int, int, int], lookups: Lookups) -> None:
+        """Keep `lookups`, unless they exceed the limit by themselves."""
+        with self._lock:
+            if _bytes(lookups) > self._limit or key in self._kept:
+                return
+            self._kept[key] = lookups
+            self.kept_bytes += _bytes(lookups)
+            while self.kept_bytes > self._limit:
+                self.kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
+
+
+class CachedStream(IndexStream):
+    """A `HistogramStream` that is made only if lookups are asked for that its cache does not have."""
+
+    def __init__(self, cache: BatchCache, source: tuple[Tables, int, int, Arrays]) -> None:
+        self._cache, self._source, self._key = cache, source, stream_key(*source[:3])
+        self._stream: HistogramStream | None = None
+        self._lock = Lock()
+
+    @override
+    def lookups(self, start: int, count: int) -> Lookups:
+        found = self._cache.get((self._key, start, count))
+        if found is None:
+            with self._lock:
+                self._stream = self._stream or HistogramStream(*self._source)
+            found = self._stream.lookups(start, count)
+            self._cache.put((self._key, start, count), found)
+        return found
+
+
+def _bytes(lookups: Lookups) -> int:
+    return int(lookups.indices.nbytes) + lookups.lengths.nbytes
+
+
+TABLE_NAME = re.compile(r"(?:.*/)?table_(\d+)")
+"""Names that say which of a file's tables a table is; `shard_gym.tables.pools.meta` gives such names."""
+
+
+class RecordedLookups:
+    """The streams of a file, mapped into memory, for tables by name: `table_17` or `anything/table_17` is its table 17.
+
+    Raises:
+        DamagedFileError: the file is missing, truncated, a git-LFS pointer, or does not hold such a batch.
+        InvalidOptionError: the file is packed.
+        MissingExtraError: torch is not installed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.recorded = meta_file.load_unpacked(self.path)
+
+    def stream(self, tables: Tables, table: int, seed: int) -> RecordedStream:
+        """The lookups of one of `tables`; nothing is drawn, so `seed` is ignored.
+
+        Raises InvalidTablesError if its name says no table of the file, or it has several features.
+        """
+        name, features = tables.names[table], int(tables.num_features[table])
+        found, num_tables = TABLE_NAME.fullmatch(name), len(self.recorded.lengths)
+        if found is None or int(found[1]) >= num_tables:
+            raise InvalidTablesError(
+                f"Table {name!r} is none of the {num_tables} tables of {self.path}, which are called table_0, "
+                "table_1, and so on."
+            )
+        if features != 1:
+            raise InvalidTablesError(
+                f"Table {name!r} has {features} features, but {self.path} holds one for each table."
+            )
+        return RecordedStream(self, int(found[1]), int(tables.num_embeddings[table]))
+
+
+class RecordedStream(IndexStream):
+    """The lookups of table number `table` of a file, as an `IndexStream` of one feature.
+
+    After the file's last sample comes its first again. The lookups of the table are checked at the first read, because
+    opening a file must not read gigabytes.
+    """
+
+    def __init__(self, file: RecordedLookups, table: int, num_embeddings: int) -> None:
+        self._subject, self._num_embeddings = f"Table {table} of {file.path}", num_embeddings
+        self._indices, (self._offsets, self._lengths) = file.recorded.indices, file.recorded.bags(table)
+        self._checked = False
+
+    def lookups(self, start: int, count: int) -> Lookups:
+        """The lookups of the samples start .. start + count - 1.
+
+        Raises:
+            DamagedFileError: lengths and offsets contradict each other, or an index names no row of any table.
+            InvalidTablesError: an index is not below `num_embeddings`.
+        """
+        if not self._checked:
+            self._check()
+        parts = split_by_period(start, count, len(self._lengths))
+        bags = [np.empty(0, np.int64), *(self._lengths[first:last] for _, first, last in parts)]
+        ends = [(self._offsets[first], self._offsets[last]) for _, first, last in parts]
+        reads = [np.empty(0, np.int64), *(self._indices[begin:end] for begin, end in ends)]
+        return Lookups(np.concatenate(reads, dtype=np.int64), np.concatenate(bags, dtype=np.int64)[None, :])
+
+    def _check(self) -> None:
+        """Refuse lookups that would make an operator read beyond its arrays."""
+        reads = meta_file.indices_of(self._subject, self._indices, self._offsets, self._lengths)
+        highest = int(reads.max()) if len(reads) else 0
+        if highest >= self._num_embeddings:
+            raise InvalidTablesError(
+                f"{self._subject} reads row {highest}, but the table has only {self._num_embeddings} rows. "
+                f"Give it {highest + 1} rows or more; recorded indices are not mapped to fewer."
+            )
+        self._checked = True

@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.system import usable_cpus
 from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
-from shard_gym.cost_models.measured.batch_cache import LIMIT_BYTES, BatchCache
 from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Peers
 from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Part, Timing, to_line
-from shard_gym.cost_models.measured.recorded import RecordedLookups
 from shard_gym.cost_models.measured.shard_streams import streams_of
-from shard_gym.cost_models.measured.streams import LookupSource, draw_batches
-from shard_gym.system import usable_cpus
+from shard_gym.cost_models.measured.streams import LIMIT_BYTES, BatchCache, LookupSource, RecordedLookups, draw_batches
 
 if TYPE_CHECKING:
     import torch

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cluster import Cluster
-from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FloatArray
 from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.tables.tables import Tables
 
 HIDDEN = 64
 HEADS = ("forward", "communication", "backward")

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cluster import Cluster
-from shard_gym.cost_models.analytical import OUTPUT_BYTES
-from shard_gym.cost_models.base import BACKWARD, BACKWARD_COMM, FORWARD
+from shard_gym.cost_models.analytical.model import OUTPUT_BYTES
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.tables import Tables
+from shard_gym.hardware.topology import Cluster
+from shard_gym.tables.tables import Tables
 
 HIDDEN = 64
 COMMUNICATION_SIZES = (128, 64, 32, 16)

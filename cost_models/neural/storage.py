@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.common.errors import InvalidCheckpointError, unknown_name
+from shard_gym.common.io.arrays import load_arrays, require_arrays, save_arrays
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.errors import InvalidCheckpointError, unknown_name
-from shard_gym.io.arrays import load_arrays, require_arrays, save_arrays
 
 KIND = "cost-model"
 

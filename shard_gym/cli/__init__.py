@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from shard_gym.cli.console import new_table, output, print_table, warn
-from shard_gym.errors import ShardGymError, unknown_name
+from shard_gym.common.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
 ERROR_EXIT_CODE = 2  # also that of arguments tyro cannot parse

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.checks import is_number
-from shard_gym.errors import InvalidOptionError
+from shard_gym.common.checks import is_number
+from shard_gym.common.errors import InvalidOptionError
 
 AgentOptions = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.options import (
+from shard_gym.agents.registry.agents import REPLANNING, AgentEntry
+from shard_gym.agents.registry.options import (
     AgentOption,
     about_agent,
     about_learner,
@@ -19,14 +20,13 @@ from shard_gym.agents.options import (
     trained_options,
     training_options,
 )
-from shard_gym.agents.registry import REPLANNING, AgentEntry
 from shard_gym.agents.training import LEARNERS
 from shard_gym.agents.training.registry import LearnerEntry
 from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
 from shard_gym.cli.named_agents import ORACLE
-from shard_gym.errors import InvalidOptionError, MissingExtraError, unknown_name
-from shard_gym.problems import PROBLEMS
-from shard_gym.sharding import SHARDING_TYPES
+from shard_gym.common.errors import InvalidOptionError, MissingExtraError, unknown_name
+from shard_gym.plans import SHARDING_TYPES
+from shard_gym.tasks.problems import PROBLEMS
 
 READY = "{problem}, without training: --agent NAME --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
 TRAINED = "Once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"

@@ -11,32 +11,33 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from shard_gym.checks import checked_count, checked_positive
 from shard_gym.cli.collect import DEFAULT_TRAINING, PLAN_SHARE, default_memory, machine_of
 from shard_gym.cli.console import errors, new_progress, output, say, sentence
 from shard_gym.cli.measuring import warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalStr, command_line
-from shard_gym.cost_models import AnalyticalShardingModel, machine_folder
-from shard_gym.cost_models.data import collecting
-from shard_gym.cost_models.data.collecting import CollectionProgress
-from shard_gym.cost_models.data.designed import DesignedSampler
-from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.measurements import Measurements, load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler, Sampler
-from shard_gym.cost_models.machine_folder import LINKS, PLACEMENTS, WORK, Verdict
+from shard_gym.common.checks import checked_count, checked_positive
+from shard_gym.common.errors import InvalidOptionError, RunsFailedError
+from shard_gym.common.io.files import require_writable, write_atomically
+from shard_gym.common.system import usable_memory
+from shard_gym.common.text import counted, format_seconds
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.fitting import machine_folder
+from shard_gym.cost_models.fitting.data import collecting
+from shard_gym.cost_models.fitting.data.collecting import CollectionProgress
+from shard_gym.cost_models.fitting.data.designed import DesignedSampler
+from shard_gym.cost_models.fitting.data.folder import INDEX
+from shard_gym.cost_models.fitting.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler, Sampler
+from shard_gym.cost_models.fitting.machine_folder import LINKS, PLACEMENTS, WORK, Verdict
+from shard_gym.cost_models.fitting.metrics import Estimates, errors_of
 from shard_gym.cost_models.measured.diagnostics.diagnosis import operator_failure
 from shard_gym.cost_models.measured.machine import Machine, profile_of
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.cost_models.metrics import Estimates, errors_of
-from shard_gym.errors import InvalidOptionError, RunsFailedError
-from shard_gym.hardware import hardware_profile
-from shard_gym.hardware_profile import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
-from shard_gym.io.files import require_writable, write_atomically
-from shard_gym.system import usable_memory
-from shard_gym.text import counted, format_seconds
-from shard_gym.topology import MAX_DEVICES
-from shard_gym.workload import Workload
+from shard_gym.hardware.profile_files import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.tables.workload import Workload
 
 DEFAULT_BATCH = {"cpu": 2_048, "cuda": 65_536}
 DEFAULT_PROFILE = {"cpu": "cpu", "cuda": "a100-dgx"}
@@ -138,10 +139,10 @@ def _fit(
     seed: int,
 ) -> Verdict:
     """Fit the profile and the network, write them and the report, and say what to trust."""
-    from shard_gym.cost_models.metrics import estimates_of
-    from shard_gym.cost_models.neural.card import make_card
-    from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
-    from shard_gym.cost_models.report import compare, page
+    from shard_gym.cost_models.fitting.card import make_card
+    from shard_gym.cost_models.fitting.fit import FitOptions, fit_cost_model
+    from shard_gym.cost_models.fitting.metrics import estimates_of
+    from shard_gym.cost_models.fitting.report import compare, page
 
     out, measured_links = run.out, run.layout == PARALLEL
     work = load_measurements(out / WORK).costs.data

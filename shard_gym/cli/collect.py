@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from shard_gym.checks import checked_count
 from shard_gym.cli.console import errors, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.options import OptionalFloat, OptionalInt, OptionalStr
-from shard_gym.cost_models.data import collecting
-from shard_gym.cost_models.data.collecting import PART_SIZE, CollectionProgress
-from shard_gym.cost_models.data.folder import INDEX
-from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, MissingExtraError, RunsFailedError
+from shard_gym.common.io.files import require_writable
+from shard_gym.common.text import format_seconds
+from shard_gym.cost_models.fitting.data import collecting
+from shard_gym.cost_models.fitting.data.collecting import PART_SIZE, CollectionProgress
+from shard_gym.cost_models.fitting.data.folder import INDEX
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
-from shard_gym.errors import InvalidOptionError, MissingExtraError, RunsFailedError
-from shard_gym.io.files import require_writable
-from shard_gym.text import format_seconds
-from shard_gym.topology import MAX_DEVICES
-from shard_gym.workload import Workload
+from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.tables.workload import Workload
 
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 """Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""

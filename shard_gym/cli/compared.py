@@ -16,20 +16,28 @@ from shard_gym.cli.console import NONE, heading, new_table, print_table, sentenc
 from shard_gym.cli.memory import rooms
 from shard_gym.cli.misfit import missing_bytes
 from shard_gym.cli.planning import OwnModel, planned
-from shard_gym.comparison import Comparison, Migration, Totals
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.text import (
+    counted,
+    format_bytes,
+    format_gib,
+    format_mib,
+    format_ms,
+    format_percent,
+    format_seconds,
+)
 from shard_gym.cost_models import PHASES
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.explain import Explanation, explain
-from shard_gym.grouping import caps_in
-from shard_gym.hbm_split import allotted_caps
+from shard_gym.hardware.topology import MAX_DEVICES
 from shard_gym.interop.plan_files import devices_of_file
-from shard_gym.problems import problem_of
-from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used
-from shard_gym.sharding.plan import ONE_GROUP
-from shard_gym.sharding.text import brief_sharding
-from shard_gym.text import counted, format_bytes, format_gib, format_mib, format_ms, format_percent, format_seconds
-from shard_gym.topology import MAX_DEVICES
-from shard_gym.training_memory import training_memory
+from shard_gym.planning.comparison import Comparison, Migration, Totals
+from shard_gym.planning.explanation import Explanation, explain
+from shard_gym.plans import ShardingPlan, TableSharding, plan_memory_used
+from shard_gym.plans.hbm_split import allotted_caps
+from shard_gym.plans.memory import training_memory
+from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.plans.text import brief_sharding
+from shard_gym.tasks.groups import caps_in
+from shard_gym.tasks.problems import problem_of
 
 TORCHREC = "torchrec"
 """Stands for the plan of TorchRec's planner where a file with a plan is asked for; it is also the planner's agent."""

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from shard_gym.agents import agent_names
-from shard_gym.checks import checked_count, checked_seed
+from shard_gym.agents.training.offline import dataset_path, write_dataset
 from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.evaluate import evaluate_all
 from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt
+from shard_gym.common.checks import checked_count, checked_seed
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.text import counted, format_bytes, format_ms
 from shard_gym.cost_models import make_additive_cost_model
-from shard_gym.errors import InvalidOptionError
-from shard_gym.evaluation import Evaluation
-from shard_gym.offline import dataset_path, write_dataset
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
-from shard_gym.text import counted, format_bytes, format_ms
+from shard_gym.evaluation.evaluations import Evaluation
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 if TYPE_CHECKING:
     from minari import MinariDataset

@@ -10,12 +10,12 @@ from pathlib import Path
 from shard_gym.agents import make_agent
 from shard_gym.cli import main
 from shard_gym.cli.console import heading, output, say, sentence
+from shard_gym.common.errors import MissingExtraError, missing_extra
+from shard_gym.common.io.pictures import matplotlib_missing, require_picture, save_picture
+from shard_gym.common.text import counted, format_seconds
 from shard_gym.cost_models import make_additive_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import MissingExtraError, missing_extra
-from shard_gym.io.pictures import matplotlib_missing, require_picture, save_picture
-from shard_gym.suites import load_suite
-from shard_gym.text import counted, format_seconds
+from shard_gym.tasks.suites import load_suite
 
 SUITE = "dlrm-mixdim-4"
 """An open suite: the best agents that ask for no cost while they place are well above the best known placements."""

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from shard_gym.cli.console import FAILED, heading, new_table, print_table, sentence
 from shard_gym.cli.trusted import print_evidence
-from shard_gym.cost_models.index_exchange import EXPOSED
-from shard_gym.explain import Explanation
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
-from shard_gym.text import counted, format_change, format_gib, format_ms
+from shard_gym.common.text import counted, format_change, format_gib, format_ms
+from shard_gym.cost_models.analytical.index_exchange import EXPOSED
+from shard_gym.planning.explanation import Explanation
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
 
 CRITICAL = "bold yellow"
 

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from shard_gym.checks import checked_count
 from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, say, warn
 from shard_gym.cli.options import OptionalFloat, OptionalInt
-from shard_gym.cost_models.base import PHASES, AdditiveCostModel
-from shard_gym.cost_models.data.measurements import Measurements, load_workloads
-from shard_gym.cost_models.metrics import errors, ranking
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, missing_extra
+from shard_gym.common.io.arrays import SUFFIX
+from shard_gym.common.io.files import require_writable, write_atomically
+from shard_gym.common.text import counted, format_percent
+from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
+from shard_gym.cost_models.fitting.card import card_page, make_card
+from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
+from shard_gym.cost_models.fitting.linear import fit_linear
+from shard_gym.cost_models.fitting.metrics import errors, ranking
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.card import card_page, make_card
-from shard_gym.cost_models.neural.linear import fit_linear
 from shard_gym.cost_models.neural.storage import network_named, save_cost_model
-from shard_gym.errors import InvalidOptionError, missing_extra
-from shard_gym.io.arrays import SUFFIX
-from shard_gym.io.files import require_writable, write_atomically
-from shard_gym.sharding import SHARDING_TYPES
-from shard_gym.text import counted, format_percent
+from shard_gym.plans import SHARDING_TYPES
 
 if TYPE_CHECKING:
-    from shard_gym.cost_models.neural.fit import FitOptions, FitProgress
+    from shard_gym.cost_models.fitting.fit import FitOptions, FitProgress
 
 LINEAR = "linear"  # the baseline shown beside the networks; it is refitted when needed and has no file
 
@@ -66,7 +66,7 @@ def fit_cost_model(
         checked_count("--steps", steps, 1)
     if not importlib.util.find_spec("torch"):
         raise missing_extra("torch", "torch", "Fitting a cost model")
-    from shard_gym.cost_models.neural.fit import FitOptions
+    from shard_gym.cost_models.fitting.fit import FitOptions
 
     default = FitOptions()
     options = FitOptions(
@@ -124,7 +124,7 @@ def _warn_if_small(measurements: Measurements) -> None:
 
 
 def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:
-    from shard_gym.cost_models.neural.fit import fit_cost_model as fit
+    from shard_gym.cost_models.fitting.fit import fit_cost_model as fit
 
     costs = measurements.first
     with new_progress() as progress:

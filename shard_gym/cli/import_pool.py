@@ -9,10 +9,10 @@ import tyro
 
 from shard_gym.cli.console import new_progress, output, sentence
 from shard_gym.cli.options import OptionalPath
-from shard_gym.errors import InvalidOptionError
-from shard_gym.io.files import require_writable
-from shard_gym.pools import import_meta, save_pool
-from shard_gym.text import counted
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.files import require_writable
+from shard_gym.common.text import counted
+from shard_gym.tables.pools import import_meta, save_pool
 
 
 def import_pool(

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shard_gym.checks import checked_count
 from shard_gym.cli.options import OptionalStr
-from shard_gym.errors import InvalidOptionError
-from shard_gym.jobs import Function, run_jobs
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.jobs import Function, run_jobs
 
 
 @dataclass(frozen=True)

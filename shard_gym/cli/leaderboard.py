@@ -10,12 +10,14 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.checks import checked_count
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, new_progress, say, warn
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
-from shard_gym.errors import InvalidOptionError, MissingExtraError
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, MissingExtraError
+from shard_gym.common.system import cpu_model, instruction_set, usable_cpus
+from shard_gym.common.text import counted, format_seconds
 from shard_gym.leaderboard.changes import check_changes
 from shard_gym.leaderboard.copies import check_entries_differ, to_replay
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
@@ -31,10 +33,8 @@ from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find
 from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import new_ids, verify_all, verify_entry, verify_folders
-from shard_gym.suites import suite_info, suite_names
-from shard_gym.suites.info import MEASURED
-from shard_gym.system import cpu_model, instruction_set, usable_cpus
-from shard_gym.text import counted, format_seconds
+from shard_gym.tasks.suites import suite_info, suite_names
+from shard_gym.tasks.suites.info import MEASURED
 
 ROOT = Path("leaderboards")
 SITE = Path("build/leaderboard-site")

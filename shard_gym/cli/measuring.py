@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shard_gym.cli.console import errors, output, sentence
-from shard_gym.system import load_average, usable_cpus
-from shard_gym.text import counted
+from shard_gym.common.system import load_average, usable_cpus
+from shard_gym.common.text import counted
 
 QUIET = 0.3  # load average for each CPU above which the machine is not idle
 WIDE = 0.2  # share of a cost above which differences between measurements of the same placement get a warning

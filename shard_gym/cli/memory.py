@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from shard_gym.checks import checked_count
 from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
 from shard_gym.cli.misfit import devices_that_hold
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.common.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.errors import InvalidOptionError, short_repr
-from shard_gym.explain import Explanation
-from shard_gym.hardware_profile import MAX_HOST_BYTES, RESERVE, HardwareProfile, usable_bytes
-from shard_gym.hbm_split import split_bytes
-from shard_gym.row_popularity import RowPopularity, RowSteps
-from shard_gym.sharding.plan import TABLE_WISE
-from shard_gym.tables import Tables
-from shard_gym.text import counted, format_bytes, format_gib, format_ms, format_percent
-from shard_gym.topology import MAX_DEVICES, DeviceSpec, Topology
-from shard_gym.training_memory import TrainingMemory, training_memory
+from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, HardwareProfile, usable_bytes
+from shard_gym.hardware.topology import MAX_DEVICES, DeviceSpec, Topology
+from shard_gym.planning.explanation import Explanation
+from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.memory import TrainingMemory, training_memory
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.tables.row_popularity import RowPopularity, RowSteps
+from shard_gym.tables.tables import Tables
 
 GIB = 2**30
 

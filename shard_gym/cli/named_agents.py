@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from typing_extensions import override
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry, agent_names, make_agent
-from shard_gym.agents.registry import parameters
+from shard_gym.agents.registry.agents import parameters
 from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel
-from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import Task
+from shard_gym.tasks.task import Task
 
 OBSERVATIONS = ("observations", "observation")
 """Names of the first parameter of a function that plays episodes of replanning."""

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
-from shard_gym.agents.plan_search import PlanSearchAgent
+from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.cli import PROG
 from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel, InferenceCostModel, make_cost_model
-from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import Suite, Task, cost_model_for
+from shard_gym.tasks.task import Suite, Task, cost_model_for
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
 
 from shard_gym.agents import Agent
-from shard_gym.agents.restarts import restarted
+from shard_gym.agents.base.agent import MAX_QUERIES
+from shard_gym.agents.search.balance import MORE, balanced, fullest, joined
+from shard_gym.agents.search.local_search import LocalSearchAgent
+from shard_gym.agents.search.plan_search import Ended
+from shard_gym.agents.search.restarts import RestartedSearch, restarted
 from shard_gym.cli.agent_options import AgentOptions, parse_options
-from shard_gym.cli.balanced import Balance, relieved
 from shard_gym.cli.compared import (
     TORCHREC,
     compared_to_json,
@@ -24,7 +32,6 @@ from shard_gym.cli.compared import (
 )
 from shard_gym.cli.console import errors, output, warn
 from shard_gym.cli.explained import print_explanation
-from shard_gym.cli.lookups import Lookups, with_lookups
 from shard_gym.cli.memory import (
     host_room_bytes,
     host_sentence,
@@ -48,7 +55,7 @@ from shard_gym.cli.options import (
     placing_agent,
     proven_bound,
 )
-from shard_gym.cli.planning import OwnModel, planned
+from shard_gym.cli.planning import OwnModel, Planned, planned
 from shard_gym.cli.pools import pool_source
 from shard_gym.cli.replicas import (
     OptionalReplicas,
@@ -60,25 +67,161 @@ from shard_gym.cli.replicas import (
     warn_of_widths,
     without_replicas,
 )
-from shard_gym.cli.searched import searched_sentence, searched_to_json
 from shard_gym.cli.traffic import print_traffic, traffic_to_json
 from shard_gym.cli.trusted import evidence_to_json, print_baseline, print_robustness
-from shard_gym.comparison import Comparison
-from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostModel, with_index_exchange
-from shard_gym.errors import InvalidOptionError, InvalidTablesError
-from shard_gym.explain import Explanation, explain
-from shard_gym.hardware import hardware_profile
-from shard_gym.index_dedup import deduplicated
+from shard_gym.common.errors import InvalidOptionError, InvalidTablesError
+from shard_gym.common.io.files import require_writable, write_json
+from shard_gym.common.text import counted, format_ms, format_percent
+from shard_gym.cost_models import (
+    AdditiveCostModel,
+    AnalyticalCostModel,
+    AnalyticalShardingModel,
+    CostModel,
+    with_index_exchange,
+)
+from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.plan_files import hbm_rows_of_file, how_made, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
-from shard_gym.io.files import require_writable, write_json
-from shard_gym.placement import to_plan
-from shard_gym.pools import load_pool
-from shard_gym.problems import problem_of
-from shard_gym.sharding import plan_to_json
-from shard_gym.sharding.files import GROUPS, HBM_ROWS, groups_to_json
-from shard_gym.sharding.plan import ONE_GROUP
-from shard_gym.tables import Tables
+from shard_gym.planning.comparison import Comparison
+from shard_gym.planning.explanation import Explanation, explain
+from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.plans import plan_to_json
+from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_to_json
+from shard_gym.plans.placement import to_plan
+from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.tables.pools import Pool, load_pool
+from shard_gym.tables.pools.recorded_lookups import RecordedLookups, lookups_of_file, tables_with_lookups
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.problems import problem_of
+
+Balance = Literal["yes", "no"]
+
+
+@dataclass(frozen=True)
+class Relief:
+    """How full the fullest device was, as a share of what tables and buffers may take, and is."""
+
+    before: float
+    after: float
+    cheapest_ms: float  #: what the cheapest answer costs
+
+    def sentence(self) -> str:
+        """The shares before and after."""
+        return (
+            f"Within {MORE:.0%} of the cheapest answer ({format_ms(self.cheapest_ms)} ms), the fullest device is "
+            f"{format_percent(self.after)} full instead of {format_percent(self.before)}; --balance no takes the "
+            "cheapest."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The same numbers."""
+        shares = {"fullest_device": self.after, "fullest_device_of_cheapest": self.before}
+        return {"balance": shares | {"cheapest_ms": self.cheapest_ms}}
+
+
+def relieved(plan: Planned, cost_model: CostModel, balance: Balance) -> tuple[Planned, Relief | None]:
+    """The answer of plan-search or local-search with tables whole whose splits gain nothing (`joined`), and made less
+    full (`balanced`) unless `balance` is "no"; None where it is as full as before.
+    """
+    agent, task, problem = plan.agent, plan.task, problem_of(plan.task)
+    model = problem.model(cost_model)
+    if not isinstance(model, AdditiveCostModel) or not isinstance(agent, (RestartedSearch, LocalSearchAgent)):
+        return plan, None
+    forms: dict[str, Any] = {}
+    now = problem.cost_ms(plan.answer, task, model)
+    if isinstance(agent, RestartedSearch) and [cost for cost, _ in agent.found[:1]] == [now]:  # the last search's
+        forms["others"] = [answer for _, answer in agent.found[1:]]
+    if task.splittable and isinstance(agent, RestartedSearch):
+        forms |= {"sharding_types": agent.search.sharding_types, "max_shards": agent.search.max_shards}
+    cheapest = joined(plan.answer, task, model)
+    answer = cheapest if balance == "no" else balanced(cheapest, task, model, **forms)
+    if answer is cheapest:
+        return replace(plan, answer=cheapest), None
+    answer = joined(answer, task, model)
+    shares = fullest(cheapest, task), fullest(answer, task)
+    return replace(plan, answer=answer), Relief(*shares, problem.cost_ms(cheapest, task, model))
+
+
+LONGER = 5  # times the evaluations that a search made, which a longer one is told to make
+
+
+def searched_sentence(agent: Agent) -> str:
+    """The seeds and evaluations of a search, and what ended it; empty for an agent that does not restart."""
+    if not isinstance(agent, RestartedSearch) or agent.tried is None:
+        return ""
+    tried, most = agent.tried, agent.search.max_queries
+    why = {
+        Ended.NOTHING_NEW: "it ended by itself, as changes bring nothing new.",
+        Ended.FEW_TABLES: "more bring nothing new for so few tables.",
+        Ended.BUDGET: "the budget ended the search; "
+        + (
+            "a larger max_queries or max_seconds searches longer."
+            if agent.search.max_seconds is not None or most == MAX_QUERIES
+            else f"--option max_queries={min(LONGER * most, MAX_QUERIES)} searches longer."
+        ),
+    }[tried.ended]
+    return f"{agent.name}, {counted(len(tried.seeds), 'seed')}, {counted(tried.evaluations, 'evaluation')}: {why}"
+
+
+def searched_to_json(agent: Agent) -> dict[str, Any]:
+    """The same as a JSON value; empty for an agent that does not restart."""
+    if not isinstance(agent, RestartedSearch) or agent.tried is None:
+        return {}
+    tried = agent.tried
+    ended = tried.ended.name.lower().replace("_", " ")
+    return {"search": {"seeds": list(tried.seeds), "evaluations": tried.evaluations, "ended_by": ended}}
+
+
+Lookups = Annotated[list[Path], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE")]
+
+
+def with_lookups(
+    source: str, tables: Tables, files: Sequence[Path], cost: CostModelOptions
+) -> tuple[Tables, CostModelOptions]:
+    """The tables with the statistics of the files, in batches of --batch-size, and the options of the cost model.
+
+    Without files, the tables stay, and a note says where their statistics are from.
+
+    Args:
+        source: name or path of the pool of the tables.
+        cost: with --batch-size, which is that of the lookups; only costs that are measured need it, too.
+    """
+    if not files:
+        warn(statistics_note(source, load_pool(pool_source(source))), "dim")
+        return tables, cost
+    size = tables.workload.batch_size if cost.batch_size is None else cost.batch_size
+    recorded = tables_with_lookups(tables, _read(files, tables, size), size)
+    return recorded, cost if cost.measures else replace(cost, batch_size=None)
+
+
+def _read(files: Sequence[Path], tables: Tables, size: int) -> Iterator[RecordedLookups]:
+    """The lookups of each file; a note names the columns and the samples that are not counted."""
+    for path in files:
+        lookups = lookups_of_file(path, tables.names)
+        if lookups.left_out:
+            columns = counted(len(lookups.left_out), "column")
+            warn(f"{path}: no table reads {columns}: {', '.join(lookups.left_out)}.", "dim")
+        yield lookups
+        rest = lookups.num_samples % size
+        if rest:
+            warn(f"{path}: {counted(rest, 'sample')} at the end fill no batch of {size:,} and are not counted.", "dim")
+
+
+def statistics_note(source: str, pool: Pool) -> str:
+    """Where the lookup statistics of a pool are from: the law that is assumed, or what its card says."""
+    law = pool.popularity
+    if law is None:
+        return f"Lookup statistics are those of {source}, whose card says: {pool.card.how_made}"
+    shape = f"(k + q)^-s with q {_range(law.q)} and" if law.q.any() else "k^-s with"
+    return (
+        f"Lookup statistics are assumed, not recorded: row k of a table is read with probability ~ {shape} s "
+        f"{_range(law.s)}. --lookups counts recorded ones."
+    )
+
+
+def _range(values: NDArray[np.float64]) -> str:
+    low, high = f"{values.min():.4g}", f"{values.max():.4g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def place(

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents import Agent
-from shard_gym.checks import checked_count
 from shard_gym.cli.console import warn
 from shard_gym.cli.misfit import misfit, missing_bytes
-from shard_gym.cost_models import CostModel, make_plan_cost_model
-from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import (
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import (
     InvalidOptionError,
     InvalidTaskError,
     MemoryExceededError,
@@ -24,17 +22,19 @@ from shard_gym.errors import (
     StatesExceedHbmError,
     TableTooLargeError,
 )
-from shard_gym.explain import Explanation
-from shard_gym.grouping import caps_in, task_of_plan
-from shard_gym.hardware_profile import HardwareProfile
-from shard_gym.hbm_split import packed_caps
-from shard_gym.problems import Answer, problem_of
-from shard_gym.sharding import ShardingPlan
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.text import counted, format_bytes
-from shard_gym.topology import MAX_DEVICES, Topology
-from shard_gym.training_memory import training_memory, whole_table_bytes
+from shard_gym.common.text import counted, format_bytes
+from shard_gym.cost_models import CostModel, make_plan_cost_model
+from shard_gym.envs.real.tasks import as_measured
+from shard_gym.hardware.profile_files import HardwareProfile
+from shard_gym.hardware.topology import MAX_DEVICES, Topology
+from shard_gym.planning.explanation import Explanation
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.hbm_split import packed_caps
+from shard_gym.plans.memory import training_memory, whole_table_bytes
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.groups import caps_in, task_of_plan
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.task import Task, TaskSuite
 
 WHOLE, SPLITTING = "local-search", "plan-search"
 """The agents that answer where none is named: of whole tables, and of plans, which may split tables."""

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shard_gym.cli.console import NONE, new_table, output, print_table, sentence
-from shard_gym.errors import InvalidOptionError
-from shard_gym.pools import Pool, load_pool, pool_names
-from shard_gym.text import format_range
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.text import format_range
+from shard_gym.tables.pools import Pool, load_pool, pool_names
 
 
 def pools(
@@ -42,7 +42,7 @@ def pool_source(name_or_path: str) -> str | Path:
     if path.suffix.lower() != ".json":
         raise InvalidOptionError(
             f"{name_or_path} is not a pool file: the name of one ends in .json. Custom tables can be written "
-            f"with shard_gym.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
+            f"with shard_gym.tables.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
         )
     return path
 

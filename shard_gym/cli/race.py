@@ -15,18 +15,18 @@ from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
+from shard_gym.common.io.files import read_json
+from shard_gym.common.text import counted, format_ms
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
-from shard_gym.io.files import read_json
 from shard_gym.leaderboard import store
 from shard_gym.leaderboard.race import Race, check_names, raced_problem
 from shard_gym.leaderboard.racing import run_race
-from shard_gym.problems import Answer, problem_of
-from shard_gym.suites import load_suite
-from shard_gym.suites.info import MEASURED
-from shard_gym.tasks import TaskSuite
-from shard_gym.text import counted, format_ms
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.info import MEASURED
+from shard_gym.tasks.task import TaskSuite
 
 MAX_FAILURES_SHOWN = 5
 

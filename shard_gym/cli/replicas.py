@@ -10,12 +10,12 @@ from rich.console import Console
 
 from shard_gym.agents import Agent
 from shard_gym.cli.console import sentence, warn
-from shard_gym.errors import InvalidOptionError
-from shard_gym.explain import Explanation
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.text import format_ms, listed
 from shard_gym.interop.replicas import replicas_note, replicated_tables, tables_of_mixed_widths
-from shard_gym.sharding.plan import DATA_PARALLEL
-from shard_gym.tables import Tables
-from shard_gym.text import format_ms, listed
+from shard_gym.planning.explanation import Explanation
+from shard_gym.plans.plan import DATA_PARALLEL
+from shard_gym.tables.tables import Tables
 
 OptionalReplicas = Annotated[
     Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="(optional)")

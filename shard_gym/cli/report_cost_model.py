@@ -12,19 +12,19 @@ import tyro
 from shard_gym.cli.console import say
 from shard_gym.cli.options import OptionalInt, OptionalStr, command_line
 from shard_gym.cli.torchrec_check import check_with_torchrec
-from shard_gym.cost_models.base import PHASES, FloatArray
-from shard_gym.cost_models.data.dataset import CostDataset
-from shard_gym.cost_models.data.measurements import Measurements, load_workloads
-from shard_gym.cost_models.metrics import Errors, Estimates
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.arrays import SUFFIX
+from shard_gym.common.io.files import require_writable, write_atomically
+from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
+from shard_gym.common.text import format_percent
+from shard_gym.cost_models.base.model import PHASES, FloatArray
+from shard_gym.cost_models.fitting.data.dataset import CostDataset
+from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
+from shard_gym.cost_models.fitting.metrics import Errors, Estimates
+from shard_gym.cost_models.fitting.report import REPEATED, Comparison, compare, page, page_name
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
-from shard_gym.cost_models.report import REPEATED, Comparison, compare, page, page_name
-from shard_gym.errors import InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.io.arrays import SUFFIX
-from shard_gym.io.files import require_writable, write_atomically
-from shard_gym.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
-from shard_gym.text import format_percent
+from shard_gym.hardware.profiles import hardware_profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,12 +9,12 @@ import numpy as np
 
 from shard_gym.cli.console import heading, new_progress, new_table, output, print_table, say
 from shard_gym.cli.measuring import warn_of_load
-from shard_gym.cost_models.data.folder import MeasurementIndex
-from shard_gym.errors import InvalidOptionError
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.text import counted, format_ms
+from shard_gym.cost_models.fitting.data.folder import MeasurementIndex
 from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import PlanTimes, plans_like, tau, tau_within_tables
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan
-from shard_gym.text import counted, format_ms
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 
 FEWEST_PLANS = 2  # fewer have no order
 

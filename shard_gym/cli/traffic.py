@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from shard_gym.cli.console import heading, new_table, print_table
-from shard_gym.explain import Explanation
-from shard_gym.text import format_mib
+from shard_gym.common.text import format_mib
+from shard_gym.planning.explanation import Explanation
 
 
 def print_traffic(console: Console, explanation: Explanation, devices: int = 16) -> None:

@@ -9,16 +9,24 @@ from rich.console import Console
 
 from shard_gym.agents import make_agent
 from shard_gym.cli.console import sentence
-from shard_gym.cost_models.assumptions import ASSUMED
-from shard_gym.cost_models.index_exchange import EXPOSED
-from shard_gym.errors import NoPlacementFoundError
-from shard_gym.explain import Explanation
-from shard_gym.sharding import ShardingPlan, plan_of_placement
-from shard_gym.sharding.plan import ONE_GROUP
-from shard_gym.tasks import Task
-from shard_gym.topology import Topology
-from shard_gym.trust import Evidence, Robustness, evidence_on, hardware_of, is_analytical, is_measured, robustness
-from shard_gym.workload import Workload
+from shard_gym.common.errors import NoPlacementFoundError
+from shard_gym.cost_models.analytical.assumptions import ASSUMED
+from shard_gym.cost_models.analytical.index_exchange import EXPOSED
+from shard_gym.hardware.topology import Topology
+from shard_gym.planning.explanation import Explanation
+from shard_gym.planning.trust import (
+    Evidence,
+    Robustness,
+    evidence_on,
+    hardware_of,
+    is_analytical,
+    is_measured,
+    robustness,
+)
+from shard_gym.plans import ShardingPlan, plan_of_placement
+from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 EQUAL = 0.005
 """Plans cost the same where they differ by less, whatever is assumed."""

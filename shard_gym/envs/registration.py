@@ -16,8 +16,8 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "vector_entry_point": "shard_gym.envs.sharding.vector:EmbeddingShardingVectorEnv",
     },
     "EmbeddingReplanning-v0": {
-        "entry_point": "shard_gym.envs.replanning.env:EmbeddingReplanningEnv",
-        "vector_entry_point": "shard_gym.envs.replanning.vector:EmbeddingReplanningVectorEnv",
+        "entry_point": "shard_gym.replanning.env.env:EmbeddingReplanningEnv",
+        "vector_entry_point": "shard_gym.replanning.env.vector:EmbeddingReplanningVectorEnv",
     },
     "EmbeddingPlacementReal-v0": {
         "entry_point": "shard_gym.envs.real.env:EmbeddingPlacementRealEnv",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL
-from shard_gym.tables import Tables
-from shard_gym.text import counted, listed
+from shard_gym.common.text import counted, listed
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL
+from shard_gym.tables.tables import Tables
 
 DENSE_OPTIMIZER = (
     "left = dict(in_backward_optimizer_filter(model.named_parameters()))",

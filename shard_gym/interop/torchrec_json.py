@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.checks import is_integer, is_positive
-from shard_gym.errors import InvalidPlanError, MemoryExceededError, short_repr
-from shard_gym.hbm_split import split_bytes
-from shard_gym.sharding import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
-from shard_gym.sharding.files import in_order
-from shard_gym.sharding.hbm_rows import split_of_plan
-from shard_gym.sharding.plan import DATA_PARALLEL, PLAN_TYPES
-from shard_gym.tables import Tables
-from shard_gym.text import format_bytes
-from shard_gym.topology import Topology
+from shard_gym.common.checks import is_integer, is_positive
+from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
+from shard_gym.common.text import format_bytes
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
+from shard_gym.plans.files import in_order
+from shard_gym.plans.hbm_rows import split_of_plan
+from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.plan import DATA_PARALLEL, PLAN_TYPES
+from shard_gym.tables.tables import Tables
 
 IN_HBM, IN_HOST, CACHED = ("fused", "dense"), "fused_uvm", "fused_uvm_caching"
 """Compute kernels: all rows in HBM; all in host memory; all in host memory, and a cache in HBM for some of them."""

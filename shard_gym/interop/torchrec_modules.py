@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from shard_gym.errors import InvalidTablesError, missing_torchrec, short_repr
-from shard_gym.text import counted
+from shard_gym.common.errors import InvalidTablesError, missing_torchrec, short_repr
+from shard_gym.common.text import counted
 
 if TYPE_CHECKING:
     from torch import nn

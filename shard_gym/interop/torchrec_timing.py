@@ -24,25 +24,25 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.checks import is_integer
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.cost_models.data.folder import MeasurementIndex
-from shard_gym.cost_models.data.measurements import MIN_TASK_PLACEMENTS
-from shard_gym.cost_models.data.sampling import CYCLE, TEST_EVERY, PlacementSampler
-from shard_gym.cost_models.measured.cpus import CpuShare
-from shard_gym.cost_models.measured.job import FAILED, OK, Repeats
-from shard_gym.cost_models.measured.model import PARALLEL, MeasuredCostModel
-from shard_gym.cost_models.metrics import kendall_tau
-from shard_gym.errors import (
+from shard_gym.common.checks import is_integer
+from shard_gym.common.errors import (
     InvalidOptionError,
     MeasurementError,
     MeasurementTimeoutError,
     WorkerDiedError,
     missing_torchrec,
 )
-from shard_gym.sharding import ShardingPlan
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.cost_models.fitting.data.folder import MeasurementIndex
+from shard_gym.cost_models.fitting.data.measurements import MIN_TASK_PLACEMENTS
+from shard_gym.cost_models.fitting.data.sampling import CYCLE, TEST_EVERY, PlacementSampler
+from shard_gym.cost_models.fitting.metrics import kendall_tau
+from shard_gym.cost_models.measured.cpus import CpuShare
+from shard_gym.cost_models.measured.job import FAILED, OK, Repeats
+from shard_gym.cost_models.measured.model import PARALLEL, MeasuredCostModel
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.tables.tables import Tables
 
 MAX_BYTES = 2 * 2**30
 """Most memory for the tables of a plan, because ShardGym's workers and TorchRec's processes have them at the same time;

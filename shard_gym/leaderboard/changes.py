@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shard_gym.io.files import read_bytes
-from shard_gym.io.markdown import without_blocks
+from shard_gym.common.io.files import read_bytes
+from shard_gym.common.io.markdown import without_blocks
 from shard_gym.leaderboard.markdown import PAGES, README
 from shard_gym.leaderboard.store import RACES, ROOT_FILES, Finding, require_root
-from shard_gym.suites.info import MEASURED
+from shard_gym.tasks.suites.info import MEASURED
 
 ADDED_ONLY = "Pull requests of entries add entries; maintainers change and remove those that exist."
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.leagues import place_of
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
 from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.suites.core import CORE_SUITES
+from shard_gym.tasks.suites.info import CORE_SUITES
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import short_repr
+from shard_gym.common.errors import short_repr
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.leagues import SEARCH
 from shard_gym.leaderboard.names import skeleton
 from shard_gym.leaderboard.rows import MANY_TASKS, canonical, repeated
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, Finding
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay, is_stochastic
-from shard_gym.problems import Answer
-from shard_gym.suites.best_known import best_known, improved_by
+from shard_gym.tasks.problems import Answer
+from shard_gym.tasks.suites.best_known import best_known, improved_by
 
 COPY = 0.9
 """Share of an entry's answers that another entry has, too, from which on it is a copy."""

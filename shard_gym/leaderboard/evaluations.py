@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shard_gym.agents import AGENTS, make_agent
-from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
-from shard_gym.evaluation import Evaluation, TaskResult, evaluate
-from shard_gym.io.files import read_json
-from shard_gym.io.parsing import require_fields
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.common.io.files import read_json
+from shard_gym.common.io.parsing import require_fields
+from shard_gym.evaluation.evaluations import Evaluation, TaskResult, evaluate
 from shard_gym.leaderboard.schema import MAX_INT, ONE_SEED, SEEDS
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
 from shard_gym.leaderboard.verified import is_stochastic
-from shard_gym.suites import load_suite
+from shard_gym.tasks.suites import load_suite
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from shard_gym.agents import AGENTS
 from shard_gym.agents.training.registry import LEARNERS
 from shard_gym.leaderboard.schema import LEAGUES, MAX_REPLAYED, AgentPart, PlanningPart
-from shard_gym.tasks import SuiteTask
+from shard_gym.tasks.task import SuiteTask
 
 ZERO_QUERY, GUIDED, SEARCH = LEAGUES
 

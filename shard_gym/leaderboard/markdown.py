@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.errors import DamagedFileError
-from shard_gym.io.files import write_atomically
-from shard_gym.io.markdown import collapsed, escaped, has_block, table, with_block
+from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.io.markdown import collapsed, escaped, has_block, table, with_block
+from shard_gym.common.text import counted, format_ms, format_range, format_seconds
 from shard_gym.leaderboard.competitors import Competitor, competitors
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
 from shard_gym.leaderboard.schema import LEAGUES
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verified import VerifiedEntry
-from shard_gym.suites import suite_info
-from shard_gym.suites.gaps import PROVEN
-from shard_gym.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
-from shard_gym.text import counted, format_ms, format_range, format_seconds
+from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks.suites.gaps import PROVEN
+from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 
 README = "README.md"
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shard_gym.common.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
+from shard_gym.common.io.parsing import parse_json
+from shard_gym.common.text import counted
 from shard_gym.envs.real.tasks import suite_as_measured
-from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
-from shard_gym.io.parsing import parse_json
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import answers_to_json, load_race
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import load_suite
-from shard_gym.suites.info import MEASURED
-from shard_gym.text import counted
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.info import MEASURED
 
 MIN_ROUNDS = 3
 """Rounds of a race that ranks entries: the median of two is their mean, and holds whatever slowed one of them."""

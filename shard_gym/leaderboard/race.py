@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidOptionError, short_repr
+from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
-from shard_gym.problems import Answer, Problem, problem_of
-from shard_gym.sharding import ShardingPlan
-from shard_gym.tasks import TaskSuite
+from shard_gym.plans import ShardingPlan
+from shard_gym.tasks.problems import Answer, Problem, problem_of
+from shard_gym.tasks.task import TaskSuite
 
 Answers = Mapping[str, Sequence[Answer | None]]
 """For each entry its placements or plans of all tasks, in the order of the suite; None where it found none."""

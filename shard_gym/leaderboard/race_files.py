@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.checks import is_integer
-from shard_gym.cost_models.base import COMPUTE
+from shard_gym.common.checks import is_integer
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
+from shard_gym.common.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
+from shard_gym.common.io.parquet import lists_of, read_table, require_arrow, write_table
+from shard_gym.common.io.parsing import parse_json, require_schema
+from shard_gym.cost_models.base.model import COMPUTE
 from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms, plan_penalty_ms
-from shard_gym.errors import DamagedFileError, InvalidOptionError, short_repr
-from shard_gym.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
-from shard_gym.io.parquet import lists_of, read_table, require_arrow, write_table
-from shard_gym.io.parsing import parse_json, require_schema
 from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names, devices_of, raced_problem
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.problems import problem_of
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.task import Task, TaskSuite
 
 SCHEMA = 1
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.checks import checked_count
-from shard_gym.cost_models.attempts import FailuresInARow, tried_twice
+from shard_gym.common.attempts import FailuresInARow, tried_twice
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
+from shard_gym.common.io.files import require_writable
+from shard_gym.common.io.lock import exclusive_access
+from shard_gym.common.io.parquet import require_arrow
+from shard_gym.common.system import load_average
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.measured.parts import require_executable_plan
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
-from shard_gym.io.files import require_writable
-from shard_gym.io.lock import exclusive_access
-from shard_gym.io.parquet import require_arrow
 from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names
 from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.problems import Answer, problem_of
-from shard_gym.sharding import ShardingPlan
-from shard_gym.system import load_average
-from shard_gym.tasks import TaskSuite
+from shard_gym.plans import ShardingPlan
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.task import TaskSuite
 
 DECIMALS = 6
 """Decimal places of a time in ms: nanoseconds, finer than any clock."""

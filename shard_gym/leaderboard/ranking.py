@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import DamagedFileError
+from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.text import counted
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, gaps_of, read_fresh
 from shard_gym.leaderboard.leagues import place_of
@@ -25,9 +26,9 @@ from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.tracks import TRACKS, Track
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.problems import Answer
-from shard_gym.suites import load_suite, suite_info, suite_names
-from shard_gym.suites.best_known import (
+from shard_gym.tasks.problems import Answer
+from shard_gym.tasks.suites import load_suite, suite_info, suite_names
+from shard_gym.tasks.suites.best_known import (
     IMPROVED_BY,
     BestKnown,
     best_known,
@@ -36,10 +37,9 @@ from shard_gym.suites.best_known import (
     improved_by,
     write_best_known,
 )
-from shard_gym.suites.bounds import lower_bounds_effort
-from shard_gym.suites.gaps import ProvenGap, proven_gap
-from shard_gym.suites.info import MEASURED
-from shard_gym.text import counted
+from shard_gym.tasks.suites.bounds import lower_bounds_effort
+from shard_gym.tasks.suites.gaps import ProvenGap, proven_gap
+from shard_gym.tasks.suites.info import MEASURED
 
 SOLVED = 0.02
 """A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""

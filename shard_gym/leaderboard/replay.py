@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shard_gym.agents import make_agent
-from shard_gym.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
-from shard_gym.io.files import write_json
+from shard_gym.common.errors import DamagedFileError, MissingExtraError, ShardGymError, short_repr
+from shard_gym.common.io.files import write_json
+from shard_gym.common.system import cpu_model, instruction_set
+from shard_gym.common.text import counted, format_percent
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.rows import TOLERANCE
 from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
-from shard_gym.problems import Attempt
-from shard_gym.system import cpu_model, instruction_set
-from shard_gym.tasks import SuiteTask
-from shard_gym.text import counted, format_percent
+from shard_gym.tasks.problems import Attempt
+from shard_gym.tasks.task import SuiteTask
 
 FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 """What options that are none raise when an agent is made with them, or answers."""

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import InvalidPlacementError, short_repr
+from shard_gym.common.errors import InvalidPlacementError, short_repr
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.schema import Row, SequenceRow
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.store import EntryFolder, Finding
-from shard_gym.problems import Answer
-from shard_gym.tasks import Suite
+from shard_gym.tasks.problems import Answer
+from shard_gym.tasks.task import Suite
 
 TOLERANCE = 1e-9
 """Relative difference of two costs that differ by rounding only."""

@@ -10,8 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from shard_gym.errors import DamagedFileError, missing_extra, short_repr
-from shard_gym.io.parsing import parse_json, parse_toml, require_schema
+from shard_gym.common.errors import DamagedFileError, missing_extra, short_repr
+from shard_gym.common.io.parsing import parse_json, parse_toml, require_schema
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
 from shard_gym.leaderboard.store import ENTRY, FRESH, REPLAYED, Finding
 from shard_gym.leaderboard.tracks import TRACKS

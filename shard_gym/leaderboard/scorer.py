@@ -8,11 +8,11 @@ from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.problems import Answer, problem_of
-from shard_gym.suites import load_suite
-from shard_gym.suites.bounds import lower_bounds
-from shard_gym.tasks import Suite
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.bounds import lower_bounds
+from shard_gym.tasks.task import Suite
 
 
 class Scorer:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from shard_gym.common.errors import UnwritablePathError
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.text import counted
 from shard_gym.cost_models import ShardingCostModel
-from shard_gym.cost_models.base import critical_devices
-from shard_gym.envs.replanning.windows import KINDS
-from shard_gym.errors import UnwritablePathError
-from shard_gym.grouping import task_of_plan
-from shard_gym.io.files import write_atomically
+from shard_gym.cost_models.base.model import critical_devices
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import MS_PER_HOUR, near_copy_of
 from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
@@ -27,16 +26,17 @@ from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
 from shard_gym.leaderboard.verified import VerifiedEntry
-from shard_gym.placement import memory_used, placement_to_json
-from shard_gym.problems import Answer
-from shard_gym.problems.placement import table_loads
-from shard_gym.problems.sharding import part_loads
-from shard_gym.sharding import plan_memory_used
-from shard_gym.sharding.plan import ONE_GROUP
-from shard_gym.suites import suite_info
-from shard_gym.suites.info import MEASURED, SIMULATED
-from shard_gym.tasks import Suite
-from shard_gym.text import counted
+from shard_gym.plans import plan_memory_used
+from shard_gym.plans.placement import memory_used, placement_to_json
+from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.replanning.env.windows import KINDS
+from shard_gym.tasks.groups import task_of_plan
+from shard_gym.tasks.problems import Answer
+from shard_gym.tasks.problems.placement import table_loads
+from shard_gym.tasks.problems.sharding import part_loads
+from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks.suites.info import MEASURED, SIMULATED
+from shard_gym.tasks.task import Suite
 
 STATIC = Path(__file__).parent / "static"
 

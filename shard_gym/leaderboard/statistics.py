@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.evaluation import CONFIDENCE
+from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.evaluation.evaluations import CONFIDENCE
 
 NUM_SAMPLES = 2_000
 """Bootstrap samples behind an interval."""

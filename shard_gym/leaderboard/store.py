@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
-from shard_gym.io.lock import LOCK
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
+from shard_gym.common.io.lock import LOCK
 from shard_gym.leaderboard.tracks import ANSWERS, TRACKS, Track
-from shard_gym.suites import suite_info
-from shard_gym.suites.fresh import SEED
-from shard_gym.suites.info import MEASURED
+from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks.suites.fresh import SEED
+from shard_gym.tasks.suites.info import MEASURED
 
 ENTRY = "entry.toml"
 """The file of an entry beside the one with its answers, which `ANSWERS` names."""

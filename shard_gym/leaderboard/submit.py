@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 import shard_gym
-from shard_gym.errors import InvalidOptionError, InvalidPlacementError, UnwritablePathError, short_repr
-from shard_gym.evaluation import TaskResult
-from shard_gym.io.files import write_atomically
+from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, UnwritablePathError, short_repr
+from shard_gym.common.io.files import write_atomically
+from shard_gym.common.system import instruction_set
+from shard_gym.common.text import counted
+from shard_gym.evaluation.evaluations import TaskResult
 from shard_gym.leaderboard.copies import check_entries_differ, near_sources
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
@@ -26,9 +28,7 @@ from shard_gym.leaderboard.schema import SCHEMA
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import load_suite, suite_info
-from shard_gym.system import instruction_set
-from shard_gym.text import counted
+from shard_gym.tasks.suites import load_suite, suite_info
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shard_gym.suites import info
+from shard_gym.tasks.suites import info
 
 
 @dataclass(frozen=True)

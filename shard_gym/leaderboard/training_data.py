@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.agents import AGENTS, make_agent
-from shard_gym.agents.registry import imported
-from shard_gym.errors import InvalidOptionError, ShardGymError, short_repr
-from shard_gym.pools import load_pool
-from shard_gym.problems import problem_of
-from shard_gym.suites import load_suite, suite_info
-from shard_gym.suites.drawing import halves
+from shard_gym.agents.registry.agents import imported
+from shard_gym.common.errors import InvalidOptionError, ShardGymError, short_repr
+from shard_gym.tables.pools import load_pool
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks.suites.drawing import halves
 
 OTHER = "other: "
 FORMS = f"SUITE/SPLIT, pool/POOL/train, pool/POOL or {OTHER}TEXT"
@@ -139,7 +139,7 @@ def recorded_training(agent: str, suite: str, options: Options | None = None) ->
 
 def _read_training(path: Path) -> Training:
     from shard_gym.agents.training.run import AGENT
-    from shard_gym.io.arrays import load_arrays
+    from shard_gym.common.io.arrays import load_arrays
 
     path = path / AGENT if path.is_dir() else path
     about = load_arrays(path, "agent")[1]

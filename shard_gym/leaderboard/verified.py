@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.options import placing_options
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.agents.registry.options import placing_options
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.leagues import entered_league
 from shard_gym.leaderboard.rows import AnswerGrid, canonical
 from shard_gym.leaderboard.schema import Entry

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.options import placing_options
+from shard_gym.agents.registry.options import placing_options
 from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import DamagedFileError, UnknownNameError, short_repr
-from shard_gym.io.files import sha256_of
-from shard_gym.jobs import run_jobs
+from shard_gym.common.errors import DamagedFileError, UnknownNameError, short_repr
+from shard_gym.common.io.files import sha256_of
+from shard_gym.common.jobs import run_jobs
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.copies import check_entries_differ
 from shard_gym.leaderboard.leagues import check_league, check_planning
 from shard_gym.leaderboard.names import looks_like_ours

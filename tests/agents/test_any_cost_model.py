@@ -10,6 +10,7 @@ import pytest
 
 from shard_gym.agents import CostGreedyAgent, LocalSearchAgent, make_agent
 from shard_gym.agents.training import make_learner
+from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import (
     AnalyticalCostModel,
     CostEstimate,
@@ -18,12 +19,11 @@ from shard_gym.cost_models import (
     make_additive_cost_model,
     make_cost_model,
 )
-from shard_gym.cost_models.additive_wrapper import AdditiveWrapper
+from shard_gym.cost_models.analytical.additive_wrapper import AdditiveWrapper
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import InvalidOptionError, MeasurementError
-from shard_gym.evaluation import evaluate
-from shard_gym.explain import explain
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.planning.explanation import explain
+from shard_gym.tasks.task import Task, TaskSuite
 
 ANALYTICAL = AnalyticalCostModel()
 

@@ -12,23 +12,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.agents.attention.agent import MAX_TEMPERATURE, AttentionAgent, load_attention
-from shard_gym.agents.attention.features import shard_load
+from shard_gym.agents.attention.agent import (
+    MAX_TEMPERATURE,
+    AttentionAgent,
+    AttentionPolicy,
+    Batch,
+    load_attention,
+    log_probabilities,
+    play,
+    shard_load,
+)
 from shard_gym.agents.attention.learner import AttentionLearner
-from shard_gym.agents.attention.network import AttentionPolicy
-from shard_gym.agents.attention.rollout import Batch, log_probabilities, play
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.modules import new_module
+from shard_gym.common.errors import (
+    InvalidCheckpointError,
+    InvalidOptionError,
+    NoPlacementFoundError,
+    TrainingDivergedError,
+)
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, TrainingDivergedError
-from shard_gym.evaluation import evaluate
-from shard_gym.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
-from shard_gym.placement import check_placement
-from shard_gym.sharding import check_plan, plan_of_placement
-from shard_gym.suites import load_suite
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.plans import check_plan, plan_of_placement
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_sharding_cost_model("analytical")

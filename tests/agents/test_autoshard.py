@@ -12,17 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents.autoshard.agent import AutoShardAgent
-from shard_gym.agents.autoshard.learner import AutoShardLearner, vtrace
-from shard_gym.agents.autoshard.measured import CAPACITY, MeasuredDevices
-from shard_gym.agents.autoshard.network import AutoShardNetwork
-from shard_gym.agents.autoshard.rollout import play, scored
+from shard_gym.agents.autoshard.agent import AutoShardAgent, AutoShardNetwork, play, scored
+from shard_gym.agents.autoshard.learner import CAPACITY, AutoShardLearner, MeasuredDevices, vtrace
 from shard_gym.agents.training.modules import new_module
+from shard_gym.common.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidCheckpointError, NoPlacementFoundError
-from shard_gym.evaluation import evaluate
-from shard_gym.suites import load_suite
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_cost_model("analytical")

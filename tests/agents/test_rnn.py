@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.rnn import RnnAgent, RnnLearner, load_rnn
-from shard_gym.agents.rnn.agent import gumbel_noise
-from shard_gym.agents.rnn.network import PlacementNetwork, decode
+from shard_gym.agents.rnn.agent import PlacementNetwork, decode, gumbel_noise
 from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
+from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import NoPlacementFoundError
-from shard_gym.evaluation import evaluate
-from shard_gym.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.agents.items import Items
-from shard_gym.agents.surco.agent import SurCoAgent, load_surco
+from shard_gym.agents.search.items import Items
+from shard_gym.agents.surco.agent import SurCoAgent, ZeroOptions, assign, load_surco, perturbed
 from shard_gym.agents.surco.learner import SurCoLearner
-from shard_gym.agents.surco.options import ZeroOptions
-from shard_gym.agents.surco.solver import assign, perturbed
+from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import make_additive_cost_model
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
-from shard_gym.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_additive_cost_model("analytical")
@@ -100,7 +98,7 @@ def test_what_was_found_stands_where_the_solver_fails_later(
             raise NoPlacementFoundError("none")
         return assign(linear, task)
 
-    monkeypatch.setattr("shard_gym.agents.surco.solver.assign", failing)
+    monkeypatch.setattr("shard_gym.agents.surco.agent.assign", failing)
     assert np.array_equal(SurCoAgent("a", MODEL, ZeroOptions(steps=3)).place(task), first)
     calls[0] = 15  # the first of four samples has an answer, and the other of its pair has none
     found = perturbed(np.zeros((12, 3)), task, Items.of_tables(task, MODEL), 4, 0.5, np.random.default_rng(0))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.options import placing_options
+from shard_gym.agents.registry.options import placing_options
 from shard_gym.agents.training import LEARNERS, registry
 from shard_gym.leaderboard.leagues import GUIDED, SEARCH, ZERO_QUERY
 

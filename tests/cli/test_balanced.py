@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.restarts import restarted
-from shard_gym.cli.balanced import relieved
+from shard_gym.agents.search.restarts import restarted
+from shard_gym.cli.place import relieved
 from shard_gym.cli.planning import Planned
+from shard_gym.common.text import format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import ShardingPlan, column_wise, plan_from_json, table_wise
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.text import format_percent
-from shard_gym.training_memory import training_memory
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans import ShardingPlan, column_wise, plan_from_json, table_wise
+from shard_gym.plans.memory import training_memory
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 ROWS = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652),
@@ -83,7 +83,7 @@ def test_the_answers_of_other_seeds_are_balanced_too(monkeypatch: pytest.MonkeyP
         seen.append([answer, *others])
         return answer
 
-    monkeypatch.setattr("shard_gym.cli.balanced.balanced", balanced)
+    monkeypatch.setattr("shard_gym.cli.place.balanced", balanced)
     own: Any = None
     relieved(Planned("plan-search", agent, task, answer, False, own), MODEL, "yes")
     assert len(seen[0]) == len(agent.found) >= 2

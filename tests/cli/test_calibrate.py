@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from shard_gym.cli import calibrate
+from shard_gym.common.errors import DamagedFileError, DeviceMemoryError
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.cost_models.measured.machine import this_machine
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import DamagedFileError, DeviceMemoryError
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import Pool, PoolCard, save_pool
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.tables.pools import Pool, PoolCard, save_pool
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")

@@ -10,12 +10,12 @@ import pytest
 
 from shard_gym.cli import collect
 from shard_gym.cli.collect import parse_duration
+from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.data.folder import read_index
-from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.folder import read_index
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
 from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.errors import DeviceMemoryError, InvalidOptionError
-from shard_gym.workload import Workload
+from shard_gym.tables.workload import Workload
 
 SMALL = ("--devices", 2, "--batch-size", 512)
 FAST = {"weight_dtype": "fp16", "optimizer": "sgd"}

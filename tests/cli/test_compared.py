@@ -13,17 +13,17 @@ import pytest
 from shard_gym.agents import AGENTS, Agent, AgentEntry
 from shard_gym.cli.compared import explained_plan
 from shard_gym.cli.planning import OwnModel
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
+from shard_gym.common.text import format_bytes, format_ms
 from shard_gym.cost_models import CountedEstimates, make_cost_model
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
-from shard_gym.explain import explain
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.torchrec_json import torchrec_json
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise, table_wise
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.text import format_bytes, format_ms
-from shard_gym.workload import Workload
+from shard_gym.planning.explanation import explain
+from shard_gym.plans import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise, table_wise
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 MIB, GIB = 2**20, 2**30
 ROWS, DIMS = np.array([1_000_000, 2_000_000, 500_000]), np.array([32, 128, 64])
@@ -31,7 +31,7 @@ MODEL = ("--hardware", "a100-dgx", "--num-devices", "16")  # two hosts of eight
 OLD, NEW = [0, 8, 0], [0, 8, 9]
 
 AGENT = """
-from shard_gym.sharding import plan_of_placement
+from shard_gym.plans import plan_of_placement
 
 class Mine:
     def plan(self, task):
@@ -232,7 +232,7 @@ def test_plans_that_split_come_back_from_both_forms(
     plan = ShardingPlan((row_wise(tables, 0, topology), column_wise(tables, 1, [8, 3]), whole[2]))
     (tmp_path / "plan.json").write_text(json.dumps({"plan": plan_to_json(plan, tables)}))
     (tmp_path / "mine.py").write_text(
-        "import json\nfrom shard_gym.sharding import plan_from_json\n"
+        "import json\nfrom shard_gym.plans import plan_from_json\n"
         f"def plan(task):\n    with open({str(tmp_path / 'plan.json')!r}) as file:\n"
         "        return plan_from_json(json.load(file)['plan'], task.tables, task.topology)\n"
         "class Mine:\n    def plan(self, task):\n        return plan(task)\n"
@@ -369,7 +369,7 @@ def test_a_picture_has_the_hosts_and_the_traffic(show: Callable[..., Any], old: 
     show("--plan", old, "--picture", tmp_path / "plan.svg", "--memory-cap-gib", "0.5")
     assert (tmp_path / "plan.svg").stat().st_size > 1000
     from shard_gym.envs.placement.rendering.figure import draw
-    from shard_gym.explain import view_of
+    from shard_gym.planning.explanation import view_of
 
     tables = load_pool("dlrm-2021").tables.select([0, 1]).with_dims(16)
     for count, words in ((16, {"host", "in host", "to others"}), (8, {"sent, MiB"}), (1, set[str]())):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym import TaskSuite, load_suite, offline, save_suite
+from shard_gym import TaskSuite, load_suite, save_suite
+from shard_gym.agents.training import offline
 
 minari = pytest.importorskip("minari")
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, AgentEntry, GreedyAgent, make_agent
-from shard_gym.agents.heuristics import dim_score, size_score
+from shard_gym.agents.search.heuristics import dim_score, size_score
+from shard_gym.common.errors import NoPlacementFoundError
+from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import NoPlacementFoundError
-from shard_gym.evaluation import evaluate, penalty_ms
-from shard_gym.placement import placement_from_json
-from shard_gym.suites import best_known, load_suite
-from shard_gym.tasks import Task
-from shard_gym.text import format_ms
+from shard_gym.evaluation.evaluations import evaluate, penalty_ms
+from shard_gym.plans.placement import placement_from_json
+from shard_gym.tasks.suites import best_known, load_suite
+from shard_gym.tasks.task import Task
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
-from shard_gym.cost_models.metrics import estimates_of
+from shard_gym.cost_models.fitting.data.collecting import collect
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
-from shard_gym.workload import Workload
+from shard_gym.tables.workload import Workload
 
 STEPS = ("--steps", 200)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.pools import import_meta, load_pool
+from shard_gym.tables.pools import import_meta, load_pool
 
 BATCH, TABLES = 64, 3
 

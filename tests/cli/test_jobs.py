@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.io.arrays import load_arrays
-from shard_gym.jobs import run_jobs
+from shard_gym.common.io.arrays import load_arrays
+from shard_gym.common.jobs import run_jobs
 
 TESTS = Path(__file__).parents[1]
 LEADERBOARDS = TESTS.parent / "leaderboards"
@@ -151,7 +151,7 @@ def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, two_n
 
 def test_ctrl_c_ends_the_tasks_of_a_cluster(two_nodes: Any, tmp_path: Path, gone: Callable[[int], bool]) -> None:
     script = (
-        "import signal; from shard_gym.jobs import run_jobs; import job_functions\n"
+        "import signal; from shard_gym.common.jobs import run_jobs; import job_functions\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background\n"
         f"list(run_jobs(job_functions.slow, [{str(tmp_path)!r}] * 2, cluster='auto'))"
     )

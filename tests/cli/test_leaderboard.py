@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation import evaluate
-from shard_gym.tasks import Task
-from shard_gym.text import format_ms
+from shard_gym.common.text import format_ms
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.tasks.task import Task
 
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 SUITE = "merlin-tiny-x8"
@@ -143,7 +143,7 @@ def test_replayed_times_are_written_and_shown(run, folder: Path) -> None:
 
 
 def test_improvements_are_printed_and_written(run, folder: Path, monkeypatch) -> None:
-    from shard_gym.suites import best_known
+    from shard_gym.tasks.suites import best_known
 
     monkeypatch.setattr(best_known, "BEST_KNOWN", folder / "best_known")
     submitted(run)

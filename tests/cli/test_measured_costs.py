@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.cli import measuring
 from shard_gym.cli.race import _named
-from shard_gym.errors import InvalidOptionError, WorkerDiedError
+from shard_gym.common.errors import InvalidOptionError, WorkerDiedError
+from shard_gym.common.text import format_ms
 from shard_gym.leaderboard.race_files import load_race
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
-from shard_gym.text import format_ms
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 pytest.importorskip("torch")
 

@@ -15,17 +15,17 @@ from shard_gym.agents import make_agent
 from shard_gym.cli.compared import explained_plan
 from shard_gym.cli.memory import host_room_bytes, room_bytes
 from shard_gym.cli.planning import OwnModel, planned
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import ShardingPlan, plan_of_placement
-from shard_gym.sharding.plan import CONTIGUOUS, STRIDED, Groups
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.training_memory import training_memory
-from shard_gym.workload import Workload
+from shard_gym.plans import ShardingPlan, plan_of_placement
+from shard_gym.plans.memory import training_memory
+from shard_gym.plans.plan import CONTIGUOUS, STRIDED, Groups
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 MIB, GIB = 2**20, 2**30
 A100 = hardware_profile("a100-dgx")

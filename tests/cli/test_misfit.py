@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from shard_gym.cli.misfit import devices_that_hold, misfit, missing_bytes
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 MIB, GIB = 2**20, 2**30
 NAMES = tuple(f"table{table}" for table in range(6))

@@ -6,7 +6,7 @@ import pytest
 
 from shard_gym import TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.cli.named_agents import agent_named
-from shard_gym.errors import InvalidOptionError, UnknownNameError
+from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 
 MINE = """
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
 
 
 PLANNER = """
-from shard_gym.sharding import ShardingPlan, column_wise, table_wise
+from shard_gym.plans import ShardingPlan, column_wise, table_wise
 
 
 class Planner:

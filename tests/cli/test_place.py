@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware import hardware_profile
-from shard_gym.placement import check_placement
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans.placement import check_placement
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware import hardware_profile
-from shard_gym.index_dedup import deduplicated
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.sharding import plan_from_json
-from shard_gym.tables import Tables
-from shard_gym.text import format_ms
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.plans import plan_from_json
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 TABLES = Tables.from_zipf(
     [40_000, 30_000, 500, 9000],

@@ -15,24 +15,24 @@ import pytest
 from shard_gym.agents import Agent, make_agent
 from shard_gym.cli.named_agents import CustomAgent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.cost_models import (
     AnalyticalShardingModel,
     CountedEstimates,
     make_cost_model,
     make_sharding_cost_model,
 )
-from shard_gym.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
-from shard_gym.placement import Placement
-from shard_gym.pools import Pool, load_pool, save_pool
-from shard_gym.problems import problem_of
-from shard_gym.sharding import ShardingPlan, plan_from_json
-from shard_gym.suites import load_suite
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.training_memory import training_memory, whole_table_bytes
-from shard_gym.workload import Workload
+from shard_gym.plans import ShardingPlan, plan_from_json
+from shard_gym.plans.memory import training_memory, whole_table_bytes
+from shard_gym.plans.placement import Placement
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task
 
 MIB, GIB = 2**20, 2**30
 BUFFERS = 16 * 2048 + 4 * 1024 * 64  # of a table: indices and offsets, twice; outputs. 0.28 MiB

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 
 from shard_gym.cli import report_cost_model
 from shard_gym.cli.report_cost_model import draw
+from shard_gym.common.errors import MissingExtraError
+from shard_gym.common.io.pictures import save_picture
 from shard_gym.cost_models import PHASES
-from shard_gym.cost_models.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.report import REPEATED, Comparison, compare
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
-from shard_gym.cost_models.report import REPEATED, Comparison, compare
-from shard_gym.errors import MissingExtraError
-from shard_gym.io.pictures import save_picture
 
 PAGE = "cost-model-analytical.md"
 

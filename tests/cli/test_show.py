@@ -8,12 +8,12 @@ import pytest
 from shard_gym.agents import AGENTS, AgentEntry, LocalSearchAgent, make_agent
 from shard_gym.cli import show
 from shard_gym.cli.options import CostModelOptions, placing_agent, proven_bound
+from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.explain import explain
-from shard_gym.suites import best_known, bounds, load_suite, records
-from shard_gym.text import format_ms
+from shard_gym.planning.explanation import explain
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.tasks.suites import best_known, bounds, load_suite, records
 
 MODEL = AnalyticalCostModel()
 ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-greedy")
@@ -46,7 +46,7 @@ def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ortools")
-    from shard_gym.agents.exact import ExactAgent
+    from shard_gym.agents.search.exact import ExactAgent
 
     monkeypatch.setattr(records, "BOUNDS", tmp_path)
     quick = AgentEntry(lambda cost_model: ExactAgent(cost_model, max_work=0.01, max_queries=9))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
 from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import MAX_BYTES, PlanTimes, plans_like, tau, tau_within_tables
 
@@ -84,7 +84,7 @@ def test_bad_options_are_refused(run, data: Path, args: tuple[object, ...], word
 
 
 def test_a_data_set_that_was_not_drawn_has_no_random_plans(data: Path) -> None:
-    from shard_gym.errors import InvalidOptionError
+    from shard_gym.common.errors import InvalidOptionError
 
     index = load_measurements(data).index
     for sampling in ({"designed": "work"}, {**index.sampling, "pools": 3}, {**index.sampling, "max_bytes": "x"}):

@@ -13,14 +13,14 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cli import show
 from shard_gym.cli.trusted import evidence_sentence, robustness_sentence
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import Pool, PoolCard, RowPopularity, save_pool
-from shard_gym.sharding import plan_of_placement
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task
-from shard_gym.trust import Robustness, evidence, robustness
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.planning.trust import Robustness, evidence, robustness
+from shard_gym.plans import plan_of_placement
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.tables.pools import Pool, PoolCard, RowPopularity, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.task import Task
 
 EXPONENTS = np.linspace(0.0, 1.2, 12)
 TABLES = Tables.from_zipf(

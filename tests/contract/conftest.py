@@ -22,20 +22,19 @@ import pytest
 
 import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostEstimate
-from shard_gym.cost_models.measured.measurement import Measurement
-from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.drift.levels import MEDIUM
-from shard_gym.drift.suite import DriftSource, DriftSuite
-from shard_gym.drift.tasks import DriftTask
+from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.suites import drifting as drifting_files
-from shard_gym.suites.drawing_drifting import RECIPES, SPARE, _cap
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.hardware.topology import Topology
+from shard_gym.replanning import drifting as drifting_files
+from shard_gym.replanning.drawing import RECIPES, SPARE, _cap
+from shard_gym.replanning.drift.levels import MEDIUM
+from shard_gym.replanning.drift.suite import DriftSource, DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables.tables import Tables
 
 assert shard_gym.__version__  # importing it registers the environments
 

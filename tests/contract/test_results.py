@@ -17,10 +17,10 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
+from shard_gym.common.errors import InvalidActionError, InvalidOptionError
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.config import ILLEGAL
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.errors import InvalidActionError, InvalidOptionError
 
 Make = Callable[..., gymnasium.Env[Any, Any]]
 

@@ -12,24 +12,23 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base import CostEstimate, CostModel
-from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.dataset import CostDataset, CostRecorder
-from shard_gym.cost_models.data.measurements import Measurements, load_measurements
-from shard_gym.cost_models.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
-from shard_gym.cost_models.data.splits import SPLITS, SplitCosts, split_tables
+from shard_gym.cost_models.base.model import CostEstimate, CostModel
+from shard_gym.cost_models.fitting.data.collecting import collect
+from shard_gym.cost_models.fitting.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.fitting.data.measurements import Measurements, load_measurements
+from shard_gym.cost_models.fitting.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
+from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts, split_tables
+from shard_gym.cost_models.fitting.fit import FitOptions, fit_cost_model
+from shard_gym.cost_models.fitting.training import Samples, with_normalization
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
-from shard_gym.cost_models.neural.fit import FitOptions, fit_cost_model
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights
-from shard_gym.cost_models.neural.training import Samples, with_normalization
-from shard_gym.hardware import hardware_profile
-from shard_gym.placement import Placement
-from shard_gym.pools import load_pool
-from shard_gym.row_popularity import reuse_statistics
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
-from shard_gym.topology_json import topology_to_json
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology, topology_to_json
+from shard_gym.plans.placement import Placement
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.row_popularity import reuse_statistics
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]

@@ -16,8 +16,6 @@ from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
-from shard_gym.drift import levels
-from shard_gym.drift.levels import DriftLevel
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS
@@ -25,13 +23,15 @@ from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.measuring import MEASURING
 from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
-from shard_gym.envs.replanning.episodes import REDIRECT_PENALTY
-from shard_gym.envs.replanning.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.envs.replanning.windows import WINDOWS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.suites import load_suite, suite_names
-from shard_gym.table_features import FEATURE_BOUNDS
+from shard_gym.replanning.drift import levels
+from shard_gym.replanning.drift.levels import DriftLevel
+from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.replanning.env.episodes import REDIRECT_PENALTY
+from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
+from shard_gym.replanning.env.windows import WINDOWS
+from shard_gym.tables.tables import FEATURE_BOUNDS
+from shard_gym.tasks.suites import load_suite, suite_names
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks; it lacks those marked ! if no task has host memory."""

@@ -11,22 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.drift.levels import GROWING, SPOT, STRONG
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.drift.tasks import DriftTask
+from shard_gym.common.errors import InvalidTaskError, ShardGymError
 from shard_gym.envs.core.problem import MAX_MS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.envs.replanning.env import EmbeddingReplanningEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.errors import InvalidTaskError, ShardGymError
-from shard_gym.hardware import hardware_profile
-from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.row_popularity import RowPopularity, assumed_popularity
-from shard_gym.table_arrays import LIMITS, MAX_SEQUENCE
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import HostMemory, Topology
-from shard_gym.workload import MAX_BATCH_SIZE, Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.tables.lookup_statistics import NUM_BINS
+from shard_gym.tables.row_popularity import RowPopularity, assumed_popularity
+from shard_gym.tables.tables import LIMITS, MAX_SEQUENCE, Tables
+from shard_gym.tables.workload import MAX_BATCH_SIZE, Workload
+from shard_gym.tasks.task import Task, TaskSuite
 
 SEEDS = st.integers(0, 2**32 - 1)
 

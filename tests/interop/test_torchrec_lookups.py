@@ -17,9 +17,9 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shard_gym.errors import InvalidTablesError
+from shard_gym.common.errors import InvalidTablesError
 from shard_gym.interop.torchrec import tables_of_lookups
-from shard_gym.pools.recorded_lookups import lookups_of_file
+from shard_gym.tables.pools.recorded_lookups import lookups_of_file
 
 ROWS, BATCH = {"user": 50, "item": 9}, 8
 

@@ -26,8 +26,8 @@ from torchrec.modules.mc_modules import (
 from torchrec.optim import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shard_gym.errors import InvalidTablesError
-from shard_gym.hardware import hardware_profile
+from shard_gym.common.errors import InvalidTablesError
+from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.torchrec import (
     from_torchrec,
     modules_of,
@@ -35,7 +35,7 @@ from shard_gym.interop.torchrec import (
     tables_of_pooling_factors,
     to_torchrec,
 )
-from shard_gym.sharding import ShardingPlan, row_wise, table_wise
+from shard_gym.plans import ShardingPlan, row_wise, table_wise
 
 
 def lookups() -> KeyedJaggedTensor:

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
-from shard_gym.cost_models.measured.measurement import Measurement
-from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import WorkerDiedError
-from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.common.errors import WorkerDiedError
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.evaluation.evaluations import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
 from shard_gym.leaderboard.store import EntryFolder, Finding

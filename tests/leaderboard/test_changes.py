@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.errors import InvalidOptionError
-from shard_gym.io.markdown import END, begin
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.markdown import END, begin
 from shard_gym.leaderboard.changes import check_changes
 
 ENTRY = "simulated/dlrm-20x4/random"

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.replanning.rules import EveryHours
-from shard_gym.drift.levels import SPOT, STRONG
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replanning.episode_data import DECISIONS
-from shard_gym.envs.replanning.play import history_of, play
-from shard_gym.errors import InvalidPlacementError
+from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.leaderboard import copies, verified
 from shard_gym.leaderboard.copies import near_sources
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.problems import PROBLEMS
-from shard_gym.problems.placement import alone_ms
-from shard_gym.suites.best_known import best_known
+from shard_gym.replanning.agents.rules import EveryHours
+from shard_gym.replanning.drift.levels import SPOT, STRONG
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.env.episode_data import DECISIONS
+from shard_gym.replanning.env.play import history_of, play
+from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks.problems.placement import alone_ms
+from shard_gym.tasks.suites.best_known import best_known
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
 SOURCES = {

@@ -15,9 +15,9 @@ from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import find_entries
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.suites import suite_info
-from shard_gym.suites.best_known import best_known_costs
-from shard_gym.suites.fresh import fresh_name
+from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks.suites.best_known import best_known_costs
+from shard_gym.tasks.suites.fresh import fresh_name
 
 SUITE, ENTRY = "dlrm-20x4", "simulated/dlrm-20x4/random"
 

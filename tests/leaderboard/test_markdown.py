@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.errors import DamagedFileError
-from shard_gym.io.markdown import END, begin
+from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.io.markdown import END, begin
 from shard_gym.leaderboard import competitors, ranking
 from shard_gym.leaderboard.markdown import OPEN, ROOM, TABLES, outdated, write_pages
 

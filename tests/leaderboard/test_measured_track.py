@@ -13,10 +13,10 @@ import pytest
 
 from shard_gym.cli import main
 from shard_gym.cli.race import _from_leaderboard, race
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.markdown import END, begin
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError
-from shard_gym.io.markdown import END, begin
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import TABLES, outdated, write_pages
 from shard_gym.leaderboard.measured_track import read_races
@@ -25,7 +25,7 @@ from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.verified import can_replay
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.suites import load_suite
+from shard_gym.tasks.suites import load_suite
 
 pytest.importorskip("pyarrow")
 

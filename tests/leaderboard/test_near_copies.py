@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation import evaluate
+from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard import copies, ranking
 from shard_gym.leaderboard.copies import _near_sources, likeness, near_sources, to_replay
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
@@ -21,7 +21,7 @@ from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.problems.likeness import PlansMade, kept_together, plans_alike
+from shard_gym.tasks.problems.likeness import PlansMade, kept_together, plans_alike
 
 SUITE = "dlrm-20x4"
 

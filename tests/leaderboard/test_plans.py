@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from shard_gym.agents import make_agent
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.files import write_json
+from shard_gym.common.io.markdown import END, begin
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.errors import InvalidOptionError
-from shard_gym.evaluation import evaluate
-from shard_gym.io.files import write_json
-from shard_gym.io.markdown import END, begin
+from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard.evaluations import read_evaluation
 from shard_gym.leaderboard.markdown import TABLES, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
@@ -22,7 +22,7 @@ from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.verified import can_replay
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import load_suite
+from shard_gym.tasks.suites import load_suite
 
 SUITE = "shard-mlperf-x8"
 TABLE = 3

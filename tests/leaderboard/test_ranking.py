@@ -14,10 +14,10 @@ from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.ranking import IMPROVED_BY, improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.suites import best_known as best_known_module
-from shard_gym.suites import bounds as bounds_module
-from shard_gym.suites import load_suite, records
-from shard_gym.suites.best_known import best_known, best_known_costs
+from shard_gym.tasks.suites import best_known as best_known_module
+from shard_gym.tasks.suites import bounds as bounds_module
+from shard_gym.tasks.suites import load_suite, records
+from shard_gym.tasks.suites.best_known import best_known, best_known_costs
 
 SUITE = "dlrm-20x4"
 

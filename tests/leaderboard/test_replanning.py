@@ -14,18 +14,9 @@ import numpy as np
 import pytest
 
 import shard_gym
-from shard_gym.agents.replanning import tuning
-from shard_gym.agents.replanning.rules import EveryHours
 from shard_gym.cli import main
-from shard_gym.drift.levels import SPOT
-from shard_gym.drift.suite import DriftSuite
-from shard_gym.drift.tasks import DriftTask
-from shard_gym.envs.replanning.episode_data import DECISIONS, episode_data
-from shard_gym.envs.replanning.oracle import best_sequence
-from shard_gym.envs.replanning.plan_table import PlanTable
-from shard_gym.envs.replanning.play import history_of
-from shard_gym.evaluation import evaluate
-from shard_gym.io.files import write_json
+from shard_gym.common.io.files import write_json
+from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard import copies
 from shard_gym.leaderboard.markdown import README
 from shard_gym.leaderboard.ranking import load_leaderboards
@@ -36,10 +27,19 @@ from shard_gym.leaderboard.store import ENTRY, LIMITS, EntryFolder
 from shard_gym.leaderboard.submit import format_rows
 from shard_gym.leaderboard.training_data import _tables, _tables_of_split
 from shard_gym.leaderboard.verify import verify_all, verify_entry
-from shard_gym.problems import PROBLEMS
-from shard_gym.suites import load, records
-from shard_gym.suites.bounds import write_lower_bounds
-from shard_gym.suites.info import REPLANNING, SuiteInfo
+from shard_gym.replanning.agents import tuning
+from shard_gym.replanning.agents.rules import EveryHours
+from shard_gym.replanning.drift.levels import SPOT
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.env.episode_data import DECISIONS, episode_data
+from shard_gym.replanning.env.oracle import best_sequence
+from shard_gym.replanning.env.plan_table import PlanTable
+from shard_gym.replanning.env.play import history_of
+from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks.suites import load, records
+from shard_gym.tasks.suites.bounds import write_lower_bounds
+from shard_gym.tasks.suites.info import REPLANNING, SuiteInfo
 
 SUITE, SEQUENCES = "tiny-20", "sequences.json"
 FACTS = ("--author", "Ada Example", "--licence", "MIT", "--commit", "0" * 40)
@@ -88,7 +88,7 @@ def root(
     sizes: dict[str, Any] = {"tasks": {"train": 1, "test": 2}, "num_tables": (5, 5), "num_devices": (2, 3)}
     about = SuiteInfo(SUITE, 1, "A tiny suite.", "dlrm-2021", "a100-dgx", REPLANNING, suite.sha256, **sizes)
     added = SimpleNamespace(names=lambda: [SUITE], info=lambda name: about, load=lambda name, split: splits[split])
-    monkeypatch.setattr(load, "FORMATS", (*load.FORMATS, added))
+    monkeypatch.setattr(load, "FORMATS", [*load.FORMATS, added])
     monkeypatch.setattr(records, "BOUNDS", tmp_path / "bounds")
     forget()
     write_bounds(suite, best)

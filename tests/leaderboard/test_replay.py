@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.agents.search import LocalSearchAgent
+from shard_gym.agents.search.local_search import LocalSearchAgent
+from shard_gym.common.system import instruction_set
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.replay import MARGIN, how_compared, read_replays, replay, write_replays
 from shard_gym.leaderboard.schema import ReplayRow
@@ -19,7 +20,6 @@ from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.system import instruction_set
 
 ROOT = Path(__file__).parents[2]
 

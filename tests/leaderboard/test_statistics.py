@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.evaluation import bootstrap_interval
+from shard_gym.evaluation.evaluations import bootstrap_interval
 from shard_gym.leaderboard import statistics
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
-from shard_gym.evaluation import Evaluation, evaluate
-from shard_gym.io.files import write_json
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.common.io.files import write_json
+from shard_gym.evaluation.evaluations import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import _require_one_training, evaluate_agent, read_evaluation, read_evaluations
 from shard_gym.leaderboard.schema import parse
 from shard_gym.leaderboard.store import EntryFolder, entry_folder

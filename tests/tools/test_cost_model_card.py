@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from shard_gym.common.io.files import read_json
+from shard_gym.common.io.markdown import with_block
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware import PROFILES, hardware_profile
-from shard_gym.io.files import read_json
-from shard_gym.io.markdown import with_block
-from shard_gym.pools import load_pool
-from shard_gym.pools.pool import DATA
-from shard_gym.trust import evidence
+from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.planning.trust import evidence
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.pools.pool import DATA
 
 MODEL = AnalyticalCostModel()
 SPECIAL = {"thread_group", "launch", "updates", "bag_lookups"}
@@ -115,7 +115,7 @@ def test_the_summary_at_the_top_agrees_with_the_tables_of_errors(card: Any, mark
 def test_the_evidence_of_each_profile_is_what_the_tool_finds(
     card: Any, problem: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but the errors of a fit to the other half, which tests/test_trust.py computes from the page."""
+    """All but the errors of a fit to the other half, which tests/planning/test_trust.py computes from the page."""
     monkeypatch.setattr(card.evidence, "held_out", lambda problem, _: (None, problem.measured * 0))
     found = card.evidence.evidence(problem)
     assert list(found) == list(PROFILES)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import DamagedFileError
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.drift import levels
-from shard_gym.drift.load_grid import LoadGrid
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import DamagedFileError
+from shard_gym.replanning.drift import levels
+from shard_gym.replanning.drift.load_grid import LoadGrid
 from tools import fuzz, fuzz_episodes, fuzz_subjects
 from tools.fuzz_subjects import Subject
 

@@ -18,7 +18,7 @@ import torch
 
 from shard_gym import evaluate
 from shard_gym.agents import make_agent
-from shard_gym.io.files import read_json, write_json
+from shard_gym.common.io.files import read_json, write_json
 
 ROOT = Path(__file__).parents[2]
 PINS = {path.stem: path.read_text() for path in ROOT.glob("examples/requirements/*.txt")}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shard_gym.io.files import read_json
-from shard_gym.io.markdown import with_block
+from shard_gym.common.io.files import read_json
+from shard_gym.common.io.markdown import with_block
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from shard_gym.errors import InvalidOptionError
+from shard_gym.common.errors import InvalidOptionError
 
 
 def squared(value: int) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.common.errors import MeasurementError, ShardGymError
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.measured.diagnostics.versions import (
     DISTRIBUTION,
     PINNED,
@@ -30,10 +31,9 @@ from shard_gym.cost_models.measured.machine import Machine, TorchBuild, this_mac
 from shard_gym.cost_models.measured.session import DOCTOR, Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.errors import MeasurementError, ShardGymError
-from shard_gym.lookup_statistics import NUM_BINS
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.tables.lookup_statistics import NUM_BINS
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """Present if the driver of NVIDIA's GPUs is loaded, whether torch can use it or not."""

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
+from shard_gym.common.errors import InvalidActionError, short_repr
 from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options, require_seed
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
-from shard_gym.errors import InvalidActionError, short_repr
 
 Env = TypeVar("Env", bound="EpisodeEnv[Any]")
 

@@ -15,8 +15,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.errors import InvalidCostError
+from shard_gym.common.text import format_bytes
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_additive_cost_model
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.episode_state import (
@@ -34,11 +36,9 @@ from shard_gym.envs.core.problem import IntArray, Problem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state
-from shard_gym.errors import InvalidCostError
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSource, TaskSuite, cost_model_for
-from shard_gym.text import format_bytes
-from shard_gym.topology import MAX_DEVICES
+from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.task import Task, TaskSource, TaskSuite, cost_model_for
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2  # the number of a failure in infos, by `Status`; 0 for none

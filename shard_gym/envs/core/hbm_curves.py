@@ -1,9 +1,9 @@
 """How full the HBM of a device is at each popularity: what observations show of host memory, from the tables alone.
 
 A row counts as min(P / l, 1) at the threshold l, where P is the probability that a batch reads it
-(cost_models/host_rows.py). The bytes of the rows that are counted so, as a multiple of a device's HBM, are a table's
-curve. Those of a device are the sums over its tables. Where a curve is above 1, rows that batches read with probability
-l have no room in the HBM.
+(cost_models/base/host_rows.py). The bytes of the rows that are counted so, as a multiple of a device's HBM, are a
+table's curve. Those of a device are the sums over its tables. Where a curve is above 1, rows that batches read with
+probability l have no room in the HBM.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.host_rows import THRESHOLDS, host_bytes
-from shard_gym.sharding.plan import has_dense_gradient
-from shard_gym.sharding.variants import Variants
-from shard_gym.topology import Topology
+from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.plan import has_dense_gradient
+from shard_gym.plans.variants import Variants
 
 READS = np.exp2([0.5, -1.0, -3.0, -5.0, -7.0, -9.0, -12.0, -16.0])
 """(C,) float64, the thresholds of the curves: the reads of a row that are expected in a batch, P = 1 - exp(-reads)."""

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.sharding.plan import (
+from shard_gym.plans.plan import (
     COLUMN_WISE,
     TABLE_WISE,
     Shard,
@@ -18,7 +18,7 @@ from shard_gym.sharding.plan import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tasks import Task
+from shard_gym.tasks.task import Task
 
 
 def plan_of(

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.errors import InvalidTaskError
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
-from shard_gym.sharding.variants import checked_max_shards, checked_sharding_types
-from shard_gym.topology import Topology
+from shard_gym.common.errors import InvalidTaskError
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
 
 NONE = -1
 

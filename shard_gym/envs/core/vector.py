@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shard_gym.checks import checked_count, holds_integers
+from shard_gym.common.checks import checked_count, holds_integers
+from shard_gym.common.errors import InvalidActionError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.envs.core.config import MAX_PADDING, EnvConfig, checked_options, require_fields_of, require_seed
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.errors import InvalidActionError, InvalidOptionError, short_repr, wrong_kind
 
 BoolArray = NDArray[np.bool_]
 Infos = dict[str, Any]

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shard_gym.common.errors import wrong_kind
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.errors import wrong_kind
-from shard_gym.tasks import Task, TaskSource
+from shard_gym.tasks.task import Task, TaskSource
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
-    | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.table_features.FEATURE_NAMES` |
+    | `current_table` | (21,) | float32 | features of the table to place, see `shard_gym.tables.tables.FEATURE_NAMES` |
     | `current_table_costs` - | (4,) | float32 | ms of the four phases with that table alone on a device |
     | `device_costs` - | (D * 4,) | float32 | ms of the four phases of each device with the tables placed so far |
-    | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.AMOUNT_NAMES` |
+    | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.tables.AMOUNT_NAMES` |
     | `device_shares` + | (D * 5,) | float32 | the same of each device: the sums over its tables |
     | `device_width` + | (D,) | float32 | embedding_dim / 128 of the widest table on each device, at most 1 |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current table's share of it |
@@ -99,7 +99,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     | 0 to 1 | `current_table_curve`, `device_curves`, `device_hbm` |
     | 0 to 2**33 | `hbm_gib` |
     | -1 to D - 1 | `assignment` |
-    | `shard_gym.table_features.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+    | `shard_gym.tables.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
 
     ## Starting State
 

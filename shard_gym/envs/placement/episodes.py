@@ -13,7 +13,7 @@ from shard_gym.envs.core.episodes import Episodes, EpisodesConfig, Observation
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.envs.placement.rendering.modes import render
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlacementView
-from shard_gym.tasks import has_host_memory
+from shard_gym.tasks.task import has_host_memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import PHASES
+from shard_gym.common.errors import unknown_name, wrong_kind
+from shard_gym.cost_models.base.model import PHASES
 from shard_gym.envs.core.devices import merged
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState
@@ -23,9 +24,7 @@ from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.problem import MAX_MS, IntArray, Problem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
-from shard_gym.errors import unknown_name, wrong_kind
-from shard_gym.table_features import FEATURE_BOUNDS, FEATURE_NAMES
-from shard_gym.tables import AMOUNT_NAMES, Tables
+from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
 
 ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
 GIB = 2**30

@@ -53,9 +53,9 @@ class EmbeddingPlacementRealEnv(MeasuringEnv):
 
     ## Episode End
 
-    As in `EmbeddingPlacementEnv`. If a measurement fails (`shard_gym.errors.MeasurementError`: a worker died, a device
-    ran out of memory, a collective got stuck), the step raises and the workers are terminated. The same step may be
-    tried again; new workers start then.
+    As in `EmbeddingPlacementEnv`. If a measurement fails (`shard_gym.common.errors.MeasurementError`: a worker died, a
+    device ran out of memory, a collective got stuck), the step raises and the workers are terminated. The same step may
+    be tried again; new workers start then.
 
     ## Information
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from typing_extensions import override
 
+from shard_gym.common.errors import wrong_kind
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.config import EnvConfig, task_source
 from shard_gym.envs.core.episodes import EpisodesConfig
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import wrong_kind
-from shard_gym.tasks import TaskSource
+from shard_gym.tasks.task import TaskSource
 
 MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
 """Arguments of the `MeasuredCostModel` that is made if none is given."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.cost_models.sharding import ShardingCostModel
+from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.real.measuring import MeasuringConfig, MeasuringEnv, MeasuringVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.episodes import ShardingConfig
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.tasks import TaskSource
+from shard_gym.tasks.task import TaskSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class EmbeddingShardingRealEnv(MeasuringEnv, EmbeddingShardingEnv):
 
     ## Episode End
 
-    As in `EmbeddingShardingEnv`. If a measurement fails (`shard_gym.errors.MeasurementError`), the step raises and the
-    workers are terminated, as in `EmbeddingPlacementRealEnv`. The same step may be tried again.
+    As in `EmbeddingShardingEnv`. If a measurement fails (`shard_gym.common.errors.MeasurementError`), the step raises
+    and the workers are terminated, as in `EmbeddingPlacementRealEnv`. The same step may be tried again.
 
     ## Information
 

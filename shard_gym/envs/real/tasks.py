@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.tasks import Suite, Task, TaskSource, TaskSuite
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.tasks.task import Suite, Task, TaskSource, TaskSuite
 
 Source = TypeVar("Source", bound=TaskSource | Suite[Any])
 

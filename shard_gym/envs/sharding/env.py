@@ -6,7 +6,7 @@ from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.episodes import ShardingConfig, ShardingEpisodes
-from shard_gym.sharding import ShardingPlan
+from shard_gym.plans import ShardingPlan
 
 
 class EmbeddingShardingEnv(EmbeddingPlacementEnv):
@@ -52,10 +52,10 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     | Key | Shape | Dtype | Content |
     |---|---|---|---|
-    | `current_table` | (21,) | float32 | features of the current part, see `shard_gym.table_features.FEATURE_NAMES` |
+    | `current_table` | (21,) | float32 | features of the current part, see `shard_gym.tables.tables.FEATURE_NAMES` |
     | `current_table_costs` - | (4,) | float32 | ms of the four phases with that part alone on a device |
     | `device_costs` - | (D * 4,) | float32 | ms of the four phases of each device with what it holds so far |
-    | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.AMOUNT_NAMES` |
+    | `current_table_shares` + | (5,) | float32 | its share of the task's `shard_gym.tables.tables.AMOUNT_NAMES` |
     | `device_shares` + | (D * 5,) | float32 | the same of each device: the sums over its parts, at most U |
     | `device_width` + | (D,) | float32 | columns / 128 of the widest part on each device, at most 1 |
     | `device_memory` | (D * 2,) | float32 | share of the memory cap in use, and the current part's share of it |
@@ -85,7 +85,7 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     | 0 to 2**33 | `hbm_gib` |
     | 0 to U | `device_shares`, `parts_waiting` |
     | -1 to A - 1 | `assignment` |
-    | `shard_gym.table_features.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
+    | `shard_gym.tables.tables.FEATURE_BOUNDS`, and 0 | `current_table`, `table_features` |
 
     ## Starting State
 

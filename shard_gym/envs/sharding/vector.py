@@ -5,7 +5,7 @@ from __future__ import annotations
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.episodes import ShardingConfig, ShardingEpisodes
-from shard_gym.sharding import ShardingPlan
+from shard_gym.plans import ShardingPlan
 
 
 class EmbeddingShardingVectorEnv(EmbeddingPlacementVectorEnv):

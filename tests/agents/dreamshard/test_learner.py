@@ -19,30 +19,30 @@ from shard_gym.agents import PAPER_HEURISTICS, RandomAgent, load_agent, make_age
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.agents.training.loads import ShardLoad, random_load
-from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
-from shard_gym.cost_models.data.collecting import collect
-from shard_gym.cost_models.data.measurements import load_measurements
-from shard_gym.cost_models.data.sampling import PlacementSampler
-from shard_gym.errors import (
+from shard_gym.common.errors import (
     DamagedFileError,
     InvalidCheckpointError,
     InvalidOptionError,
     NoPlacementFoundError,
     UnknownNameError,
 )
-from shard_gym.evaluation import evaluate
-from shard_gym.hardware import hardware_profile
-from shard_gym.io.arrays import load_arrays
+from shard_gym.common.io.arrays import load_arrays
+from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
+from shard_gym.cost_models.fitting.data.collecting import collect
+from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.placement import Placement, check_placement
-from shard_gym.pools import load_pool
-from shard_gym.sharding import check_plan
-from shard_gym.suites import load_suite
-from shard_gym.tables import Tables
-from shard_gym.task_sampler import TaskSampler
-from shard_gym.tasks import Task, TaskSuite
-from shard_gym.topology import Topology
-from shard_gym.workload import Workload
+from shard_gym.plans import check_plan
+from shard_gym.plans.placement import Placement, check_placement
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])

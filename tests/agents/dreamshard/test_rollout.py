@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.policy import new_policy
-from shard_gym.agents.dreamshard.reinforce import FAILURE, action_log_probabilities, advantages, policy_loss
-from shard_gym.agents.dreamshard.rollout import Rollout, Trajectories, play
+from shard_gym.agents.dreamshard.agent import Rollout, Trajectories, new_policy, play
+from shard_gym.agents.dreamshard.learner import FAILURE, action_log_probabilities, advantages, policy_loss
 from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models.fitting.training import as_arrays, trainable
 from shard_gym.cost_models.neural.network import FloatWeights
-from shard_gym.cost_models.neural.training import as_arrays, trainable
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import Problem, prepare
-from shard_gym.evaluation import score
-from shard_gym.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.evaluation.evaluations import score
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 

@@ -8,25 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.neuroshard.beam import BeamSearch, _Parts, place_greedily
-from shard_gym.agents.neuroshard.learner import NeuroShardLearner
-from shard_gym.agents.neuroshard.loads import paper_load
-from shard_gym.agents.plan_search import PlanSearchAgent
-from shard_gym.agents.splits import SplitOptions
+from shard_gym.agents.neuroshard.agent import BeamSearch, _Parts, place_greedily
+from shard_gym.agents.neuroshard.learner import NeuroShardLearner, paper_load
+from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search.splits import SplitOptions
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.loads import load_of, random_shards
+from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.io.arrays import under
 from shard_gym.cost_models import CostEstimate, CountedEstimates, make_cost_model, make_sharding_cost_model
-from shard_gym.cost_models.data.shards import ShardRecorder
+from shard_gym.cost_models.fitting.data.shards import ShardRecorder
+from shard_gym.cost_models.fitting.training import Samples, relative_loss, trainable
 from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.cost_models.neural.training import Samples, relative_loss, trainable
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
-from shard_gym.io.arrays import under
-from shard_gym.sharding import SHARDING_TYPES, check_plan
-from shard_gym.suites import load_suite
-from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.plans import SHARDING_TYPES, check_plan
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = make_sharding_cost_model("analytical")
 

@@ -16,12 +16,12 @@ from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent, load_policy
 from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, DeviceSet
 from shard_gym.agents.training import load_agent
 from shard_gym.agents.training.torch_arrays import module_arrays
+from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
-from shard_gym.io.arrays import save_arrays
-from shard_gym.placement import check_placement
-from shard_gym.sharding import check_plan
-from shard_gym.tasks import Task
+from shard_gym.plans import check_plan
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.task import Task
 
 ABOUT = {"agent": "ppo", "width": 8}
 
@@ -72,7 +72,7 @@ import sys
 sys.modules.update(dict.fromkeys(("stable_baselines3", "sb3_contrib")))
 from shard_gym import load_suite
 from shard_gym.agents.training import load_agent, make_learner
-from shard_gym.errors import MissingExtraError
+from shard_gym.common.errors import MissingExtraError
 task = load_suite("dlrm-20x4")[0]
 assert load_agent({str(path)!r}).place(task).shape == (20,)
 try:

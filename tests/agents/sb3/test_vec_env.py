@@ -10,7 +10,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 
 from shard_gym import EmbeddingPlacementEnv
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv
-from shard_gym.errors import InvalidOptionError
+from shard_gym.common.errors import InvalidOptionError
 
 
 def make(num_envs: int = 3, **options: Any) -> PlacementVecEnv:

@@ -15,13 +15,13 @@ from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, Validation
 from shard_gym.agents.training.learner import Report
 from shard_gym.agents.training.registry import imported
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
+from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.cost_models.analytical import AnalyticalCostModel
-from shard_gym.cost_models.counted import CountedShardingModel
-from shard_gym.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
-from shard_gym.placement import check_placement
-from shard_gym.sharding import check_plan
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.cost_models.analytical.model import AnalyticalCostModel
+from shard_gym.cost_models.base.counted import CountedShardingModel
+from shard_gym.plans import check_plan
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.task import Task, TaskSuite
 
 STABLE_BASELINES = {"num_envs": 4, "width": 8, "replay": 50}  # DQN's buffer is full after two iterations
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from shard_gym.agents.training import make_learner
-from shard_gym.agents.training.plan_loads import load_of_plan, random_plan_load
+from shard_gym.agents.training.loads import load_of_plan, random_plan_load
+from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
-from shard_gym.cost_models.data.random_plans import executable_types
+from shard_gym.cost_models.base.sharding import PlanCosts
+from shard_gym.cost_models.fitting.data.random_plans import executable_types
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.cost_models.sharding import PlanCosts
-from shard_gym.errors import InvalidOptionError, MeasurementError
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 pytest.importorskip("torch")
 

@@ -11,10 +11,10 @@ import pytest
 
 from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.training import LEARNERS, LearnerEntry, TrainingRun, load_agent, make_learner
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
-from shard_gym.io.arrays import save_arrays
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
+from shard_gym.common.io.arrays import save_arrays
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ import pytest
 
 from shard_gym.agents.training import Learner, TrainingRun, load_agent, make_learner, run
 from shard_gym.agents.training.learner import Report
-from shard_gym.errors import (
+from shard_gym.common.errors import (
     DamagedFileError,
     InvalidCheckpointError,
     InvalidOptionError,
     TrainingDivergedError,
     UnwritablePathError,
 )
-from shard_gym.io.arrays import load_arrays, save_arrays
-from shard_gym.io.lock import LOCK
-from shard_gym.tasks import TaskSuite
+from shard_gym.common.io.arrays import load_arrays, save_arrays
+from shard_gym.common.io.lock import LOCK
+from shard_gym.tasks.task import TaskSuite
 
 Make = Callable[..., TrainingRun]
 FILES = [("agent.safetensors", "agent"), ("training.safetensors", "training")]

@@ -11,14 +11,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
 from shard_gym.agents.training import Learner, TrainingRun, Validation, load_curve, make_learner, run
-from shard_gym.agents.training.curve import CURVE
 from shard_gym.agents.training.learner import Report
 from shard_gym.agents.training.validation import spread_over_sizes
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CostModel
-from shard_gym.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
-from shard_gym.evaluation import evaluate
-from shard_gym.io.arrays import save_arrays
-from shard_gym.suites import load_suite
+from shard_gym.evaluation.curve import CURVE
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.tasks.suites import load_suite
 
 Make = Callable[..., TrainingRun]
 RIVALS = [make_agent(name) for name in PAPER_HEURISTICS]

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured import batch_cache
+from shard_gym.cost_models.measured import streams
 from shard_gym.cost_models.measured.arrays import NUMPY, TorchArrays
-from shard_gym.cost_models.measured.batch_cache import BatchCache
-from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, Lookups, draw_batches, fused_batch
+from shard_gym.cost_models.measured.streams import (
+    BatchCache,
+    HistogramStream,
+    IndexStream,
+    Lookups,
+    draw_batches,
+    fused_batch,
+)
 
 
 def same(left: Lookups, right: Lookups) -> bool:
@@ -28,7 +34,7 @@ def test_lookups_are_those_of_the_stream_and_drawn_once(random_tables: Any, monk
             made.append(arguments[1])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(batch_cache, "HistogramStream", Counted)
+    monkeypatch.setattr(streams, "HistogramStream", Counted)
     for _ in range(2):
         for table in range(3):
             for start in (0, 32):

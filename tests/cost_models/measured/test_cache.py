@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.cost_models.measured import cache as module
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
-from shard_gym.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 
 MANY = 2_000
 

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.cost_models.measured.arrays import TorchArrays
-from shard_gym.cost_models.measured.batch_cache import BatchCache
 from shard_gym.cost_models.measured.clock import GpuClock, Peers
 from shard_gym.cost_models.measured.diagnostics.diagnosis import operator_failure
 from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.cost_models.measured.streams import HistogramStream, draw_batches
-from shard_gym.errors import DeviceMemoryError, InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import load_pool
-from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import column_wise, data_parallel, row_wise
-from shard_gym.tables import Tables
+from shard_gym.cost_models.measured.streams import BatchCache, HistogramStream, draw_batches
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import column_wise, data_parallel, row_wise
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.tables import Tables
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

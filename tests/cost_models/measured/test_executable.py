@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.measured import model
-from shard_gym.cost_models.measured.executable import EXECUTED
 from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import InvalidOptionError
-from shard_gym.tables import Tables
-from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES, Workload
+from shard_gym.cost_models.measured.model import EXECUTED, MeasuredCostModel
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES, Workload
 
 
 def test_the_operator_on_a_cpu_executes_what_is_listed_and_nothing_else() -> None:

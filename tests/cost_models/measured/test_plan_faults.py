@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import DeviceMemoryError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.cost_models.measured import memory
 from shard_gym.cost_models.measured.cache import DamagedCacheWarning
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.errors import DeviceMemoryError, MeasurementTimeoutError, WorkerDiedError
-from shard_gym.hardware import hardware_profile
-from shard_gym.sharding import ShardingPlan
-from shard_gym.sharding.plan import column_wise, data_parallel, row_wise, table_wise
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import column_wise, data_parallel, row_wise, table_wise
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.model import MeasuredCostModel, modelled_exchange_ms
 from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, widths_of
@@ -18,10 +19,10 @@ from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.errors import InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.sharding import ShardingPlan, plan_of_placement
-from shard_gym.sharding.plan import (
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan, plan_of_placement
+from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
     ROW_WISE,
@@ -32,9 +33,8 @@ from shard_gym.sharding.plan import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
-from shard_gym.workload import Workload
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.recorded import RecordedLookups
-from shard_gym.errors import DamagedFileError, InvalidTablesError
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.common.errors import DamagedFileError, InvalidTablesError
+from shard_gym.cost_models.measured.streams import RecordedLookups
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 torch = pytest.importorskip("torch")
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidTablesError
 from shard_gym.cost_models.measured.arrays import TorchArrays
 from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, fused_batch, row_counts
-from shard_gym.errors import InvalidTablesError
-from shard_gym.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.pools import load_pool
-from shard_gym.tables import Tables
-from shard_gym.workload import Workload
+from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
+from shard_gym.tables.pools import load_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 
 @cache

@@ -12,10 +12,11 @@ import pytest
 from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.parts import KINDS, parts_of, widths_of
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
 from shard_gym.interop.torchrec_timing import TorchRecProcesses
-from shard_gym.sharding import ShardingPlan, check_plan
-from shard_gym.sharding.plan import (
+from shard_gym.plans import ShardingPlan, check_plan
+from shard_gym.plans.plan import (
     COLUMN_WISE,
     ROW_WISE,
     TABLE_ROW_WISE,
@@ -26,9 +27,8 @@ from shard_gym.sharding.plan import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
-from shard_gym.workload import Workload
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
 
 pytest.importorskip("torchrec")
 

@@ -12,15 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError
+from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.analytical import LOADS
-from shard_gym.cost_models.base import COMPUTE, AdditiveCostModel
-from shard_gym.cost_models.data.shards import ShardRecorder
-from shard_gym.cost_models.host_rows import HBM_MS, NUM_HOST_LOADS, host_read_ms
-from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel, load_cost_model, save_cost_model
-from shard_gym.cost_models.neural.host import RATE, host_megabytes, host_ms, megabytes, new_rates
-from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.cost_models.neural.training import (
+from shard_gym.cost_models.analytical.model import LOADS
+from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_HOST_LOADS, host_read_ms
+from shard_gym.cost_models.base.model import COMPUTE, AdditiveCostModel
+from shard_gym.cost_models.fitting.data.shards import ShardRecorder
+from shard_gym.cost_models.fitting.training import (
     Samples,
     as_arrays,
     estimates,
@@ -29,12 +28,13 @@ from shard_gym.cost_models.neural.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.errors import DamagedFileError, InvalidOptionError
-from shard_gym.hardware import hardware_profile
-from shard_gym.sharding.plan import DATA_PARALLEL, TABLE_WISE
-from shard_gym.system import one_thread
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel, load_cost_model, save_cost_model
+from shard_gym.cost_models.neural.host import RATE, host_megabytes, host_ms, megabytes, new_rates
+from shard_gym.cost_models.neural.pooled import PooledCostModel
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.plan import DATA_PARALLEL, TABLE_WISE
+from shard_gym.tables.tables import Tables
 
 LEARN = pytest.mark.parametrize("architecture", [name for name, each in NETWORKS.items() if each.learns_host_memory])
 some = settings(max_examples=20)

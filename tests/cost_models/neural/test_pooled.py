@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.all_to_all import to_parts_of_bytes
-from shard_gym.cost_models.analytical import OUTPUT_BYTES_SENT
-from shard_gym.cost_models.analytical_sharding import (
+from shard_gym.cost_models.analytical.all_to_all import to_parts_of_bytes
+from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
+from shard_gym.cost_models.analytical.sharding import (
     GRADIENT_BYTES,
     HOST_PARTIAL_BYTES,
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
-from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.neural.pooled import (
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -28,11 +28,11 @@ from shard_gym.cost_models.neural.pooled import (
     WORK,
     work,
 )
-from shard_gym.hardware import hardware_profile
-from shard_gym.sharding.plan import DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
-from shard_gym.sharding.statistics import shard_tables
-from shard_gym.sharding.variants import variants_of
-from shard_gym.workload import OPTIMIZER_STATES, WEIGHT_BYTES
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.plans.statistics import shard_tables
+from shard_gym.plans.variants import variants_of
+from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 ON_ALL = (ROW_WISE, DATA_PARALLEL)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
+from shard_gym.common.io.arrays import load_arrays, save_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.neural import NETWORKS, load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.storage import KIND
-from shard_gym.errors import InvalidCheckpointError, InvalidOptionError, UnknownNameError
-from shard_gym.io.arrays import load_arrays, save_arrays
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_reading_and_estimating_need_no_torch(path: Path) -> None:
 import sys
 sys.modules["torch"] = sys.modules["pyarrow"] = None  # importing them fails
 from shard_gym.cost_models import make_cost_model
-from shard_gym.suites import load_suite
+from shard_gym.tasks.suites import load_suite
 task = load_suite("dlrm-20x4", "test")[0]
 model = make_cost_model({str(path)!r})
 print(model.estimate(task.known_placement, task.tables, task.topology).total_ms > 0)

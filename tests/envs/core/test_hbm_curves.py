@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models import make_additive_cost_model
-from shard_gym.cost_models.host_rows import THRESHOLDS
-from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.cost_models.base.host_rows import THRESHOLDS
+from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS, bounded, hbm_curves
 from shard_gym.envs.core.problem import prepare
-from shard_gym.errors import InvalidTaskError
-from shard_gym.row_popularity import RowPopularity
-from shard_gym.sharding.statistics import shard_tables
-from shard_gym.sharding.variants import variants_of, whole_tables
-from shard_gym.tasks import Task
+from shard_gym.plans.statistics import shard_tables
+from shard_gym.plans.variants import variants_of, whole_tables
+from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tasks.task import Task
 
 
 def with_popularity(task: Task, rng: np.random.Generator, rows: int = 400) -> Task:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.reward import Transition
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidOptionError
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
 from shard_gym.cost_models import make_sharding_cost_model
-from shard_gym.cost_models.analytical_sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.envs.core.episode_state import ShardingState, Status
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, initial_state
-from shard_gym.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
-from shard_gym.sharding import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
-from shard_gym.tasks import Task
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
+from shard_gym.tasks.task import Task
 
 MODEL = make_sharding_cost_model()
 MAX_TABLES, MAX_DEVICES, MAX_HOSTS = 5, 5, 3

@@ -15,7 +15,7 @@ from shard_gym.envs.core.episode_state import UNPLACED, PlacementState, Status
 from shard_gym.envs.core.problem import Problem, prepare
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
-from shard_gym.placement import memory_used
+from shard_gym.plans.placement import memory_used
 
 MODEL = make_additive_cost_model("analytical")
 MAX_TABLES, MAX_DEVICES = 12, 9

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.episode_state import Status
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.errors import InvalidOptionError
-from shard_gym.evaluation import penalty_ms
-from shard_gym.placement import check_placement
-from shard_gym.suites import load_suite
-from shard_gym.tasks import Task
+from shard_gym.evaluation.evaluations import penalty_ms
+from shard_gym.plans.placement import check_placement
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Task
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,17 +12,17 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
-from shard_gym.cost_models.no_costs import NoCosts
+from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.problem import Problem
 from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidTaskError
-from shard_gym.placement import memory_used
-from shard_gym.sharding.variants import whole_tables
-from shard_gym.tables import Tables
-from shard_gym.topology import Topology
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.placement import memory_used
+from shard_gym.plans.variants import whole_tables
+from shard_gym.tables.tables import Tables
 
 MODEL = make_cost_model("analytical")
 

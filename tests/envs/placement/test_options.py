@@ -10,14 +10,14 @@ from gymnasium import error as gymnasium_error
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from shard_gym.common.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidCostError, InvalidOptionError, InvalidTaskError, UnknownNameError
-from shard_gym.suites import load_suite
-from shard_gym.task_sampler import TaskSampler
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 SUITE = "dlrm-20x4"
 

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
 from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.placement.rendering.modes import render_ansi
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, MAX_SPLITS, PlacementView, PlanView
-from shard_gym.errors import InvalidPlacementError
-from shard_gym.pools import load_pool
-from shard_gym.sharding import (
+from shard_gym.plans import (
     ShardingPlan,
     column_wise,
     data_parallel,
@@ -28,8 +27,9 @@ from shard_gym.sharding import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.task_sampler import capped_task
-from shard_gym.tasks import Task
+from shard_gym.tables.pools import load_pool
+from shard_gym.tasks.sampler import capped_task
+from shard_gym.tasks.task import Task
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like
@@ -272,7 +272,7 @@ def test_the_users_settings_neither_matter_nor_change() -> None:
         "sys.modules['matplotlib'] = None\n"
         "from shard_gym.envs.core.config import RENDER_MODES\n"
         "from shard_gym.envs.placement.rendering.modes import render\n"
-        "from shard_gym.errors import MissingExtraError\n"
+        "from shard_gym.common.errors import MissingExtraError\n"
         "assert RENDER_MODES == ['ansi']\n"
         "try:\n"
         "    render(None, 'rgb_array')\n"

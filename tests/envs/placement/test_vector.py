@@ -11,10 +11,10 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from shard_gym.common.errors import InvalidActionError
 from shard_gym.envs.core.episode_state import Status
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.errors import InvalidActionError
-from shard_gym.task_sampler import TaskSampler
+from shard_gym.tasks.sampler import TaskSampler
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 CONSTANT = {"device_mask", "table_features", "table_mask"}

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import shard_gym
+from shard_gym.common.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError, InvalidTablesError, MeasurementError
-from shard_gym.hardware import hardware_profile
-from shard_gym.pools import load_pool
-from shard_gym.suites import load_suite
-from shard_gym.task_sampler import TaskSampler
-from shard_gym.tasks import TaskSuite
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.tables.pools import load_pool
+from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

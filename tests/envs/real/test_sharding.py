@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import shard_gym
+from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
+from shard_gym.cost_models.base.sharding import PlanCosts
 from shard_gym.cost_models.measured.model import MeasuredCostModel
-from shard_gym.cost_models.sharding import PlanCosts
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.errors import InvalidOptionError, MeasurementError
-from shard_gym.problems import problem_of
-from shard_gym.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.common.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
 from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
-from shard_gym.cost_models.host_rows import THRESHOLDS, host_bytes
+from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.envs.sharding.observation import OBSERVATIONS
-from shard_gym.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
-from shard_gym.sharding import SHARDING_TYPES, check_plan
-from shard_gym.sharding.statistics import shard_tables
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.envs.sharding.episodes import OBSERVATIONS
+from shard_gym.plans import SHARDING_TYPES, check_plan
+from shard_gym.plans.statistics import shard_tables
+from shard_gym.tasks.task import Task, TaskSuite
 
 
 def play(env: EmbeddingShardingEnv, seed: int) -> tuple[float, dict[str, Any], list[ObservationDict]]:

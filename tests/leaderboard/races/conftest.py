@@ -12,9 +12,9 @@ from shard_gym.agents import make_agent
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.racing import run_race
-from shard_gym.placement import Placement
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.plans.placement import Placement
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 pytest.importorskip("pyarrow")
 

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.attempts import MAX_FAILURES
-from shard_gym.errors import (
+from shard_gym.common.attempts import MAX_FAILURES
+from shard_gym.common.errors import (
     DamagedFileError,
     InvalidOptionError,
     InvalidPlacementError,
     MeasurementError,
     UnwritablePathError,
 )
-from shard_gym.io.files import sha256_of
-from shard_gym.io.lock import exclusive_access
+from shard_gym.common.io.files import sha256_of
+from shard_gym.common.io.lock import exclusive_access
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
 from shard_gym.leaderboard.race_files import write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks.task import TaskSuite
 
 
 def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(course: Any) -> None:

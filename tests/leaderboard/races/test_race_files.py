@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.errors import DamagedFileError
-from shard_gym.io.files import sha256_of
+from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.io.files import sha256_of
 from shard_gym.leaderboard import race_files as module
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.race_files import write_race

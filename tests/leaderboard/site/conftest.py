@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.evaluation.evaluations import Evaluation, evaluate
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.measured_track import VerifiedRace
 from shard_gym.leaderboard.race import Race
@@ -28,8 +28,8 @@ from shard_gym.leaderboard.store import EntryFolder, find_entries
 from shard_gym.leaderboard.submit import EntryInfo, entry_record
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.suites import load_suite
-from shard_gym.tasks import TaskSuite
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import TaskSuite
 
 LEADERBOARDS = Path(__file__).parents[3] / "leaderboards"
 SUITES = ("dlrm-20x4", "mixdim-8")

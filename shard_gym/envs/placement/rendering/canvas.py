@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
-from shard_gym.errors import missing_extra
-from shard_gym.io.pictures import INK, LINE
+from shard_gym.common.errors import missing_extra
+from shard_gym.common.io.pictures import INK, LINE
+from shard_gym.cost_models.base.model import FloatArray
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,7 +20,7 @@ try:
     from matplotlib.patches import Rectangle
     from matplotlib.ticker import MaxNLocator
 
-    from shard_gym.io.figures import NotebookFigure
+    from shard_gym.common.io.figures import NotebookFigure
 except ModuleNotFoundError as error:
     raise missing_extra("matplotlib", "viz", "A picture of a placement") from error
 

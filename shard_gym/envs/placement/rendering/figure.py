@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base import FloatArray
+from shard_gym.common.errors import InvalidPlacementError
+from shard_gym.common.io.pictures import GREY, INK, LINE
+from shard_gym.common.text import counted, format_mib
+from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.placement.rendering.canvas import (
     ALERT,
     SLATE,
@@ -26,9 +29,6 @@ from shard_gym.envs.placement.rendering.canvas import (
     to_pixels,
 )
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, PlacementView, shorten
-from shard_gym.errors import InvalidPlacementError
-from shard_gym.io.pictures import GREY, INK, LINE
-from shard_gym.text import counted, format_mib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.common.text import counted
 from shard_gym.envs.placement.rendering.view import PlacementView, shorten
-from shard_gym.text import counted
 
 _WIDTH = 80
 _BAR = 24

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base import FloatArray, critical_devices
-from shard_gym.cost_models.traffic import total_sent_bytes
-from shard_gym.errors import InvalidPlacementError
-from shard_gym.hbm_split import split_bytes
-from shard_gym.placement import memory_used
-from shard_gym.sharding import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
-from shard_gym.sharding.hbm_rows import split_of_plan
-from shard_gym.sharding.text import describe_plan, describe_sharding
-from shard_gym.tasks import Task
-from shard_gym.text import format_bytes, format_percent
+from shard_gym.common.errors import InvalidPlacementError
+from shard_gym.common.text import format_bytes, format_percent
+from shard_gym.cost_models.analytical.traffic import total_sent_bytes
+from shard_gym.cost_models.base.model import FloatArray, critical_devices
+from shard_gym.plans import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
+from shard_gym.plans.hbm_rows import split_of_plan
+from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.placement import memory_used
+from shard_gym.plans.text import describe_plan, describe_sharding
+from shard_gym.tasks.task import Task
 
 MAX_ROWS = 16  # devices shown one by one; of more, the most loaded
 MAX_SPLITS = 8  # split tables, or those with rows in host memory, shown one by one; of more, the largest

@@ -1,0 +1,1 @@
+"""The planners of TorchRec, HugeCTR and RecShard."""

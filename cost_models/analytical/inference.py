@@ -1,0 +1,54 @@
+"""The cost of serving: the forward of the analytical model alone, of whole tables and of plans.
+
+No gradient is sent, no row is updated, and replicas exchange nothing, so they cost memory alone. What a device reads
+from its host is that of the forward (`host_rows.py`), and rows of replicas compete by their reads, as all others do.
+The workload of the tables has `training=False`, so that no optimizer keeps anything.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
+from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FloatArray
+from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.tables.tables import Tables
+
+_OF_TRAINING = [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS, GRADIENT_BYTES]
+
+
+class InferenceCostModel(AnalyticalShardingModel):
+    """The model described at the top of this file; backward and its exchange take no time. Arguments: see its base."""
+
+    name = "analytical-inference"
+    exchanges = 1
+    knows_training, knows_serving = False, True
+
+    @override
+    def with_replicas(self) -> ShardingCostModel:
+        raise InvalidOptionError(
+            f"The cost model {self.name!r} is of serving, where copies of tables are never averaged; plan without "
+            "groups (sync_every 0)."
+        )
+
+    @override
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        loads = super().shard_loads(shards, sharding_type, topology)
+        loads[:, self.columns(_OF_TRAINING)] = 0.0
+        return loads
+
+    @override
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        phases = super().device_phases(loads)
+        phases[..., BACKWARD] = 0.0
+        return phases
+
+    @override
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        super().fill_communication(phases, shared, cluster)
+        phases[..., BACKWARD_COMM] = 0.0
+
+    single_tables = AnalyticalShardingModel.single_tables

@@ -1,0 +1,77 @@
+"""Cost models without costs, for placing with a policy that sees none."""
+
+from __future__ import annotations
+
+import numpy as np
+from typing_extensions import override
+
+from shard_gym.cost_models.base.counted import CountedCostModel, CountedShardingModel
+from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.variants import Variants
+from shard_gym.tables.tables import Tables
+
+
+class NoCosts(ShardingCostModel):
+    """Every placement and every plan costs 0 ms. An environment steps under it without evaluating anything."""
+
+    name = "no-costs"
+    version = 1
+    num_loads = 1
+    num_sum_loads = 1
+    knows_host_memory = knows_compression = knows_sequences = knows_serving = True
+
+    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+        """(T, 1) zeros."""
+        return np.zeros((len(tables), self.num_loads))
+
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        """(..., 4) zeros."""
+        return np.zeros((*loads.shape[:-1], len(PHASES)))
+
+    @property
+    @override
+    def plain_costs(self) -> PlainCosts:
+        return _nothing
+
+    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        """0, and 1, so that a failure is charged more than nothing."""
+        return 0.0, 1.0
+
+    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
+        """(S, 1) zeros."""
+        return self.table_loads(shards, topology)
+
+    @override
+    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+        return self.cost_bounds(loads, topology)
+
+
+class _WithoutCosts(CountedCostModel):
+    def device_phases(self, loads: FloatArray) -> FloatArray:
+        return np.zeros((*loads.shape[:-1], len(PHASES)))
+
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """Nothing; the phases are zero."""
+
+    def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
+        return np.zeros(phases.shape[:-2])
+
+
+class _ShardingWithoutCosts(_WithoutCosts, CountedShardingModel):
+    """The same for plans."""
+
+
+def without_costs(model: AdditiveCostModel) -> AdditiveCostModel:
+    """A model with the loads of `model`, under which an environment steps without evaluating anything.
+
+    The costs at the end follow from the loads of the devices then: `model.costs(state.device_loads, cluster)`.
+    """
+    return _ShardingWithoutCosts(model) if isinstance(model, ShardingCostModel) else _WithoutCosts(model)
+
+
+def _nothing(
+    device: int, loads: list[float], phases: list[list[float]], shared: list[list[float]], cluster: Cluster
+) -> float:
+    return 0.0

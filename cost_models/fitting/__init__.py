@@ -1,0 +1,1 @@
+"""Cost models fitted to measurements: data sets, training, calibration, reports, and folders of machines."""

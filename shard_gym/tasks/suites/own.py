@@ -1,0 +1,179 @@
+"""Custom suites in a file: JSON that holds everything, tables and devices included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
+from shard_gym.common.io.files import read_bytes, sha256_of, write_atomically
+from shard_gym.common.io.parsing import parse_json, require_fields, require_schema
+from shard_gym.hardware.topology import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
+from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import WORKLOAD_MAY_LACK, Workload
+from shard_gym.tasks.task import Task, TaskSuite
+
+SCHEMA = "shard-gym suite 1"
+SUFFIX = ".json"
+
+_KEYS: dict[str, type] = {"schema": str, "name": str, "version": int, "description": str, "splits": dict}
+_TASK_KEYS: dict[str, type | tuple[type, ...]] = {
+    **{"name": str, "tables": dict, "topology": dict},
+    "known_placement": (list, type(None)),
+}
+_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_every": int}
+_PARTS: dict[str, Any] = {
+    **{"tables": Tables, "topology": Topology, "workload": Workload},
+    **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory, "replicas": Replicas},
+}
+"""The objects in a task, by their keys; each has the fields of its class."""
+
+_MAY_LACK = {
+    "tables": {"popularity", "pooled"},
+    "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
+    "host": {"total_bytes"},
+    "workload": set(WORKLOAD_MAY_LACK),
+}
+"""Fields that are left out where they have their default, and that files of earlier versions do not have."""
+
+_POPULARITIES: dict[str, Any] = {"law": RowPopularity, "steps": RowSteps}
+
+
+def save_suite(path: str | Path, *suites: TaskSuite) -> None:
+    """Write a suite to `path`, atomically; `load_suite(path)` reads it.
+
+    Args:
+        path: of the file; its name ends in .json.
+        suites: the splits of one suite, which differ in `split` alone; one or several.
+
+    Raises:
+        InvalidOptionError: there is no suite, two have the same split or different names, or the path has another end.
+        UnwritablePathError: the file cannot be written.
+    """
+    if not isinstance(path, (str, Path)):
+        raise wrong_kind("path", path, f"the path of a file, which ends in {SUFFIX}")
+    for suite in suites:
+        if not isinstance(suite, TaskSuite):
+            raise wrong_kind("suite", suite, "a TaskSuite")
+    if not suites or len({suite.split for suite in suites}) < len(suites) or len({each.name for each in suites}) > 1:
+        named = ", ".join(f"{suite.name!r} ({suite.split})" for suite in suites) or "none"
+        raise InvalidOptionError(f"save_suite wants the splits of one suite, each once; got {named}.")
+    if Path(path).suffix != SUFFIX:
+        raise InvalidOptionError(f"The file of a suite ends in {SUFFIX}, but {str(path)!r} does not.")
+    record = {
+        "schema": SCHEMA,
+        "name": suites[0].name,
+        "version": suites[0].version,
+        "description": suites[0].description,
+        "splits": {suite.split: [_task_to_json(task) for task in suite] for suite in suites},
+    }
+    write_atomically(Path(path), (json.dumps(record, default=np.ndarray.tolist, allow_nan=False) + "\n").encode())
+
+
+def read_suite(path: Path, split: str) -> TaskSuite:
+    """One split of the suite in the file at `path`; a suite with a single split needs no name of it."""
+    data = read_bytes(path)
+    try:
+        record = require_fields(require_schema(parse_json(data, "It"), SCHEMA, "It"), _KEYS, "It")
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path} is not a suite, which save_suite writes: {error}") from error
+    splits = record["splits"]
+    if not splits or not all(isinstance(tasks, list) and tasks for tasks in splits.values()):
+        raise DamagedFileError(f"{path}: splits must map the name of each split to its tasks, and hold one at least.")
+    if split not in splits and len(splits) > 1:
+        raise InvalidOptionError(f"The suite in {path} has the splits {sorted(splits)}, not {split!r}.")
+    found = {name: [_task_from_json(each, path) for each in tasks] for name, tasks in splits.items()}
+    everything = [task for tasks in found.values() for task in tasks]
+    chosen = split if split in found else next(iter(found))
+    try:
+        return TaskSuite(
+            record["name"],
+            tuple(found[chosen]),
+            chosen,
+            record["version"],
+            sha256_of(data),
+            record["description"],
+            padding=(max(task.num_tables for task in everything), max(task.num_devices for task in everything)),
+        )
+    except ShardGymError as error:
+        raise DamagedFileError(f"{path} does not describe a suite: {error}") from error
+
+
+def _task_to_json(task: Task) -> dict[str, Any]:
+    tables = {field.name: getattr(task.tables, field.name) for field in fields(Tables)}
+    topology = {field.name: getattr(task.topology, field.name) for field in fields(Topology)}
+    popularity, host, replicas = tables.pop("popularity"), topology.pop("host"), topology.pop("replicas")
+    if popularity is not None:
+        kind = next(name for name, each in _POPULARITIES.items() if isinstance(popularity, each))
+        tables["popularity"] = {kind: asdict(popularity)}
+    if task.tables.pooled.all():
+        del tables["pooled"]
+    if host is not None:
+        topology["host"] = asdict(host)
+        if host.total_bytes is None:
+            del topology["host"]["total_bytes"]
+    if replicas is not None:
+        topology["replicas"] = asdict(replicas)
+    if topology["devices_per_domain"] is None:
+        del topology["devices_per_domain"]
+    if topology["cross_host_ratio"] == 1.0:
+        del topology["cross_host_ratio"]
+    return {
+        "name": task.name,
+        "tables": tables | {"workload": task.tables.workload.to_json()},
+        "topology": topology | {"device": asdict(task.topology.device), "links": asdict(task.topology.links)},
+        "known_placement": task.known_placement,
+        **({"splittable": True} if task.splittable else {}),
+        **({"sync_every": task.sync_every} if task.sync_every else {}),
+    }
+
+
+def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
+    try:
+        require_fields(record, _TASK_KEYS, "It", _OPTIONAL_KEYS)
+        tables, topology = _part(record, "tables"), _part(record, "topology")
+        for within, key in ((tables, "workload"), (topology, "device"), (topology, "links")):
+            _part(within, key)
+        if "popularity" in tables:
+            tables["popularity"] = _popularity(tables["popularity"])
+        if "host" in topology:
+            topology["host"] = HostMemory(**_part(topology, "host"))
+        if "replicas" in topology:
+            topology["replicas"] = Replicas(**_part(topology, "replicas"))
+        known = record["known_placement"]
+        return Task(
+            record["name"],
+            Tables(**(tables | {"workload": Workload(**tables["workload"])})),
+            Topology(
+                **(topology | {"device": DeviceSpec(**topology["device"]), "links": LinkSpec(**topology["links"])})
+            ),
+            None if known is None else np.asarray(known),
+            record.get("splittable", False),
+            record.get("sync_every", 0),
+        )
+    except (ShardGymError, TypeError, ValueError, OverflowError) as error:
+        name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"
+        raise DamagedFileError(f"{path}: task {name} is not valid: {error}") from error
+
+
+def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object under `key`, if it has the fields of its class and no others."""
+    part, known = record[key], {field.name for field in fields(_PARTS[key])}
+    if not isinstance(part, dict) or not known - _MAY_LACK.get(key, set()) <= set(part) <= known:
+        raise DamagedFileError(f"Its {key} must be an object with the keys {', '.join(sorted(known))}.")
+    return dict(part)
+
+
+def _popularity(record: Any) -> Popularity:
+    """The popularity of rows: {"law": {"q": [...], "s": [...]}}, or {"steps": {"rows": [...], "shares": [...]}}."""
+    kind = next(iter(record)) if isinstance(record, dict) and len(record) == 1 else None
+    if kind not in _POPULARITIES or not isinstance(record[kind], dict):
+        raise DamagedFileError(f"Its popularity must be an object with one of {', '.join(_POPULARITIES)}.")
+    found: Popularity = _POPULARITIES[kind](**record[kind])
+    return found

@@ -1,0 +1,158 @@
+"""The table of agents, and agents that play the environment with a policy."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, PolicyAgent, agent_names, make_agent
+from shard_gym.agents.registry import agents as registry
+from shard_gym.agents.registry.options import about_agent, placing_options
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, UnknownNameError
+from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
+from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.hardware.topology import Topology
+from shard_gym.plans.placement import check_placement
+from shard_gym.replanning.drift.suite import DriftSuite
+from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.tables.tables import Tables
+from shard_gym.tasks.suites import load_suite
+
+
+def test_every_name_makes_an_agent_of_that_name() -> None:
+    assert {"random", *PAPER_HEURISTICS, "lane-greedy", "local-search", "dreamshard"} <= set(agent_names("placement"))
+    assert {"plan-search", "hugectr", "torchrec", "torchrec-tuned"} <= set(agent_names("sharding"))
+    assert {"never", "ski-last-day", "ridge"} <= set(agent_names("replanning"))
+    assert "exact" in AGENTS
+    assert "exact" not in agent_names("placement")
+    for name, entry in AGENTS.items():
+        if name.startswith("torchrec") or name in ("page-hinkley", "adwin", "kswin"):  # they need extras
+            continue
+        agent = make_agent(name, cost_model=make_cost_model("analytical"), seed=3, suite="drift-strong-600")
+        assert isinstance(agent, Agent)
+        assert (agent.name, set(agent.problems)) == (name, set(entry.problems) | ({"sharding"} & set(agent.problems)))
+        assert agent.true_cost_queries(make_cost_model("analytical").fingerprint) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "dim-gredy"}, "no agent named 'dim-gredy'. Did you mean 'dim-greedy'.*cost-greedy"),
+        ({"name": ["random"]}, "name must be the name of an agent or a path"),
+        ({"name": "random", "max_queries": 3}, "'random' cannot be made .*max_queries.* It has no options"),
+        (
+            {"name": "local-search", "max_query": 3},
+            "'local-search' cannot be made .*max_query.* Its options are max_queries, max_seconds",
+        ),
+        ({"name": "local-search", "max_queries": 0}, "max_queries must be an integer from 1 to"),
+        ({"name": "local-search", "max_seconds": 0}, "max_seconds must be a positive"),
+        ({"name": "cost-greedy", "cost_model": "analytic"}, "Did you mean 'analytical'"),
+    ],
+)
+def test_what_cannot_be_made_is_a_named_error(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidOptionError, UnknownNameError), match=message):
+        make_agent(**arguments)
+
+
+CONTRIBUTING = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
+
+
+def test_an_agent_of_each_problem_is_a_module_and_a_line(
+    monkeypatch: pytest.MonkeyPatch, drift_task: Callable[..., DriftTask]
+) -> None:
+    """The two programs of the page on contributing: the module and the lines."""
+    page = CONTRIBUTING.read_text(encoding="utf-8")
+    module, lines = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    made = ModuleType("shard_gym.agents.emptiest")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    exec(compile(module, str(CONTRIBUTING), "exec"), vars(made))
+    for name in ("emptiest", "whole-emptiest", "daily"):
+        monkeypatch.setitem(AGENTS, name, AGENTS["random"])  # and so it is removed in the end
+    exec(lines, dict(vars(registry)))
+    suites = {
+        "emptiest": load_suite("dlrm-20x4"),
+        "whole-emptiest": load_suite("shard-4"),
+        "daily": DriftSuite("one", (drift_task(tables=4, devices=2),)),
+    }
+    for name, suite in suites.items():
+        assert name in agent_names(suite[0].problem)
+        assert (about_agent(name)[:6], placing_options(name)) == (vars(made)[_class(name)].__doc__[:6], [])
+        found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
+        assert found.agent == name
+        assert found.failures == 0
+
+
+def _class(name: str) -> str:
+    return name.title().replace("-", "")
+
+
+def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(cost_model: object, seed: int, depth: int = 1) -> Any:
+        return len(depth)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(AGENTS, "broken", AgentEntry(broken))
+    with pytest.raises(TypeError, match="has no len"):
+        make_agent("broken")
+    with pytest.raises(InvalidOptionError, match=r"Agent 'broken' cannot be made with the options {'height': 2}"):
+        make_agent("broken", height=2)
+
+
+def first_legal(observation: dict[str, Any], mask: np.ndarray) -> int:
+    assert np.array_equal(observation["action_mask"].astype(bool), mask)
+    return int(mask.argmax())
+
+
+def test_a_policy_places_in_the_order_of_the_environment() -> None:
+    suite = load_suite("dlrm-20x4")
+    agent = PolicyAgent("first", first_legal, max_tables=30, max_devices=6)
+    placement = agent.place(suite[0])
+    check_placement(placement, suite[0].tables, suite[0].topology)
+    assert (placement == 0).sum() > (placement == 3).sum()  # the first device is filled first
+    fingerprint = AnalyticalCostModel().fingerprint
+    assert agent.true_cost_queries(fingerprint) >= 20  # every look at the estimate counts
+    assert agent.true_cost_queries("another-model") == 0
+
+
+class Refusing(AnalyticalCostModel):
+    """A true cost that nobody may ask for."""
+
+    def table_loads(self, tables: Tables, topology: Topology) -> Any:
+        raise AssertionError("the true cost was asked for")
+
+    device_phases = fill_communication = iteration_cost = estimate = cost_bounds = penalty_ms = table_loads
+
+
+def test_a_policy_that_sees_features_never_asks_for_the_true_cost() -> None:
+    suite = load_suite("dlrm-20x4")
+    agent = PolicyAgent("first", first_legal, max_tables=20, max_devices=4, observation="features")
+    assert [each.true_cost_queries for each in evaluate(agent, suite).tasks] == [0] * len(suite)
+    blind, sighted = (
+        PolicyAgent("first", first_legal, max_tables=20, max_devices=4, observation=observation, cost_model=Refusing())
+        for observation in ("features", "compact")
+    )
+    assert np.array_equal(blind.place(suite[0]), agent.place(suite[0]))
+    with pytest.raises(AssertionError, match="asked for"):
+        sighted.place(suite[0])
+
+
+def test_an_illegal_choice_and_a_task_that_is_too_large_are_failures_with_their_reason() -> None:
+    agent = PolicyAgent("padding", lambda observation, mask: 5, max_tables=20, max_devices=6)
+    with pytest.raises(NoPlacementFoundError, match="does not exist or has too little memory"):
+        agent.place(load_suite("dlrm-20x4")[0])
+    with pytest.raises(NoPlacementFoundError, match="at most 20 tables and 6 devices"):
+        agent.place(load_suite("dlrm-50x4")[0])
+
+
+@pytest.mark.parametrize("arguments", [{"policy": 5}, {"policy": dict}, {"max_tables": 0}, {"max_devices": "4"}])
+def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"policy": lambda observation, mask: 0, "max_tables": 20, "max_devices": 4}
+    with pytest.raises(InvalidOptionError, match=f"{next(iter(arguments))} must be"):
+        PolicyAgent("mine", **(right | arguments))

@@ -1,0 +1,242 @@
+"""Lower bounds on plans: never above the cost of one, close to the best known ones, and best first over lane levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("scipy")
+
+from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.common.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN, INDEX_EXCHANGES
+from shard_gym.cost_models.analytical.model import FITTED
+from shard_gym.cost_models.bounds import plans as plan_bounds
+from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
+from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
+from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.plans import (
+    ShardingPlan,
+    TableSharding,
+    check_plan,
+    column_wise,
+    data_parallel,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.suites.best_known import stated_costs
+from shard_gym.tasks.task import Task
+
+MODEL = AnalyticalShardingModel()
+
+
+def cost_ms(plan: ShardingPlan, task: Task, model: AnalyticalShardingModel = MODEL) -> float:
+    """Infinity where the plan does not fit."""
+    try:
+        return model.estimate_plan(check_plan(plan, task.tables, task.topology), task.tables, task.topology).total_ms
+    except MemoryExceededError:
+        return float("inf")
+
+
+def shardings(task: Task, table: int) -> Iterator[TableSharding]:
+    """The ways to shard one table, with at most two column shards, one of them 4 columns wide or both equal."""
+    tables, topology, devices = task.tables, task.topology, range(task.num_devices)
+    dim = int(tables.embedding_dim[table])
+    yield from (table_wise(tables, table, device) for device in devices)
+    yield data_parallel(tables, table, topology)
+    for pair, width in product(product(devices, repeat=2), {4, dim // 8 * 4}):
+        if width < dim:
+            yield column_wise(tables, table, pair, (width, dim - width))
+    with suppress(InvalidPlanError):
+        yield row_wise(tables, table, topology)
+    for host in range(-(-task.num_devices // topology.devices_per_host)):
+        with suppress(InvalidPlanError):
+            yield table_row_wise(tables, table, topology, host)
+
+
+@pytest.mark.parametrize(
+    ("per_host", "host_memory", "index_exchange"),
+    [
+        (1, False, HIDDEN),
+        (2, False, HIDDEN),
+        (4, False, HIDDEN),
+        (2, True, HIDDEN),
+        (4, True, HIDDEN),
+        (2, False, EXPOSED),
+    ],
+)
+def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(
+    random_task: Any, in_host: Any, per_host: int, host_memory: bool, index_exchange: str
+) -> None:
+    """Two tables on two or three devices: on one host, on hosts of one size, or on hosts of two and one."""
+    ratios, model = [], AnalyticalShardingModel(index_exchange=index_exchange)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        slack = 1.2 if seed % 2 else None
+        task = random_task(rng, 2, 2 + seed % 2, slack=slack, dims=(8, 48, 136), devices_per_host=per_host)
+        if host_memory:
+            task = in_host(task, (0.05, 0.2, 0.5)[seed // 2])
+        choices = product(*(list(shardings(task, table)) for table in range(2)))
+        best = min(cost_ms(ShardingPlan(choice), task, model) for choice in choices)
+        ratios.append(plan_lower_bound_ms(task.tables, task.topology, model) / best)
+    assert max(ratios) <= 1.0
+    # Of the exchange of indices, the slower start of messages is left out.
+    assert np.mean(ratios[::2]) > (
+        0.9 if index_exchange == HIDDEN else 0.85
+    )  # where memory is scarce, that tables are whole matters more
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables, devices, per_host = int(rng.integers(1, 7)), int(rng.integers(1, 8)), int(rng.integers(1, 5))
+    slack, profile = rng.choice([None, 1.3, 3.0]), str(rng.choice(sorted(PROFILES)))
+    dims = (8, 20, 48, 64, 132)
+    task = random_task(rng, tables, devices, slack=slack, profile=profile, dims=dims, devices_per_host=per_host)
+    if slack is None and seed % 2:
+        task = replace(task, tables=task.tables.with_training(optimizer="adam"))
+    if rng.random() < 0.5:
+        task = in_host(task, np.exp(rng.uniform(np.log(0.01), np.log(1.1))))
+    if rng.random() < 0.5:
+        task = replace(task, topology=replace(task.topology, cross_host_ratio=float(rng.uniform(0.01, 1.0))))
+    if rng.random() < 0.5:
+        task = replace(task, topology=replace(task.topology, devices_per_domain=per_host * int(rng.integers(1, 4))))
+    loss = rng.choice([FITTED.overlap_loss, 1.0])
+    constants = FITTED._replace(overlap_loss=float(loss))
+    model = AnalyticalShardingModel(
+        str(rng.choice(["fp32", "fp16", "mx4"])), constants, index_exchange=str(rng.choice(INDEX_EXCHANGES))
+    )
+    bound = plan_lower_bound_ms(task.tables, task.topology, model)
+    plans = [random_plan(rng, task.tables, task.topology) for _ in range(20)]
+    with suppress(NoPlacementFoundError):
+        plans.append(PlanSearchAgent(model, max_queries=200).plan(task))
+    assert 0 < bound <= min(cost_ms(plan, task, model) for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "share"), [("shard-4", 0, 0.94), ("shard-8", 0, 0.92), ("shard-generalize", 3, 0.92)]
+)
+def test_it_is_close_to_the_best_known_plans(name: str, number: int, share: float) -> None:
+    """The last of them has a device alone on its host, which receives the outputs of all others."""
+    suite = load_suite(name)
+    task = suite[number]
+    bound = plan_lower_bound_ms(task.tables, task.topology, MODEL)
+    assert share <= bound / stated_costs(suite, MODEL)[task.name] <= 1.0
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_it_is_within_a_tenth_of_what_plan_search_finds_with_host_memory(
+    random_task: Any, in_host: Any, share: float
+) -> None:
+    task = in_host(random_task(np.random.default_rng(0), 20, 4), share)
+    plan = PlanSearchAgent(MODEL, max_queries=3000).plan(task)
+    assert 0.9 * cost_ms(plan, task) < plan_lower_bound_ms(task.tables, task.topology, MODEL) <= cost_ms(plan, task)
+
+
+def test_a_limit_on_programs_loosens_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_suite("shard-4")[2]
+    exact = plan_lower_bound_ms(task.tables, task.topology, MODEL)
+    monkeypatch.setattr(plan_bounds, "MAX_SHARES", 0)
+    monkeypatch.setattr(plan_bounds, "MIN_PROGRAMS", 5)
+    assert 0.9 * exact < plan_lower_bound_ms(task.tables, task.topology, MODEL) < exact
+
+
+@pytest.mark.parametrize("host_memory", [False, True])
+def test_wrong_multipliers_give_a_lower_bound(
+    random_task: Any, in_host: Any, host_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, rng = random_task(np.random.default_rng(4), 8, 3), np.random.default_rng(0)
+    error = 0.01
+    if host_memory:
+        task, error = in_host(task, 0.1), 0.001
+    right, solve = plan_lower_bound_ms(task.tables, task.topology, MODEL), plan_bounds.linprog()
+
+    def disturbed(*arguments: Any) -> Any:
+        result = solve(*arguments)
+        if result.status == 0:
+            result.ineqlin.marginals *= rng.uniform(1 - error, 1 + error, len(result.ineqlin.marginals))
+        return result
+
+    monkeypatch.setattr(plan_bounds, "linprog", lambda: disturbed)
+    assert 0 < plan_lower_bound_ms(task.tables, task.topology, MODEL) < right
+
+
+def test_more_memory_never_raises_it(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(1), 6, 3, dims=(32, 128))
+    least = int(task.tables.memory_bytes.sum() / 3 * 1.02)
+    caps = [least, 2 * least, 10 * least]
+    topologies = [hardware_profile("a100-dgx").topology(3, memory_cap_bytes=cap) for cap in caps]
+    found = [plan_lower_bound_ms(task.tables, topology, MODEL) for topology in topologies]
+    assert found[0] * (1 + 1e-9) >= found[1] >= found[2] * (1 - 1e-9)
+
+
+def test_an_overlap_loss_above_one_is_refused(random_task: Any) -> None:
+    task = random_task(np.random.default_rng(0), 2, 2)
+    with pytest.raises(InvalidOptionError, match=r"overlap_loss of 1\.5"):
+        plan_lower_bound_ms(
+            task.tables, task.topology, AnalyticalShardingModel(constants=FITTED._replace(overlap_loss=1.5))
+        )
+
+
+# Counts of lane levels
+
+
+def points(counts: Counts) -> set[tuple[int, ...]]:
+    ranges = (range(low, high + 1) for low, high in zip(counts.low, counts.high, strict=True))
+    return {point for point in product(*ranges) if sum(point) == counts.total}
+
+
+@given(
+    ends=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(sorted), min_size=1, max_size=3),
+    total=st.integers(1, 9),
+)
+def test_counts_know_their_points(ends: list[list[int]], total: int) -> None:
+    counts = Counts(tuple(low for low, _ in ends), tuple(high for _, high in ends), total)
+    if not points(counts):
+        return
+    tight = counts.tightened()
+    assert points(tight) == points(counts)
+    for levels in ([0], list(range(len(ends))), list(range(len(ends)))[1:]):
+        sums = [sum(point[level] for level in levels) for point in points(tight)]
+        assert (tight.least(levels), tight.most(levels)) == (min(sums), max(sums))
+    if not tight.is_point:
+        halves = [points(half) for half in tight.halves()]
+        assert set().union(*halves) == points(tight)
+        assert sum(map(len, halves)) == len(points(tight))
+
+
+def test_the_best_point_of_the_best_case_comes_first() -> None:
+    class Squares:
+        """The bound of counts is the least (first - 3)^2 of their points, and the case."""
+
+        solved = 0
+
+        def cases(self) -> list[float]:
+            return [5.0, 0.5]
+
+        def all_counts(self) -> Counts:
+            return Counts((0, 0), (9, 9), 9)
+
+        def bound_ms(self, counts: Counts, case: float) -> float:
+            self.solved += 1
+            return min((first - 3.0) ** 2 for first, _ in points(counts)) + case
+
+    found = list(best_first(Squares(), 1000))
+    assert found[0] == (0.5, Counts((3, 6), (3, 6), 9), 0.5)
+    assert len(found) == 20
+    assert [bound for bound, *_ in found] == sorted(bound for bound, *_ in found)
+    first = next(best_first(Squares(), 3))
+    assert first[0] == 0.5
+    assert not first[1].is_point
