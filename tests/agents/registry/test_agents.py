@@ -68,12 +68,15 @@ CONTRIBUTING = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
 def test_an_agent_of_each_problem_is_a_module_and_a_line(
     monkeypatch: pytest.MonkeyPatch, drift_task: Callable[..., DriftTask]
 ) -> None:
-    """The two programs of the page on contributing: the module and the lines."""
+    """The programs of the page on contributing: two modules and the lines."""
     page = CONTRIBUTING.read_text(encoding="utf-8")
-    module, lines = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    made = ModuleType("shard_gym.agents.emptiest")
-    monkeypatch.setitem(sys.modules, made.__name__, made)
-    exec(compile(module, str(CONTRIBUTING), "exec"), vars(made))
+    *modules, lines = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    defined: dict[str, Any] = {}
+    for name, module in zip(("agents.search.emptiest", "replanning.agents.daily"), modules, strict=True):
+        made = ModuleType(f"shard_gym.{name}")
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+        exec(compile(module, str(CONTRIBUTING), "exec"), vars(made))
+        defined |= vars(made)
     for name in ("emptiest", "whole-emptiest", "daily"):
         monkeypatch.setitem(AGENTS, name, AGENTS["random"])  # and so it is removed in the end
     exec(lines, dict(vars(registry)))
@@ -84,7 +87,7 @@ def test_an_agent_of_each_problem_is_a_module_and_a_line(
     }
     for name, suite in suites.items():
         assert name in agent_names(suite[0].problem)
-        assert (about_agent(name)[:6], placing_options(name)) == (vars(made)[_class(name)].__doc__[:6], [])
+        assert (about_agent(name)[:6], placing_options(name)) == (defined[_class(name)].__doc__[:6], [])
         found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
         assert found.agent == name
         assert found.failures == 0
