@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shard_gym
 from shard_gym.cli.job_options import HERE, JobOptions
-from shard_gym.cli.train import Files, Training, train_in_jobs, trained
+from shard_gym.cli.train import Files, TrainingJob, train_in_jobs, trained
 from shard_gym.common.errors import ShardGymError
 from shard_gym.common.io.files import sha256_of
 from shard_gym.cost_models import make_cost_model
@@ -42,11 +42,11 @@ class Run:
         digest = sha256_of(json.dumps(described, sort_keys=True).encode())[:16]
         return runs / f"{self.agent}-{self.suite}-seed{self.seed}-{digest}"
 
-    def training(self) -> Training:
+    def training(self) -> TrainingJob:
         """The same as a job."""
         tasks = load_suite(self.suite, "train")
         model = make_cost_model(cost_model_for(tasks, "analytical"))
-        return Training(self.agent, tasks, model, self.seed, "cpu", dict(self.options), validate=0)
+        return TrainingJob(self.agent, tasks, model, self.seed, "cpu", dict(self.options), validate=0)
 
     def command(self, runs: Path = RUNS) -> list[str]:
         """The arguments of `shard-gym` that train the agent, or go on where the training was stopped."""
@@ -75,7 +75,7 @@ def train_all(
 FAILED = "It failed: "
 
 
-def attempted(training: Training) -> tuple[str, Files]:
+def attempted(training: TrainingJob) -> tuple[str, Files]:
     """`trained`; of one that fails only the reason comes back."""
     try:
         return trained(training)

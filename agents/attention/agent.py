@@ -17,7 +17,7 @@ from typing_extensions import override
 from shard_gym.agents.base.agent import Agent, task_rng
 from shard_gym.agents.base.presets import COST
 from shard_gym.agents.search.heuristics import lookup_score
-from shard_gym.agents.training.loads import ShardLoad, Shards
+from shard_gym.agents.training.loads import PlacedShards, ShardLoad
 from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finite, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.common.checks import checked_count, checked_seed, is_not_negative
@@ -37,7 +37,7 @@ from shard_gym.cost_models.base.no_costs import NoCosts, without_costs
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import WIDE, IntArray, Problem
+from shard_gym.envs.core.problem import WIDE, EnvProblem, IntArray
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
@@ -82,7 +82,7 @@ def described(task: Task) -> NDArray[np.float32]:
     return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
-def amounts_of(problem: Problem) -> NDArray[np.float32]:
+def amounts_of(problem: EnvProblem) -> NDArray[np.float32]:
     """(S * T, `NUM_SHARES` + 1) float32 of all rows of `TableRows`: what a device that receives the table gets more of.
 
     Shares of the task's amounts in multiples of a D-th, of a device's memory, and the share of a warp that FBGEMM gives
@@ -100,12 +100,12 @@ def amounts_of(problem: Problem) -> NDArray[np.float32]:
 
 def shard_load(form: SplitTask, placement: Placement) -> ShardLoad:
     """All shards of the plan that `placement` of the parts is, on their devices."""
-    shards, topology = [Shards(TABLE_WISE, form.task.tables, placement)], form.origin.topology
+    shards, topology = [PlacedShards(TABLE_WISE, form.task.tables, placement)], form.origin.topology
     every = np.arange(form.origin.num_devices)
     for kind, tables in form.spread.items():
         spread = shard_tables(form.origin.tables.select(tables), kind, topology)
         on_each = np.repeat(np.arange(len(tables)), len(every))
-        shards.append(Shards(kind, spread.select(on_each), np.tile(every, len(tables))))
+        shards.append(PlacedShards(kind, spread.select(on_each), np.tile(every, len(tables))))
     return ShardLoad(topology, tuple(shards))
 
 
@@ -192,7 +192,7 @@ class Batch:
     count: int  # R
     features: NDArray[np.float32]  # (B, T, F) float32, in placing order; zeros in padding
     padding: NDArray[np.bool_]  # (B, T) bool
-    problem: Problem  # the N = B * R episodes
+    problem: EnvProblem  # the N = B * R episodes
     model: AdditiveCostModel  # whose loads they add up; it computes no cost while they are played
 
     @staticmethod
@@ -216,7 +216,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Trajectories:
+class AttentionTrajectories:
     """M episodes of T steps; a step beyond the end of an episode is not `taken`."""
 
     task: NDArray[np.int64]  # (M,) int64, the number of its task in the batch
@@ -226,9 +226,9 @@ class Trajectories:
     action: NDArray[np.int64]  # (M, T) int64, a device for each table in placing order
     taken: NDArray[np.bool_]  # (M, T) bool
 
-    def take(self, episodes: NDArray[np.int64]) -> Trajectories:
+    def take(self, episodes: NDArray[np.int64]) -> AttentionTrajectories:
         """Those of `episodes`."""
-        return Trajectories(*(getattr(self, field.name)[episodes] for field in fields(self)))
+        return AttentionTrajectories(*(getattr(self, field.name)[episodes] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Rollouts:
     batch: Batch  # what was played
     state: PlacementState  # at the ends
     complete: NDArray[np.bool_]  # (N,) bool, whether every table found a place
-    trajectories: Trajectories | None  # inputs and actions; None if they were not recorded
+    trajectories: AttentionTrajectories | None  # inputs and actions; None if they were not recorded
 
     def costs(self, everywhere: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """(N, D, 4) phases and (N,) ms under the model of the batch; of incomplete ones, of what they hold.
@@ -300,10 +300,10 @@ def play(
     if not record:
         return Rollouts(batch, state, complete, None)
     columns = (np.stack(column, axis=1) for column in zip(*steps, strict=True))
-    return Rollouts(batch, state, complete, Trajectories(batch.task_of, *columns))
+    return Rollouts(batch, state, complete, AttentionTrajectories(batch.task_of, *columns))
 
 
-def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: Trajectories) -> tuple[Tensor, Tensor]:
+def log_probabilities(policy: AttentionPolicy, batch: Batch, ways: AttentionTrajectories) -> tuple[Tensor, Tensor]:
     """(M,) logs of the probability of each of `ways`, and (M,) mean entropies of its choices in nats."""
     tensor = tensors_beside(policy)
     query, value = policy.encode(tensor(batch.features), tensor(batch.padding))

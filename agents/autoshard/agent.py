@@ -27,7 +27,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
-from shard_gym.envs.core.problem import IntArray, Problem
+from shard_gym.envs.core.problem import EnvProblem, IntArray
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.plans.placement import Placement
@@ -75,7 +75,7 @@ class AutoShardOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(AutoShardOptions):
+class AutoShardPaperOptions(AutoShardOptions):
     """`paper`: the reward, sizes and rates of daochenzha/autoshard.
 
     Their step is 8 parts of episodes, 100 placed tables each, played by processes while another one learns; here it is
@@ -108,7 +108,7 @@ class CostOptions(AutoShardOptions):
     entropy: float = 0.01
 
 
-PRESETS: dict[str, type[AutoShardOptions]] = {"paper": PaperOptions, "cost": CostOptions}
+PRESETS: dict[str, type[AutoShardOptions]] = {"paper": AutoShardPaperOptions, "cost": CostOptions}
 """The options of each preset; their defaults are the preset."""
 
 
@@ -231,15 +231,15 @@ class _ByPredictedCost:
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         return spaces.Dict({})
 
-    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+    def constant(self, problem: EnvProblem, envs: IntArray | None = None) -> ObservationDict:
         return {}
 
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         return {}
 
 
 @dataclass(frozen=True)
-class Trajectories:
+class AutoShardTrajectories:
     """N episodes of at most S steps; undefined beyond the end of each."""
 
     inputs: Tensor  # (N, S, 21) float32, of the tables in placement order
@@ -261,7 +261,7 @@ class Played:
     costs_ms: NDArray[np.float64]  # (N,) float64; the penalty where the episode failed
     complete: NDArray[np.bool_]  # (N,) bool
     measured: NDArray[np.bool_]  # (N,) bool, whether the true cost of a complete placement is less than the penalty
-    trajectories: Trajectories  # inputs and actions
+    trajectories: AutoShardTrajectories  # inputs and actions
 
 
 def play(
@@ -327,11 +327,11 @@ def play(
         costs_ms=np.where(complete, state.cost_ms, problem.penalty_ms),
         complete=complete,
         measured=measured,
-        trajectories=Trajectories(inputs, progress, numbers, choosable, actions, taken, logs, rewards),
+        trajectories=AutoShardTrajectories(inputs, progress, numbers, choosable, actions, taken, logs, rewards),
     )
 
 
-def _in_order(network: AutoShardNetwork, tasks: Sequence[Task], problem: Problem) -> Tensor:
+def _in_order(network: AutoShardNetwork, tasks: Sequence[Task], problem: EnvProblem) -> Tensor:
     """(N, S, 21) float32 inputs of the tables of each episode, in placement order."""
     tensor = tensors_beside(network)
     shape = (len(tasks), int(problem.num_tables.max()), problem.tables.features.shape[-1])
@@ -342,7 +342,7 @@ def _in_order(network: AutoShardNetwork, tasks: Sequence[Task], problem: Problem
     return inputs
 
 
-def scored(network: AutoShardNetwork, played: Trajectories) -> Scored:
+def scored(network: AutoShardNetwork, played: AutoShardTrajectories) -> Scored:
     """Scores and values of all steps of `played`, with gradients."""
     latents = network.latents(played.inputs)
     states = network.states(latents, played.progress)

@@ -95,7 +95,7 @@ VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
 
 
 class AutoShardLearner(PresetLearner):
-    """AutoShard in training, with one of two presets (see `PaperOptions` and `CostOptions`).
+    """AutoShard in training, with one of two presets (see `AutoShardPaperOptions` and `CostOptions`).
 
     In each step the policy of before the last step plays an episode of each of some drawn tasks, as if it played while
     the last step was made; V-trace corrects for that. Every complete placement is one evaluation of the true cost. The

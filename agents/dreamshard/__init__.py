@@ -3,6 +3,12 @@
 `learner.DreamShardLearner` trains it and needs torch; what is exported here does not.
 """
 
-from shard_gym.agents.dreamshard.agent import PRESETS, DreamShardAgent, PaperOptions, SearchOptions, load_dreamshard
+from shard_gym.agents.dreamshard.agent import (
+    PRESETS,
+    DreamShardAgent,
+    DreamShardPaperOptions,
+    SearchOptions,
+    load_dreamshard,
+)
 
-__all__ = ["PRESETS", "DreamShardAgent", "PaperOptions", "SearchOptions", "load_dreamshard"]
+__all__ = ["PRESETS", "DreamShardAgent", "DreamShardPaperOptions", "SearchOptions", "load_dreamshard"]

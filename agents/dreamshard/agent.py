@@ -31,7 +31,7 @@ from shard_gym.cost_models.neural.features import (
 )
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.envs.core.episode_state import COMPLETE
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.hardware.topology import Cluster
 from shard_gym.plans import ShardingPlan, plan_of_placement
@@ -70,7 +70,7 @@ class SearchOptions(CostNetworkOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(CostNetworkOptions):
+class DreamShardPaperOptions(CostNetworkOptions):
     """`paper`: DreamShard as described by Zha et al. (NeurIPS 2022), with the defaults of daochenzha/dreamshard.
 
     Every measured placement is an episode of the policy, and the policy is trained on episodes under the surrogate. The
@@ -105,7 +105,10 @@ class PaperOptions(CostNetworkOptions):
             raise InvalidOptionError(f"cost_features must be True or False, not {self.cost_features!r}.")
 
 
-PRESETS: dict[str, type[SearchOptions] | type[PaperOptions]] = {"dream-search": SearchOptions, "paper": PaperOptions}
+PRESETS: dict[str, type[SearchOptions] | type[DreamShardPaperOptions]] = {
+    "dream-search": SearchOptions,
+    "paper": DreamShardPaperOptions,
+}
 """The options of each preset; their defaults are the preset."""
 
 
@@ -139,7 +142,7 @@ def device_scores(weights: Weights, latent_sums: Array, costs_ms: Array) -> Arra
 
 
 @dataclass(frozen=True)
-class Trajectories:
+class DreamShardTrajectories:
     """Inputs and actions of a policy in N episodes of at most T steps; undefined beyond an episode's last step."""
 
     features: NDArray[np.float32]  # (N, T, 21) float32, of the tables in placement order
@@ -160,11 +163,11 @@ class Rollout:
     placements: NDArray[np.int64]  # (N, T), in the tasks' own order of tables; -1 beyond them and for unplaced tables
     cost_ms: FloatArray  # (N,) float64, estimated; the penalty for a failed episode
     complete: NDArray[np.bool_]  # (N,) bool
-    trajectories: Trajectories  # inputs and actions
+    trajectories: DreamShardTrajectories  # inputs and actions
 
 
 def play(
-    problem: Problem,
+    problem: EnvProblem,
     model: AdditiveCostModel,
     weights: FloatWeights,
     rng: np.random.Generator | None,
@@ -200,7 +203,7 @@ def play(
         placements=problem.placements_of(state.assignment, episodes),
         cost_ms=np.where(complete, cost, problem.penalty_ms),
         complete=complete,
-        trajectories=Trajectories(features[:, :longest], costs, legal, actions),
+        trajectories=DreamShardTrajectories(features[:, :longest], costs, legal, actions),
     )
 
 
@@ -281,7 +284,7 @@ class DreamShardAgent(Agent):
     """
 
     def __init__(
-        self, name: str, cost_model: AdditiveCostModel, options: PaperOptions, policy_weights: FloatWeights
+        self, name: str, cost_model: AdditiveCostModel, options: DreamShardPaperOptions, policy_weights: FloatWeights
     ) -> None:
         self.name = name
         self.cost_model = cost_model
@@ -311,7 +314,7 @@ def load_dreamshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> Agent:
     """The agent of a training run; `changes` are `queries` for `dream-search`, the errors those of `load_agent`."""
-    options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
+    options: SearchOptions | DreamShardPaperOptions = options_to_place(PRESETS, about, changes)
     network, rng = options.architecture, np.random.default_rng(0)
     if isinstance(options, SearchOptions):
         return load_search(arrays, about, options, seed)

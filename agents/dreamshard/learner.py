@@ -19,11 +19,11 @@ from shard_gym.agents.dreamshard.agent import (
     POLICY,
     PRESETS,
     DreamShardAgent,
-    PaperOptions,
+    DreamShardPaperOptions,
+    DreamShardTrajectories,
     Rollout,
     SearchOptions,
     SurrogateSearchAgent,
-    Trajectories,
     agent_arrays,
     device_scores,
     new_policy,
@@ -76,7 +76,7 @@ placement by so much that the differences between complete episodes would vanish
 class PolicyTraining:
     """The policy and its optimizer. `weights` are tensors by name, changed in place."""
 
-    def __init__(self, suite: TaskSuite, rng: np.random.Generator, options: PaperOptions) -> None:
+    def __init__(self, suite: TaskSuite, rng: np.random.Generator, options: DreamShardPaperOptions) -> None:
         self._suite = suite
         self._options = options
         features = np.concatenate([task.tables.features() for task in suite])
@@ -128,7 +128,9 @@ def advantages(rollout: Rollout) -> FloatArray:
     return normalised
 
 
-def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, entropy_weight: float) -> Tensor:
+def policy_loss(
+    weights: Weights, steps: DreamShardTrajectories, advantage: FloatArray, entropy_weight: float
+) -> Tensor:
     """REINFORCE (Williams, 1992) with an entropy bonus, mean over all steps of N episodes (dreamshard/training.py)."""
     log_probabilities = action_log_probabilities(weights, steps)
     device = log_probabilities.device
@@ -138,7 +140,7 @@ def policy_loss(weights: Weights, steps: Trajectories, advantage: FloatArray, en
     return -(gain + entropy_weight * entropy)[taken].mean()
 
 
-def action_log_probabilities(weights: Weights, steps: Trajectories) -> Tensor:
+def action_log_probabilities(weights: Weights, steps: DreamShardTrajectories) -> Tensor:
     """(N, T, D) log of the probability of each device at each step; -inf where it is illegal."""
     tensor = partial(torch.tensor, device=next(iter(weights.values())).device)
     latents = table_latents(weights, plain_features(tensor(steps.features)))
@@ -200,7 +202,7 @@ TRAIN_POLICY = 2  # purpose of a random generator, after those of `CostNetworkLe
 
 
 class DreamShardLearner(SurrogateSearchLearner):
-    """DreamShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
+    """DreamShard in training, with one of two presets (see `SearchOptions` and `DreamShardPaperOptions`).
 
     The arguments and errors that are not named here are those of `PresetLearner`.
 
@@ -217,7 +219,7 @@ class DreamShardLearner(SurrogateSearchLearner):
 
     presets = PRESETS
 
-    options: SearchOptions | PaperOptions
+    options: SearchOptions | DreamShardPaperOptions
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class DreamShardLearner(SurrogateSearchLearner):
     ) -> None:
         super().__init__(suite, cost_model, seed, name, preset, changes)
         self._policy: PolicyTraining | None = None
-        if isinstance(self.options, PaperOptions):
+        if isinstance(self.options, DreamShardPaperOptions):
             self._policy = PolicyTraining(suite, self.first_weights, self.options)
         self._given: CostDataset | None = None
         self._pools: Sequence[str] = ()
@@ -317,7 +319,7 @@ class DreamShardLearner(SurrogateSearchLearner):
     def agent(self) -> Agent:
         if self._policy is None:
             return super().agent()
-        assert isinstance(self.options, PaperOptions)
+        assert isinstance(self.options, DreamShardPaperOptions)
         return DreamShardAgent(self.name, self.network.model(), self.options, self._policy.arrays())
 
 

@@ -30,7 +30,7 @@ from shard_gym.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperOptions(CostNetworkOptions):
+class NeuroShardPaperOptions(CostNetworkOptions):
     """`paper`: networks trained on random loads as the paper draws them, and its beam search over column splits.
 
     Half of the measurements are of up to 15 tables on one device, the others of 10 to 59 tables on all devices. The
@@ -65,7 +65,10 @@ class PaperOptions(CostNetworkOptions):
         checked_count("max_splits", self.max_splits, 0)
 
 
-PRESETS: dict[str, type[SearchOptions] | type[PaperOptions]] = {"search": SearchOptions, "paper": PaperOptions}
+PRESETS: dict[str, type[SearchOptions] | type[NeuroShardPaperOptions]] = {
+    "search": SearchOptions,
+    "paper": NeuroShardPaperOptions,
+}
 """The options of each preset; their defaults are the preset. `search` is `dream-search` by another name."""
 
 
@@ -221,7 +224,7 @@ class NeuroShardAgent(Agent):
         options: of the preset `paper`.
     """
 
-    def __init__(self, name: str, cost_model: NeuralCostModel, options: PaperOptions) -> None:
+    def __init__(self, name: str, cost_model: NeuralCostModel, options: NeuroShardPaperOptions) -> None:
         self.name = name
         self.cost_model = cost_model
         self.options = options
@@ -245,7 +248,7 @@ def load_neuroshard(
     arrays: Arrays, about: Mapping[str, Any], cost_model: AdditiveCostModel, seed: int, **changes: Any
 ) -> Agent:
     """The agent of a training run; `changes` are `queries` for the preset `search`, errors those of `load_agent`."""
-    options: SearchOptions | PaperOptions = options_to_place(PRESETS, about, changes)
+    options: SearchOptions | NeuroShardPaperOptions = options_to_place(PRESETS, about, changes)
     if isinstance(options, SearchOptions):
         return load_search(arrays, about, options, seed)
     network = options.architecture

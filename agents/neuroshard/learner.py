@@ -10,7 +10,7 @@ from typing_extensions import override
 from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.dreamshard.agent import SearchOptions
 from shard_gym.agents.dreamshard.learner import SurrogateSearchLearner
-from shard_gym.agents.neuroshard.agent import PRESETS, NeuroShardAgent, PaperOptions
+from shard_gym.agents.neuroshard.agent import PRESETS, NeuroShardAgent, NeuroShardPaperOptions
 from shard_gym.agents.training.loads import ShardLoad, whole_tables, with_whole_memory
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted
@@ -55,7 +55,7 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
 
 
 class NeuroShardLearner(SurrogateSearchLearner):
-    """NeuroShard in training, with one of two presets (see `SearchOptions` and `PaperOptions`).
+    """NeuroShard in training, with one of two presets (see `SearchOptions` and `NeuroShardPaperOptions`).
 
     The arguments and errors that are not named here are those of `PresetLearner`.
 
@@ -69,7 +69,7 @@ class NeuroShardLearner(SurrogateSearchLearner):
 
     presets = PRESETS
 
-    options: SearchOptions | PaperOptions
+    options: SearchOptions | NeuroShardPaperOptions
 
     def __init__(
         self,

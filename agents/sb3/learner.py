@@ -45,7 +45,7 @@ EXPLORATION_FRACTION, FINAL_EXPLORATION = 0.5, 0.05
 """DQN's share of random actions falls from 1 to the second number over this fraction of the iterations."""
 
 
-class Algorithm(NamedTuple):
+class Sb3Algorithm(NamedTuple):
     """A class of Stable-Baselines3, its policy and arguments, and our defaults, which suit suites of small tasks."""
 
     kind: Callable[..., BaseAlgorithm]
@@ -71,11 +71,11 @@ DQN_ARGUMENTS = {
     "tau": 0.03,  # the target network follows in each
 }
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "ppo": Algorithm(PPO, SetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
-    "maskable-ppo": Algorithm(MaskablePPO, MaskableSetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
-    "a2c": Algorithm(A2C, SetPolicy, 600, 32, 3e-3, A2C_ARGUMENTS),
-    "dqn": Algorithm(MaskedDQN, SetDQNPolicy, 120, 32, 2e-3, DQN_ARGUMENTS),
+ALGORITHMS: dict[str, Sb3Algorithm] = {
+    "ppo": Sb3Algorithm(PPO, SetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
+    "maskable-ppo": Sb3Algorithm(MaskablePPO, MaskableSetPolicy, 50, 256, 3e-3, PPO_ARGUMENTS),
+    "a2c": Sb3Algorithm(A2C, SetPolicy, 600, 32, 3e-3, A2C_ARGUMENTS),
+    "dqn": Sb3Algorithm(MaskedDQN, SetDQNPolicy, 120, 32, 2e-3, DQN_ARGUMENTS),
 }
 """The algorithm of each agent, by its name."""
 

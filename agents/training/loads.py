@@ -27,7 +27,7 @@ from shard_gym.tasks.task import TaskSuite
 FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 
 
-class Shards(NamedTuple):
+class PlacedShards(NamedTuple):
     """S shards of one sharding type, as `shard_tables` describes them, and the (S,) device of each."""
 
     sharding_type: str
@@ -40,7 +40,7 @@ class ShardLoad:
     """Shards on the devices of a topology; they need not make whole tables."""
 
     topology: Topology
-    shards: tuple[Shards, ...]
+    shards: tuple[PlacedShards, ...]
     plan: tuple[Tables, ShardingPlan] | None = None  # the whole tables and their plan, if they are those of one
 
     @property
@@ -74,7 +74,7 @@ class ShardLoad:
 
 def whole_tables(tables: Tables, topology: Topology, placement: Placement) -> ShardLoad:
     """The load of a placement."""
-    return ShardLoad(topology, (Shards(TABLE_WISE, tables, placement),))
+    return ShardLoad(topology, (PlacedShards(TABLE_WISE, tables, placement),))
 
 
 def loads_of_data(data: CostDataset) -> list[tuple[ShardLoad, CostEstimate]]:
@@ -85,7 +85,8 @@ def loads_of_data(data: CostDataset) -> list[tuple[ShardLoad, CostEstimate]]:
         estimate = CostEstimate(data.phases_ms[p, : topology.num_devices].copy(), cost)
         one = data.take([p])
         shards = [
-            Shards(each.sharding_type, each.tables.select(each.which), one.devices[each.rows]) for each in one.shards()
+            PlacedShards(each.sharding_type, each.tables.select(each.which), one.devices[each.rows])
+            for each in one.shards()
         ]
         found.append((ShardLoad(topology, tuple(shards)), estimate))
     return found
@@ -101,7 +102,7 @@ def load_of(split: SplitTables) -> ShardLoad:
     shards = []
     if len(split.table):
         parts = task.tables.select(split.table).with_dims(split.widths)
-        shards.append(Shards(COLUMN_WISE, parts, split.device))
+        shards.append(PlacedShards(COLUMN_WISE, parts, split.device))
     for number, spread in enumerate(split.options.spreads):
         tables = np.flatnonzero(split.spread == number)
         if len(tables):
@@ -168,7 +169,7 @@ def random_shards(
     shards = []
     parts = np.flatnonzero(~spread)
     if len(parts):
-        shards.append(Shards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
+        shards.append(PlacedShards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
     kinds = spread_types(tables, topology, spread, sharding_types, rng)
     for kind in spreading(sharding_types):
         chosen = np.flatnonzero(spread & (kinds == kind))
@@ -179,14 +180,14 @@ def random_shards(
     return ShardLoad(topology, tuple(shards))
 
 
-def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> Shards:
+def _on_each(tables: Tables, sharding_type: str, topology: Topology, devices: IntArray) -> PlacedShards:
     """One shard of each table on each of `devices`."""
     shards = shard_tables(tables, sharding_type, topology)
     rows = np.tile(np.arange(len(tables)), len(devices))
-    return Shards(sharding_type, shards.select(rows), np.repeat(devices, len(tables)))
+    return PlacedShards(sharding_type, shards.select(rows), np.repeat(devices, len(tables)))
 
 
-def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.random.Generator) -> list[Shards]:
+def _on_hosts(tables: Tables, chosen: IntArray, topology: Topology, rng: np.random.Generator) -> list[PlacedShards]:
     """Of the `chosen` tables each row-wise on all devices, or on those of one host if all have equal hosts."""
     of_host, every = devices_of_hosts(topology), np.arange(topology.num_devices)
     hosts = every.reshape(-1, of_host) if of_host else every[None]
@@ -209,7 +210,7 @@ def load_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> Shar
         table, device, _, _, _, width = arrays[kinds == kind].T
         if len(table):
             widths = width if kind == COLUMN_WISE else None
-            found.append(Shards(kind, shard_tables(tables.select(table), kind, topology, widths), device))
+            found.append(PlacedShards(kind, shard_tables(tables.select(table), kind, topology, widths), device))
     return ShardLoad(topology, tuple(found), (tables, plan))
 
 

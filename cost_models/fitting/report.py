@@ -46,7 +46,7 @@ INTRODUCTION = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CostModelComparison:
     """Measurements and the estimates of models for their test placements."""
 
     measurements: Measurements  # all of them
@@ -80,7 +80,7 @@ def compare(
     models: Mapping[str, AdditiveCostModel],
     profile: HardwareProfile | None = None,
     designed: CostDataset | None = None,
-) -> Comparison:
+) -> CostModelComparison:
     """The analytical model, the same scaled and calibrated, a linear one and `models` against `measurements`.
 
     Args:
@@ -108,7 +108,7 @@ def compare(
         "linear": estimates_of(fit_linear(train), test),
         **{name: estimates_of(model, test) for name, model in models.items()},
     }
-    return Comparison(measurements, estimates, assumed, calibrated)
+    return CostModelComparison(measurements, estimates, assumed, calibrated)
 
 
 def has_modelled_exchange(data: CostDataset) -> bool:
@@ -137,7 +137,7 @@ def page_name(hardware: str) -> str:
     return f"cost-model-{hardware}.md"
 
 
-def page(comparisons: Sequence[Comparison], command: str, pictures: Sequence[str]) -> str:
+def page(comparisons: Sequence[CostModelComparison], command: str, pictures: Sequence[str]) -> str:
     """The page as Markdown: workloads on one hardware, a link to a picture of each, and the command that makes it."""
     import shard_gym
 
@@ -152,7 +152,7 @@ def page(comparisons: Sequence[Comparison], command: str, pictures: Sequence[str
     return "\n\n".join(blocks) + "\n"
 
 
-def _section(comparison: Comparison, picture: str) -> Iterator[str]:
+def _section(comparison: CostModelComparison, picture: str) -> Iterator[str]:
     workload = comparison.measurements.index.workload
     yield f"## {workload.batch_size:,} samples, {workload.weight_dtype}, {workload.optimizer}"
     yield "\n".join(f"- {fact}" for fact in _facts(comparison))
@@ -179,7 +179,7 @@ def _section(comparison: Comparison, picture: str) -> Iterator[str]:
     yield table(("", "", "calibrated", "standard error"), _numbers(comparison.calibrated))
 
 
-def _facts(comparison: Comparison) -> Iterator[str]:
+def _facts(comparison: CostModelComparison) -> Iterator[str]:
     measurements, index = comparison.measurements, comparison.measurements.index
     first, spreads = measurements.first, measurements.spreads
     sizes = [
@@ -213,7 +213,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
         yield f"Failed: {counted(len(index.failed), 'measurement')} ({'; '.join([*named, *more])})."
 
 
-def _error_table(comparison: Comparison) -> str:
+def _error_table(comparison: CostModelComparison) -> str:
     rows: dict[str, Errors] = {}
     modelled = has_modelled_exchange(comparison.test)
     repeated, repeat_errors = comparison.measurements.repeated, comparison.repeat_errors
@@ -234,7 +234,7 @@ def _cell(error: Error, modelled: bool) -> str:
     return "-" if modelled and error.mape < SAME else str(error)
 
 
-def _ranking_section(comparison: Comparison) -> Iterator[str]:
+def _ranking_section(comparison: CostModelComparison) -> Iterator[str]:
     tasks, repeated = comparison.measurements.test_task_rows, comparison.measurements.repeated
     size = f" ({np.mean([len(rows) for rows in tasks]):.1f} placements each on average)" if tasks else ""
     over_repeats = f" `{REPEATED}` is over the repeated placements." if repeated else ""

@@ -220,7 +220,7 @@ class MeasuredCostModel(PlanCosts):
         timeout_s: limit of one measurement.
         cache: file that keeps measurements; None keeps them in this object's memory.
         recorded: one of Meta's lookup files, unpacked, whose lookups are used instead of drawn ones; the names of the
-            tables say which of the file's they are, see `recorded.RecordedLookups`.
+            tables say which of the file's they are, see `streams.LookupFile`.
 
     Raises:
         InvalidOptionError: an argument has no meaning, there is no such device here, or FBGEMM does not execute the

@@ -409,7 +409,7 @@ TABLE_NAME = re.compile(r"(?:.*/)?table_(\d+)")
 """Names that say which of a file's tables a table is; `shard_gym.tables.pools.meta` gives such names."""
 
 
-class RecordedLookups:
+class LookupFile:
     """The streams of a file, mapped into memory, for tables by name: `table_17` or `anything/table_17` is its table 17.
 
     Raises:
@@ -448,7 +448,7 @@ class RecordedStream(IndexStream):
     opening a file must not read gigabytes.
     """
 
-    def __init__(self, file: RecordedLookups, table: int, num_embeddings: int) -> None:
+    def __init__(self, file: LookupFile, table: int, num_embeddings: int) -> None:
         self._subject, self._num_embeddings = f"Table {table} of {file.path}", num_embeddings
         self._indices, (self._offsets, self._lengths) = file.recorded.indices, file.recorded.bags(table)
         self._checked = False

@@ -28,7 +28,7 @@ from shard_gym.cost_models.measured.arrays import NUMPY, Arrays, TorchArrays
 from shard_gym.cost_models.measured.clock import Clock, GpuClock, HostClock, Peers
 from shard_gym.cost_models.measured.job import FAILED, OK, OUT_OF_MEMORY, Answer, Command, Job, Part, Timing, to_line
 from shard_gym.cost_models.measured.shard_streams import streams_of
-from shard_gym.cost_models.measured.streams import LIMIT_BYTES, BatchCache, LookupSource, RecordedLookups, draw_batches
+from shard_gym.cost_models.measured.streams import LIMIT_BYTES, BatchCache, LookupFile, LookupSource, draw_batches
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ class Worker:
             kept = LIMIT_BYTES if device == "cpu" else torch.cuda.get_device_properties(rank).total_memory // GPU_SHARE
             self._lookups = BatchCache(kept, self._arrays).stream
         else:
-            self._lookups = RecordedLookups(recorded).stream
+            self._lookups = LookupFile(recorded).stream
         if size > 1:
             store = dist.FileStore(os.path.abspath("rendezvous"), size)  # type: ignore[attr-defined]
             backend, wait = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_s)

@@ -21,7 +21,7 @@ from shard_gym.cost_models.base.model import PHASES, FloatArray
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
 from shard_gym.cost_models.fitting.metrics import Errors, Estimates
-from shard_gym.cost_models.fitting.report import REPEATED, Comparison, compare, page, page_name
+from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare, page, page_name
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.hardware.profiles import hardware_profile
@@ -108,7 +108,7 @@ MARGIN = 1.6  # panels extend beyond the shortest and the longest measured time 
 Row = tuple[str, CostDataset, Estimates, Errors]
 
 
-def draw(comparison: Comparison) -> Figure:
+def draw(comparison: CostModelComparison) -> Figure:
     """Estimated against measured ms: a row of panels for each model, a column for each phase that took time."""
     from matplotlib.figure import Figure
 
@@ -136,7 +136,7 @@ def draw(comparison: Comparison) -> Figure:
     return figure
 
 
-def _rows(comparison: Comparison) -> Iterator[Row]:
+def _rows(comparison: CostModelComparison) -> Iterator[Row]:
     """Repeated against first measurements, then the models."""
     repeated, repeat_errors = comparison.measurements.repeated, comparison.repeat_errors
     if repeated and repeat_errors:

@@ -54,7 +54,7 @@ Files = Mapping[str, bytes]
 """The content of files by their path in a folder, with slashes."""
 
 
-class Training(NamedTuple):
+class TrainingJob(NamedTuple):
     """A training as a job: what `make_learner` and `TrainingRun` are given.
 
     Attributes:
@@ -75,11 +75,11 @@ class Training(NamedTuple):
 
 
 def train_in_jobs(
-    trainings: Sequence[Training],
+    trainings: Sequence[TrainingJob],
     folders: Sequence[Path],
     where: JobOptions,
     on_done: Callable[[int, str], None],
-    train: Callable[[Training], tuple[str, Files]] | None = None,
+    train: Callable[[TrainingJob], tuple[str, Files]] | None = None,
 ) -> None:
     """Finish a training in each of `folders`, which may hold runs to resume.
 
@@ -99,7 +99,7 @@ def train_in_jobs(
         on_done(index, done)
 
 
-def trained(training: Training) -> tuple[str, Files]:
+def trained(training: TrainingJob) -> tuple[str, Files]:
     """Finish a training: how much work it was, and the files of the run, none if its folder is on this machine."""
     learner = make_learner(
         training.agent,
@@ -249,7 +249,7 @@ def train(
     rival = problem_of(tasks[0]).rivals[-1]
     try:
         if where.elsewhere:
-            start = Training(agent, tasks, model, seed, cost.trains_on, options, validate)
+            start = TrainingJob(agent, tasks, model, seed, cost.trains_on, options, validate)
             trained, curves = _side_by_side(start, folders, where, drawn=plot is not None)
         for each, folder in ({} if where.elsewhere else folders).items():
             learner = make_learner(agent, tasks, cost_model=model, seed=each, device=cost.trains_on, **options)
@@ -323,7 +323,7 @@ def _trained(run: TrainingRun, goal: Evaluation | None, called: str) -> Agent:
 
 
 def _side_by_side(
-    first: Training, folders: Mapping[int, Path], where: JobOptions, *, drawn: bool
+    first: TrainingJob, folders: Mapping[int, Path], where: JobOptions, *, drawn: bool
 ) -> tuple[dict[str, Agent], dict[str, Curve]]:
     """Train with all seeds, in jobs: the agents, and where there were validations, their curves."""
     names = {seed: f"{first.agent}/{folder.name}" for seed, folder in folders.items()}

@@ -29,7 +29,7 @@ SPARE = 1.15  # where tables grow, caps are so many times the smallest that were
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DriftRecipe:
     """How to build one suite."""
 
     name: str
@@ -40,10 +40,12 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("drift-medium", "Lookups drift by a factor of 1.35 within a day.", MEDIUM, (30.0, 120.0, 600.0)),
-    Recipe("drift-strong", "Lookups drift by a factor of 1.65 within a day.", STRONG, (30.0, 120.0, 600.0)),
-    Recipe("growth", "Lookups drift as in drift-medium; rows grow and are pruned, memory is short.", GROWING, (600.0,)),
-    Recipe(
+    DriftRecipe("drift-medium", "Lookups drift by a factor of 1.35 within a day.", MEDIUM, (30.0, 120.0, 600.0)),
+    DriftRecipe("drift-strong", "Lookups drift by a factor of 1.65 within a day.", STRONG, (30.0, 120.0, 600.0)),
+    DriftRecipe(
+        "growth", "Lookups drift as in drift-medium; rows grow and are pruned, memory is short.", GROWING, (600.0,)
+    ),
+    DriftRecipe(
         "spot", "Lookups drift as in drift-medium; one to three devices leave about once a day.", SPOT, (120.0, 600.0)
     ),
 )
@@ -55,7 +57,7 @@ def fresh_record(name: str, seed: int) -> dict[str, Any]:
     return record_of(replace(recipe, name=fresh_name(name, seed)), tuple(fresh_name(each, seed) for each in SUITES))
 
 
-def record_of(recipe: Recipe, suites: tuple[str, ...] = SUITES) -> dict[str, Any]:
+def record_of(recipe: DriftRecipe, suites: tuple[str, ...] = SUITES) -> dict[str, Any]:
     """The JSON record of the suites of a recipe; its tasks, which are those of `suites`, depend on its name."""
     return {
         "schema": DRIFT_SCHEMA,
@@ -70,7 +72,7 @@ def record_of(recipe: Recipe, suites: tuple[str, ...] = SUITES) -> dict[str, Any
     }
 
 
-def entries(recipe: Recipe, split: str, suites: tuple[str, ...] = SUITES) -> list[dict[str, Any]]:
+def entries(recipe: DriftRecipe, split: str, suites: tuple[str, ...] = SUITES) -> list[dict[str, Any]]:
     """The tasks of one split: those of `suites` in turns."""
     rng = np.random.default_rng(np.frombuffer(sha256_of(f"{recipe.name}/{split}".encode()).encode(), np.uint8))
     chosen = [rng.choice(len(load(each, split)), TASKS_PER_SPLIT[split], replace=False) for each in suites]
@@ -82,7 +84,7 @@ def entries(recipe: Recipe, split: str, suites: tuple[str, ...] = SUITES) -> lis
     return found
 
 
-def _cap(recipe: Recipe, task: Task, seed: int) -> int | None:
+def _cap(recipe: DriftRecipe, task: Task, seed: int) -> int | None:
     """Bytes of a memory cap with which the tables have room on all days; None for that of the task."""
     own = int(task.topology.memory_cap_bytes[0])
     cap = own
@@ -103,7 +105,7 @@ def _cap(recipe: Recipe, task: Task, seed: int) -> int | None:
             return None if cap == own else cap
 
 
-def _drifting(recipe: Recipe, task: Task, seed: int) -> DriftTask:
+def _drifting(recipe: DriftRecipe, task: Task, seed: int) -> DriftTask:
     law = task.tables.popularity
     assert isinstance(law, RowPopularity)
     return DriftTask(task.name, task, law, recipe.level, seed, 1.0)

@@ -12,7 +12,7 @@ from shard_gym.common.errors import MissingExtraError
 from shard_gym.common.io.pictures import save_picture
 from shard_gym.cost_models import PHASES
 from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.report import REPEATED, Comparison, compare
+from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 
 PAGE = "cost-model-analytical.md"
@@ -30,9 +30,9 @@ def test_a_page_and_a_picture_for_each_data_set(
     run, measured_into, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    drawn: list[Comparison] = []
+    drawn: list[CostModelComparison] = []
 
-    def quickly(comparison: Comparison) -> Figure:  # the real picture is tested below
+    def quickly(comparison: CostModelComparison) -> Figure:  # the real picture is tested below
         drawn.append(comparison)
         return Figure(figsize=(1, 1))
 

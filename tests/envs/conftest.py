@@ -11,7 +11,7 @@ import pytest
 
 from shard_gym.cost_models import make_additive_cost_model, make_sharding_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.tasks.task import Task, TaskSuite
@@ -55,7 +55,7 @@ def random_actions() -> Callable[[EmbeddingPlacementEnv, np.random.Generator], I
 
 
 @pytest.fixture(scope="session")
-def together() -> Callable[..., Problem]:
+def together() -> Callable[..., EnvProblem]:
     """Makes one problem of tasks, one for each environment, padded to a number of tables and of devices."""
 
     def make(
@@ -64,7 +64,7 @@ def together() -> Callable[..., Problem]:
         max_devices: int,
         rules: SplitRules | None = None,
         cost_model: str = "analytical",
-    ) -> Problem:
+    ) -> EnvProblem:
         # No suite: every task is stored once for each environment.
         source: Any = SimpleNamespace(host_memory=any(task.topology.host is not None for task in tasks))
         model = make_additive_cost_model(cost_model) if rules is None else make_sharding_cost_model(cost_model)

@@ -32,7 +32,7 @@ from shard_gym.envs.core.episode_state import (
     Status,
 )
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import IntArray, Problem, require_room
+from shard_gym.envs.core.problem import EnvProblem, IntArray, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state
@@ -63,10 +63,10 @@ class Observation(Protocol):
     def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
         """The space of one environment: the keys of `constant` and of `__call__`."""
 
-    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+    def constant(self, problem: EnvProblem, envs: IntArray | None = None) -> ObservationDict:
         """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
 
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         """The other keys, leading shape (N,); new arrays."""
 
 
@@ -152,7 +152,7 @@ class Episodes(EpisodeBatch[Task]):
         self._constant = self.observe.constant(self.problem)
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> EnvProblem:
         """The tasks of the episodes as arrays; changed in place."""
         return self._prepared.problem
 

@@ -61,7 +61,7 @@ class TableRows:
 
 
 @dataclass
-class Problem:
+class EnvProblem:
     """The tasks that N environments solve. Several may solve the same task; its tables are stored once.
 
     Axis T is padded to max_tables, axis D to max_devices.
@@ -119,19 +119,19 @@ class Problem:
         placements[row, self.tables.order[self.row[envs]][row, step]] = assignment[envs][row, step]
         return placements
 
-    def take(self, envs: IntArray, source: Problem, rows: IntArray) -> None:
+    def take(self, envs: IntArray, source: EnvProblem, rows: IntArray) -> None:
         """Give environment `envs[i]` task `rows[i]` of `source`, whose tables this problem shares."""
         self.row[envs] = rows
         for target, given in zip(_per_env(self), _per_env(source), strict=True):
             target[envs] = given[rows]
 
-    def repeated(self, count: int) -> Problem:
+    def repeated(self, count: int) -> EnvProblem:
         """This problem (N = 1) for `count` environments that share its tables."""
         many = empty_problem(count, self.max_devices, self.tables, self.rules)
         many.take(np.arange(count), self, np.zeros(count, np.int64))
         return many
 
-    def put(self, row: int, prepared: Problem) -> None:
+    def put(self, row: int, prepared: EnvProblem) -> None:
         """Set row `row` of the tables and environment `row` of this problem to the task of `prepared` (N = 1)."""
         for f in fields(TableRows):
             getattr(self.tables, f.name)[row] = getattr(prepared.tables, f.name)[0]
@@ -139,7 +139,7 @@ class Problem:
         self.row[row] = row
 
 
-def _per_env(problem: Problem) -> list[NDArray[Any]]:
+def _per_env(problem: EnvProblem) -> list[NDArray[Any]]:
     """All arrays of a problem with a leading axis of environments, except `row`."""
     own = [problem.num_tables, problem.memory_cap, problem.hbm_bytes, problem.penalty_ms, problem.lower_bound_ms]
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
@@ -163,9 +163,9 @@ def empty_tables(
     )
 
 
-def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: SplitRules | None = None) -> Problem:
+def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: SplitRules | None = None) -> EnvProblem:
     """A problem for `num_envs` environments that solve tasks with these tables; all other arrays are zeros."""
-    return Problem(
+    return EnvProblem(
         tables=tables,
         row=np.zeros(num_envs, np.int64),
         num_tables=np.zeros(num_envs, np.int64),
@@ -211,7 +211,7 @@ def prepare(
     host_memory: bool | None = None,
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
-) -> Problem:
+) -> EnvProblem:
     """`task` as a problem with N = 1; the model is a `ShardingCostModel` if there are `rules`.
 
     The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
@@ -272,7 +272,7 @@ def prepare(
         """(T, V, ...) in placement order as (1, R, ...), padded with zeros."""
         return _padded(array[order].reshape(-1, *array.shape[2:]), max_tables * array.shape[1])
 
-    return Problem(
+    return EnvProblem(
         tables=TableRows(
             order=_padded(order, max_tables),
             loads=rows(_widened(loads, model.num_loads_with(host_memory))),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shard_gym.common.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 from shard_gym.cost_models.base.model import COMPUTE, FloatArray
 from shard_gym.envs.core.episode_state import DEAD_END, PlacementState
-from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.state import current_rows
 
 
@@ -27,7 +27,7 @@ class Transition:
     lower_bound_ms: FloatArray  #: float64, lower bound on the cost of every placement of the task
     redirected: NDArray[np.bool_]  #: bool, the action was illegal, and the table went elsewhere (`illegal="redirect"`)
     actions: NDArray[np.integer[Any]]  #: integers, those that were done
-    problem: Problem  #: the tasks
+    problem: EnvProblem  #: the tasks
     #: After the step. It is the environment's own, like `actions` and `problem`: do not change it, and copy what you
     #: keep.
     state: PlacementState

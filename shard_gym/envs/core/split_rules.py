@@ -18,7 +18,7 @@ from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
 NONE = -1
 
 
-class Spread(NamedTuple):
+class SpreadActions(NamedTuple):
     """The actions of a sharding type that gives a part to each of several devices: all, or those of a host."""
 
     sharding_type: str
@@ -53,14 +53,14 @@ class SplitRules:
         return SplitRules(types, max_devices, max_hosts, shards.bit_length() - 1 if COLUMN_WISE in types else 0)
 
     @cached_property
-    def spreads(self) -> tuple[Spread, ...]:
+    def spreads(self) -> tuple[SpreadActions, ...]:
         """The actions that mean several devices, in their order."""
-        found: list[Spread] = []
+        found: list[SpreadActions] = []
         first = self.max_devices + bool(self.max_halvings)
         for name in (ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL):
             if name in self.sharding_types:
                 count = self.max_hosts if name == TABLE_ROW_WISE else 1
-                found.append(Spread(name, 1 + self.max_halvings + len(found), first, count))
+                found.append(SpreadActions(name, 1 + self.max_halvings + len(found), first, count))
                 first += count
         return tuple(found)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.envs.core.devices import add, update_costs
 from shard_gym.envs.core.episode_state import ShardingState
-from shard_gym.envs.core.problem import IntArray, Problem, by_device
+from shard_gym.envs.core.problem import EnvProblem, IntArray, by_device
 from shard_gym.envs.core.split_rules import NONE, SplitRules
 
 _NO_LIMIT = np.iinfo(np.int64).max
@@ -24,7 +24,11 @@ def begin_table(state: ShardingState, envs: IntArray) -> None:
 
 
 def act(
-    problem: Problem, state: ShardingState, actions: NDArray[np.integer[Any]], envs: IntArray, model: AdditiveCostModel
+    problem: EnvProblem,
+    state: ShardingState,
+    actions: NDArray[np.integer[Any]],
+    envs: IntArray,
+    model: AdditiveCostModel,
 ) -> None:
     """Do the legal `actions[envs]`, in place: halve the current part, or add what the action means to its devices."""
     rules, chosen = _rules(problem), actions[envs]
@@ -53,7 +57,7 @@ def columns_begun(state: ShardingState, rules: SplitRules, envs: IntArray | slic
 
 
 def _add(
-    problem: Problem,
+    problem: EnvProblem,
     state: ShardingState,
     actions: NDArray[np.integer[Any]],
     one_device: IntArray,
@@ -75,7 +79,7 @@ def _add(
     update_costs(state, problem.cluster, model)
 
 
-def receivers(problem: Problem, envs: IntArray, actions: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
+def receivers(problem: EnvProblem, envs: IntArray, actions: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
     """The devices that (E,) actions on several devices in `envs` mean: positions in `envs`, and devices, ascending."""
     wanted = _rules(problem).variants_and_hosts[1][actions, None]
     members = (wanted == NONE) | (_hosts(problem, envs) == wanted)
@@ -83,7 +87,7 @@ def receivers(problem: Problem, envs: IntArray, actions: NDArray[np.integer[Any]
     return position, device
 
 
-def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None = None) -> NDArray[np.bool_]:
+def legal_actions(problem: EnvProblem, state: ShardingState, envs: IntArray | None = None) -> NDArray[np.bool_]:
     """(N, A) bool, what can be done with the current parts of all environments or of `envs`, as if none were over.
 
     - A part goes to a device where it fits.
@@ -111,7 +115,7 @@ def legal_actions(problem: Problem, state: ShardingState, envs: IntArray | None 
     return allowed
 
 
-def _least_by_host(problem: Problem, envs: IntArray | slice, free: IntArray) -> IntArray:
+def _least_by_host(problem: EnvProblem, envs: IntArray | slice, free: IntArray) -> IntArray:
     """(E, hosts) bytes free on the fullest device of each host, from (E, D); -1 where there is no such host."""
     count = _rules(problem).max_hosts
     least = np.full((len(free), count), _NO_LIMIT)
@@ -145,7 +149,7 @@ def _can_be_halved(
     return np.asarray((enough & (level > current) & legal.take(rows)).any(axis=0))
 
 
-def _hosts(problem: Problem, envs: IntArray | slice) -> IntArray:
+def _hosts(problem: EnvProblem, envs: IntArray | slice) -> IntArray:
     """(E, D) int64, the host of each device; where table_row_wise is legal, all hosts are as large as the first."""
     devices = np.arange(problem.max_devices)
     if _rules(problem).max_hosts == 1:
@@ -153,6 +157,6 @@ def _hosts(problem: Problem, envs: IntArray | slice) -> IntArray:
     return devices // np.asarray(problem.cluster.host_size)[envs][:, None].astype(np.int64)
 
 
-def _rules(problem: Problem) -> SplitRules:
+def _rules(problem: EnvProblem) -> SplitRules:
     assert problem.rules is not None
     return problem.rules

@@ -18,7 +18,7 @@ from shard_gym.envs.core.episode_state import (
     PlacementState,
     ShardingState,
 )
-from shard_gym.envs.core.problem import IntArray, Problem, by_device
+from shard_gym.envs.core.problem import EnvProblem, IntArray, by_device
 from shard_gym.envs.core.splits import act, begin_table, legal_actions
 
 MAX_PLAIN_DEVICES = 64
@@ -30,7 +30,7 @@ arrays; with 64 devices they are about equal, with 96 arrays are faster. Two fun
 `CompactObservation._of_one`. Both give the same bits as arrays (tests/envs/core/test_state.py)."""
 
 
-def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
+def initial_state(problem: EnvProblem, model: AdditiveCostModel) -> PlacementState:
     """The state in which nothing is placed; a `ShardingState` if tables may be split."""
     count, max_devices, rules = problem.num_envs, problem.max_devices, problem.rules
     shards = () if rules is None else (rules.max_shards,)
@@ -53,7 +53,7 @@ def initial_state(problem: Problem, model: AdditiveCostModel) -> PlacementState:
     return state
 
 
-def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
+def begin(problem: EnvProblem, state: PlacementState, envs: IntArray) -> None:
     """Reset the environments `envs` to nothing placed, in place. The first table of every valid task fits somewhere."""
     state.assignment[envs] = UNPLACED
     held = (state.device_loads, state.memory_used, state.phases_ms, state.hbm_curves)
@@ -68,7 +68,7 @@ def begin(problem: Problem, state: PlacementState, envs: IntArray) -> None:
 
 
 def advance(
-    problem: Problem, state: PlacementState, actions: NDArray[np.integer[Any]], model: AdditiveCostModel
+    problem: EnvProblem, state: PlacementState, actions: NDArray[np.integer[Any]], model: AdditiveCostModel
 ) -> None:
     """Place the current table of environment i on device `actions[i]`, or do what `problem.rules` say, in place.
 
@@ -101,7 +101,7 @@ def advance(
 
 
 def _advance_one(
-    problem: Problem, state: PlacementState, device: int, model: AdditiveCostModel, costs: PlainCosts
+    problem: EnvProblem, state: PlacementState, device: int, model: AdditiveCostModel, costs: PlainCosts
 ) -> None:
     """`advance` for a single environment (N = 1) whose action is legal, with as few NumPy calls as possible."""
     row, step, tables = problem.row.item(), state.step.item(), problem.tables
@@ -128,7 +128,7 @@ def _advance_one(
 
 
 def _place(
-    problem: Problem,
+    problem: EnvProblem,
     state: PlacementState,
     actions: NDArray[np.integer[Any]],
     chosen: NDArray[np.integer[Any]],
@@ -145,7 +145,7 @@ def _place(
     update_costs(state, problem.cluster, model)
 
 
-def current_rows(problem: Problem, state: PlacementState) -> IntArray:
+def current_rows(problem: EnvProblem, state: PlacementState) -> IntArray:
     """(N,) int64, the rows of the current tables or parts in table arrays with axes S and R merged."""
     current = problem.current(state.step)
     if isinstance(state, ShardingState) and problem.rules is not None:
@@ -153,7 +153,7 @@ def current_rows(problem: Problem, state: PlacementState) -> IntArray:
     return current
 
 
-def action_mask(problem: Problem, state: PlacementState) -> NDArray[np.bool_]:
+def action_mask(problem: EnvProblem, state: PlacementState) -> NDArray[np.bool_]:
     """(N, A) bool: the legal actions, as `begin` and `advance` computed them. The only mask.
 
     If tables are not split, A is D, the devices where the current table fits. The mask is never empty: after the end of

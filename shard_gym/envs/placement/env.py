@@ -11,7 +11,7 @@ from shard_gym.common.errors import wrong_kind
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_state import PlacementState
-from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.tasks.task import Task, TaskSource
@@ -191,7 +191,7 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
         return self._episodes.max_devices
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> EnvProblem:
         """The task of this episode as arrays (N = 1); changed in place by a reset."""
         self._require_episode("There is no problem yet")
         return self._episodes.problem

@@ -22,7 +22,7 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
-from shard_gym.envs.core.problem import MAX_MS, IntArray, Problem
+from shard_gym.envs.core.problem import MAX_MS, EnvProblem, IntArray
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
 from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
 
@@ -63,7 +63,7 @@ class CompactObservation:
             }
         )
 
-    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+    def constant(self, problem: EnvProblem, envs: IntArray | None = None) -> ObservationDict:
         """The keys that stay the same during an episode, of all environments or of `envs`; new arrays."""
         some = slice(None) if envs is None else envs
         mask = problem.cluster.device_mask[some]
@@ -74,14 +74,14 @@ class CompactObservation:
         shares = np.minimum(hbm / cap, 1.0) * mask
         return {**keys, "device_hbm": shares.astype(np.float32, order="C"), "hbm_gib": (hbm / GIB).astype(np.float32)}
 
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         """The other keys, leading shape (N,); new arrays."""
         plain = problem.num_envs == 1 and problem.max_devices <= MAX_PLAIN_DEVICES and problem.rules is None
         observation = self._of_one(problem, state) if plain else self._of_many(problem, state)
         return {**observation, **self._curves(problem, state)} if self.host_memory else observation
 
     @staticmethod
-    def _curves(problem: Problem, state: PlacementState) -> ObservationDict:
+    def _curves(problem: EnvProblem, state: PlacementState) -> ObservationDict:
         """The curves of the current tables and of the devices."""
         count = problem.num_envs
         if not state.hbm_curves.size:
@@ -92,7 +92,7 @@ class CompactObservation:
         return {"current_table_curve": current, "device_curves": bounded(state.hbm_curves).reshape(count, -1)}
 
     @staticmethod
-    def _of_many(problem: Problem, state: PlacementState) -> ObservationDict:
+    def _of_many(problem: EnvProblem, state: PlacementState) -> ObservationDict:
         tables, current = problem.tables, current_rows(problem, state)
         features = tables.features.reshape(-1, len(FEATURE_NAMES)).take(current, axis=0)
         costs = tables.costs.reshape(-1, len(PHASES)).take(current, axis=0)
@@ -109,7 +109,7 @@ class CompactObservation:
         }
 
     @staticmethod
-    def _of_one(problem: Problem, state: PlacementState) -> ObservationDict:
+    def _of_one(problem: EnvProblem, state: PlacementState) -> ObservationDict:
         """`_of_many` for a single environment (N = 1), with as few NumPy calls as possible; see `MAX_PLAIN_DEVICES`."""
         tables, num_tables = problem.tables, problem.num_tables.item()
         row, step = problem.row.item(), state.step.item()
@@ -133,7 +133,7 @@ class CompactObservation:
         }
 
     @staticmethod
-    def _memory(problem: Problem, state: PlacementState, needed: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _memory(problem: EnvProblem, state: PlacementState, needed: NDArray[np.int64]) -> NDArray[np.float32]:
         """(N, D * 2): of each device the share of its cap in use, and the share the current table needs (at most 1)."""
         cap = np.maximum(problem.memory_cap, 1)
         memory = np.empty((*cap.shape, 2), np.float32)
@@ -156,7 +156,7 @@ class FullObservation(CompactObservation):
         return spaces.Dict({**compact.spaces, **tables})
 
     @override
-    def constant(self, problem: Problem, envs: IntArray | None = None) -> ObservationDict:
+    def constant(self, problem: EnvProblem, envs: IntArray | None = None) -> ObservationDict:
         rows, counts = (
             (problem.row, problem.num_tables) if envs is None else (problem.row[envs], problem.num_tables[envs])
         )
@@ -170,7 +170,7 @@ class FullObservation(CompactObservation):
         }
 
     @override
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         return {**super().__call__(problem, state), "assignment": state.assignment.astype(ASSIGNMENT)}
 
 
@@ -200,7 +200,7 @@ class FeaturesObservation(CompactObservation):
         )
 
     @override
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         observation = super().__call__(problem, state)
         del observation["current_table_costs"], observation["device_costs"]
         shares, widths = self._held(problem, state)
@@ -213,7 +213,7 @@ class FeaturesObservation(CompactObservation):
             "device_width": widths,
         }
 
-    def _held(self, problem: Problem, state: PlacementState) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _held(self, problem: EnvProblem, state: PlacementState) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(N, D * 5) shares of the amounts that the devices hold, and (N, D) widths of their widest tables.
 
         A bin of `bincount` is summed in the order of the rows, whatever N is, so that one environment and N give the
@@ -230,7 +230,7 @@ class FeaturesObservation(CompactObservation):
         np.minimum(shares, self.most, out=shares)  # a sum of all shares may exceed it by a rounding error
         return shares.reshape(problem.num_envs, -1), widths.reshape(problem.num_envs, -1)
 
-    def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
+    def _on_devices(self, problem: EnvProblem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
         """What the devices hold: environments, devices, and rows in table arrays with axes S and R merged."""
         env, step = np.nonzero(state.assignment >= 0)
         return env, state.assignment[env, step].astype(np.int64), problem.row[env] * problem.max_tables + step

@@ -23,7 +23,7 @@ from shard_gym.envs.core.episode_state import PlacementState, ShardingState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.problem import MAX_MS, IntArray, Problem
+from shard_gym.envs.core.problem import MAX_MS, EnvProblem, IntArray
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
@@ -64,7 +64,7 @@ class CompactShardingObservation(CompactObservation):
         )
 
     @override
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         assert isinstance(state, ShardingState)
         waiting = state.waiting.astype(np.float32)
         waiting[state.step == problem.num_tables] = 0.0
@@ -75,13 +75,13 @@ class CompactShardingObservation(CompactObservation):
             **(self._variant_curves(problem, state) if self.host_memory else {}),
         }
 
-    def _variant_curves(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def _variant_curves(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         curves = problem.tables.hbm_curves
         if not curves.size:
             return {"variant_curves": np.zeros((problem.num_envs, self._rules.num_variants * NUM_CURVE), np.float32)}
         return {"variant_curves": bounded(self._of_variants(problem, state, curves))}
 
-    def _of_variants(self, problem: Problem, state: PlacementState, rows: NDArray[Any]) -> NDArray[np.float32]:
+    def _of_variants(self, problem: EnvProblem, state: PlacementState, rows: NDArray[Any]) -> NDArray[np.float32]:
         """(N, V * n) of (S, R, n) rows: those of the variants of the current tables; 0 after the last."""
         of_tables = rows.reshape(-1, self._rules.num_variants * rows.shape[-1])
         found: NDArray[np.float32] = of_tables.take(problem.current(state.step), axis=0).astype(np.float32, copy=False)
@@ -99,7 +99,7 @@ class FullShardingObservation(FullObservation, CompactShardingObservation):
         return spaces.Dict({**keys, "assignment": spaces.Box(-1, last, (size,), ASSIGNMENT)})
 
     @override
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         observation = super().__call__(problem, state)
         observation["assignment"] = observation["assignment"].reshape(problem.num_envs, -1)
         return observation
@@ -119,12 +119,12 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         return spaces.Dict({**keys, "variant_shares": box(0.0, 1.0, self._rules.num_variants * len(AMOUNT_NAMES))})
 
     @override
-    def __call__(self, problem: Problem, state: PlacementState) -> ObservationDict:
+    def __call__(self, problem: EnvProblem, state: PlacementState) -> ObservationDict:
         observation = super().__call__(problem, state)
         del observation["variant_costs"]
         return {**observation, "variant_shares": self._of_variants(problem, state, problem.tables.shares)}
 
-    def _on_devices(self, problem: Problem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
+    def _on_devices(self, problem: EnvProblem, state: PlacementState) -> tuple[IntArray, IntArray, IntArray]:
         """A shard ends where the next one begins, or where its table does."""
         assert isinstance(state, ShardingState)
         rules = self._rules

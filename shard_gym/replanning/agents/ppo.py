@@ -151,7 +151,7 @@ ARGUMENTS: dict[str, Any] = {"n_epochs": 5, "gamma": 0.995, "gae_lambda": 0.95, 
 """A plan pays off within days, so the future counts for 200 hours. The time left is among the inputs."""
 
 
-class Algorithm(NamedTuple):
+class ReplanningAlgorithm(NamedTuple):
     """A class of Stable-Baselines3, its policy, and how its network is built from a width."""
 
     kind: Callable[..., Any]
@@ -168,10 +168,10 @@ def _recurrent(width: int) -> dict[str, Any]:
     return {"net_arch": [width], "lstm_hidden_size": max(width // 2, 1), "enable_critic_lstm": False}
 
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "ppo": Algorithm(PPO, ActorCriticPolicy, _perceptron),
-    "maskable-ppo": Algorithm(MaskablePPO, MaskableActorCriticPolicy, _perceptron),
-    "recurrent-ppo": Algorithm(RecurrentPPO, RecurrentActorCriticPolicy, _recurrent),
+ALGORITHMS: dict[str, ReplanningAlgorithm] = {
+    "ppo": ReplanningAlgorithm(PPO, ActorCriticPolicy, _perceptron),
+    "maskable-ppo": ReplanningAlgorithm(MaskablePPO, MaskableActorCriticPolicy, _perceptron),
+    "recurrent-ppo": ReplanningAlgorithm(RecurrentPPO, RecurrentActorCriticPolicy, _recurrent),
 }
 """By the names of the agents."""
 

@@ -198,14 +198,14 @@ class Forecaster(ReplanningAgent):
         return np.asarray(rates[..., 0] * soon + rates[..., 1] * (all_days - soon))
 
 
-class Samples(NamedTuple):
+class PlanSavings(NamedTuple):
     """What n new plans would have saved before, and what they saved then."""
 
     saved: FloatArray  #: (n, W) in each window before, in multiples of the reference cost
     targets: FloatArray  #: (n, 2) mean saving in the next 12 hours, and in the two and a half days after these
 
 
-def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
+def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> PlanSavings:
     """Random decisions, plans in action and new plans of the tables, where both run for the three days."""
     rng, drawn = np.random.default_rng(seed), []
     soon, later = int(SOON_DAYS * HOURS), LATER_DAYS * HOURS
@@ -216,16 +216,16 @@ def draw_samples(tables: Sequence[PlanTable], seed: int = 0) -> Samples:
         window = rng.integers(NUM_WINDOWS, size=SAMPLES)
         new, hours = table.number[decision, window], decision[:, None] + np.arange(later)
         gained = (table.seconds[old[:, None], hours] - table.seconds[new[:, None], hours]) * HOURS / table.day_s
-        found = Samples(
+        found = PlanSavings(
             (table.replayed[old, decision] - table.replayed[new, decision]).astype(np.float64),
             np.stack([gained[:, :soon].mean(axis=1), gained[:, soon:].mean(axis=1)], axis=1),
         )
         runs = np.isfinite(found.saved).all(axis=1) & np.isfinite(found.targets).all(axis=1)
         drawn.append([part[runs] for part in found])
-    return Samples(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
+    return PlanSavings(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
 
 
-def fitted_weights(samples: Samples) -> list[list[float]]:
+def fitted_weights(samples: PlanSavings) -> list[list[float]]:
     """(2, W) weights of a `Forecaster` by ridge regression: what plans saved from what they would have saved before."""
     x = samples.saved
     weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * x.var() * np.eye(NUM_WINDOWS), x.T @ samples.targets)

@@ -33,7 +33,7 @@ MIN_POOLING, MAX_POOLING = 0.02, 300.0
 
 
 @dataclass(frozen=True)
-class Totals:
+class PublishedTotals:
     """The published numbers of one batch, summed over all tables."""
 
     batch_size: int
@@ -100,14 +100,14 @@ class SampledTables(NamedTuple):
     s: Floats
 
 
-def published_totals(name: str) -> Totals:
+def published_totals(name: str) -> PublishedTotals:
     """The totals behind the pool `name` ("dlrm-2021": one file; "dlrm-2022": the mean of 16 files)."""
     entries = read_json(DATA / "facts" / "dlrm_locality_stats.json")["pools"][name]
 
     def mean(key: str) -> Any:
         return np.mean([entry[key] for entry in entries], axis=0)
 
-    return Totals(
+    return PublishedTotals(
         batch_size=entries[0]["batch_size"],
         num_tables=entries[0]["n_tables"],
         lookups=round(float(mean("avg_indices"))),
@@ -125,7 +125,7 @@ def totals_of(stats: ReuseStatistics, lookups: Floats) -> tuple[float, Floats, F
     return distinct, np.asarray(unique_hist), np.asarray(access_hist)
 
 
-def sample_tables(distributions: Distributions, totals: Totals, seed: int) -> SampledTables:
+def sample_tables(distributions: Distributions, totals: PublishedTotals, seed: int) -> SampledTables:
     """The tables before rounding; a continuous function of the numbers in `distributions`."""
     noise = _StratifiedNoise(totals.num_tables, seed)
     kind = noise.ranks()
@@ -190,7 +190,7 @@ def make_pool(name: str) -> Pool:
     return Pool(name, tables, _card(name, totals, tables), popularity, dims_known=False)
 
 
-def _card(name: str, totals: Totals, tables: Tables) -> PoolCard:
+def _card(name: str, totals: PublishedTotals, tables: Tables) -> PoolCard:
     year, lookups = name[-4:], tables.lookups_per_batch
     stats = ReuseStatistics(tables.distinct_rows, tables.reuse_histogram, tables.access_histogram)
     distinct, unique_hist, access_hist = totals_of(stats, lookups)

@@ -27,7 +27,7 @@ _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _CHUNK_BYTES = 8 * 2**20  # unpacked at once
 
 
-class Lookups(NamedTuple):
+class MetaLookups(NamedTuple):
     """The three memory-mapped arrays of a file."""
 
     indices: Integers  # (N,) int, row of every lookup, table by table and sample by sample
@@ -61,14 +61,14 @@ def require_unpacked(path: Path) -> None:
         )
 
 
-def load_unpacked(path: Path) -> Lookups:
+def load_unpacked(path: Path) -> MetaLookups:
     """The arrays of a file that is not packed, mapped into memory."""
     require_unpacked(path)
     return _load(path, path)
 
 
 @contextmanager
-def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[Lookups]:
+def open_lookups(path: Path, tmp_dir: Path | None, progress: Progress) -> Iterator[MetaLookups]:
     """The arrays of the file at `path`; a gzip file is unpacked into a temporary file beside it, or in `tmp_dir`."""
     if not _checked_head(path).startswith(_GZIP):
         yield _load(path, path)
@@ -125,7 +125,7 @@ def _unpack(path: Path, unpacked: Path, progress: Progress) -> None:
         raise InvalidOptionError(_cannot_unpack(path, unpacked.parent.parent, error)) from error
 
 
-def _load(path: Path, source: Path) -> Lookups:
+def _load(path: Path, source: Path) -> MetaLookups:
     """The tensors in the file at `path` as arrays; messages name `source`.
 
     Only torch's present format can be memory-mapped; the format of torch before 1.6 is read into memory.
@@ -149,7 +149,7 @@ def _load(path: Path, source: Path) -> Lookups:
     if not isinstance(content, (tuple, list)) or len(content) != 3:
         raise DamagedFileError(f"{source} holds {_describe(content)} instead of the tuple (indices, offsets, lengths).")
     arrays = []
-    for name, tensor in zip(Lookups._fields, content, strict=True):
+    for name, tensor in zip(MetaLookups._fields, content, strict=True):
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int32, torch.int64):
             raise DamagedFileError(f"{source}: {name} must be a tensor of int32 or int64, not {_describe(tensor)}.")
         arrays.append(tensor.numpy())
@@ -169,7 +169,7 @@ def _load(path: Path, source: Path) -> Lookups:
             f"{source}: offsets must run from 0 to the {len(indices)} indices, "
             f"but they run from {offsets[0]} to {offsets[-1]}."
         )
-    return Lookups(indices, offsets, lengths)
+    return MetaLookups(indices, offsets, lengths)
 
 
 def _describe(value: Any) -> str:

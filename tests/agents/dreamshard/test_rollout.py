@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents.dreamshard.agent import Rollout, Trajectories, new_policy, play
+from shard_gym.agents.dreamshard.agent import DreamShardTrajectories, Rollout, new_policy, play
 from shard_gym.agents.dreamshard.learner import FAILURE, action_log_probabilities, advantages, policy_loss
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.fitting.training import as_arrays, trainable
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.evaluation.evaluations import score
 from shard_gym.plans.placement import check_placement
 from shard_gym.tasks.task import Task, TaskSuite
@@ -28,7 +28,7 @@ def fresh(suite: TaskSuite, seed: int) -> FloatWeights:
     return new_policy(np.random.default_rng(seed), features)
 
 
-def problem_of(suite: TaskSuite, tasks: list[Task]) -> Problem:
+def problem_of(suite: TaskSuite, tasks: list[Task]) -> EnvProblem:
     prepared = PreparedTasks(suite, MODEL, suite.max_tables, suite.max_devices, len(tasks))
     prepared.begin(np.arange(len(tasks)), tasks)
     return prepared.problem
@@ -36,7 +36,7 @@ def problem_of(suite: TaskSuite, tasks: list[Task]) -> Problem:
 
 def rollout_of(cost: list[float], complete: list[bool]) -> Rollout:
     count = len(cost)
-    nothing = Trajectories(*(np.empty(0) for _ in range(4)))  # type: ignore[arg-type]
+    nothing = DreamShardTrajectories(*(np.empty(0) for _ in range(4)))  # type: ignore[arg-type]
     return Rollout(np.zeros((count, 1), np.int64), np.array(cost), np.array(complete), nothing)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTablesError
-from shard_gym.cost_models.measured.streams import RecordedLookups
+from shard_gym.cost_models.measured.streams import LookupFile
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
 
@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("start", "count"), [(0, BATCH), (5, 3), (0, 0), (20, 9), (100, 3 * BATCH + 1)])
 def test_streams_give_the_bags_of_the_file_and_start_again_at_its_end(path: Path, start: int, count: int) -> None:
-    arrays, lookups = recorded(), RecordedLookups(path)
+    arrays, lookups = recorded(), LookupFile(path)
     for table in range(len(ROWS)):
         found = lookups.stream(tables(*ROWS), table, seed=0).lookups(start, count)
         bags = [bag(arrays, table, sample) for sample in range(start, start + count)]
@@ -64,14 +64,14 @@ def test_streams_give_the_bags_of_the_file_and_start_again_at_its_end(path: Path
 
 def test_a_file_of_int32_gives_int64(tmp_path: Path) -> None:
     narrow = tuple(np.minimum(array, 2**31 - 1).astype(np.int32) for array in recorded())
-    lookups = RecordedLookups(write(narrow, tmp_path / "lookups.pt"))
+    lookups = LookupFile(write(narrow, tmp_path / "lookups.pt"))
     found = lookups.stream(tables(*ROWS), 0, seed=0).lookups(0, BATCH)
     assert found.indices.dtype == found.lengths.dtype == np.int64
     assert found.indices.tolist() == narrow[0][: len(found.indices)].tolist()
 
 
 def test_tables_find_their_lookups_by_name(path: Path) -> None:
-    lookups, arrays = RecordedLookups(path), recorded()
+    lookups, arrays = LookupFile(path), recorded()
     named = tables(*[10**10] * 4, names=("table_3", "a/b/table_0", "x", "table_4"))
     for table, number in ((0, 3), (1, 0)):
         assert lookups.stream(named, table, seed=7).lookups(5, 1).indices.tolist() == bag(arrays, number, 5)
@@ -84,7 +84,7 @@ def test_tables_find_their_lookups_by_name(path: Path) -> None:
 
 def test_an_index_that_does_not_fit_the_table_is_refused(path: Path) -> None:
     highest = max(row for sample in range(BATCH) for row in bag(recorded(), 0, sample))
-    lookups, small = RecordedLookups(path), tables(highest, 10**10, 1, 7)
+    lookups, small = LookupFile(path), tables(highest, 10**10, 1, 7)
     with pytest.raises(InvalidTablesError, match=rf"Table 0 of .* reads row {highest}, but .* {highest} rows"):
         lookups.stream(small, 0, seed=0).lookups(0, 1)
     for table in (1, 2):
@@ -95,12 +95,12 @@ def test_an_index_that_does_not_fit_the_table_is_refused(path: Path) -> None:
 def test_a_file_that_contradicts_itself_is_refused_for_the_table_that_does(tmp_path: Path) -> None:
     indices, offsets, lengths = recorded()
     one_more = np.pad([[1]], [(0, len(ROWS) - 1), (0, BATCH - 1)])
-    lookups = RecordedLookups(write((indices, offsets, lengths + one_more), tmp_path / "a.pt"))
+    lookups = LookupFile(write((indices, offsets, lengths + one_more), tmp_path / "a.pt"))
     with pytest.raises(DamagedFileError, match=r"Table 0 of .*contradict"):
         lookups.stream(tables(*ROWS), 0, seed=0).lookups(0, 1)
     lookups.stream(tables(*ROWS), 1, seed=0).lookups(0, 1)
     for wrong in (-1, 2**41):
         spoilt = np.append(wrong, indices[1:])
-        lookups = RecordedLookups(write((spoilt, offsets, lengths), tmp_path / "b.pt"))
+        lookups = LookupFile(write((spoilt, offsets, lengths), tmp_path / "b.pt"))
         with pytest.raises(DamagedFileError, match="they must lie from 0 to"):
             lookups.stream(tables(*ROWS), 0, seed=0).lookups(BATCH - 1, 1)

@@ -15,7 +15,7 @@ from shard_gym.cost_models import make_sharding_cost_model
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.envs.core.episode_state import ShardingState, Status
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, initial_state
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
@@ -40,7 +40,7 @@ def task_of(random_task: Any, rng: np.random.Generator) -> Task:
     return made
 
 
-def plan_in(task: Task, problem: Problem, state: ShardingState, env: int) -> ShardingPlan:
+def plan_in(task: Task, problem: EnvProblem, state: ShardingState, env: int) -> ShardingPlan:
     """The plan of a complete episode."""
     assert problem.rules is not None
     return plan_of(task, problem.placements_of(state.assignment, np.array([env]))[0], problem.rules)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, PlainCosts, make_additive_cost_model
 from shard_gym.envs.core.episode_state import UNPLACED, PlacementState, Status
-from shard_gym.envs.core.problem import Problem, prepare
+from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.plans.placement import memory_used
@@ -35,7 +35,7 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per
     ]
 
 
-def prepared(task: Any, host_memory: bool = False, model: AdditiveCostModel = MODEL) -> Problem:
+def prepared(task: Any, host_memory: bool = False, model: AdditiveCostModel = MODEL) -> EnvProblem:
     return prepare(task, model, MAX_TABLES, MAX_DEVICES, host_memory)
 
 
@@ -45,7 +45,7 @@ def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(rng.random(len(picks)) < 0.1, rng.integers(mask.shape[1], size=len(picks)), picks)
 
 
-def under_way(random_task: Any, together: Any, seed: int, count: int, steps: int) -> tuple[Problem, PlacementState]:
+def under_way(random_task: Any, together: Any, seed: int, count: int, steps: int) -> tuple[EnvProblem, PlacementState]:
     """`count` placements after `steps` steps, on several hosts; some of them over."""
     rng = np.random.default_rng(seed)
     tasks = [random_task(rng, 3 + row % 9, 2 + row % 7, devices_per_host=3) for row in range(count)]

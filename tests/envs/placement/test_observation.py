@@ -16,7 +16,7 @@ from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
-from shard_gym.envs.core.problem import Problem
+from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.hardware.topology import Topology
@@ -221,10 +221,10 @@ def test_a_custom_observation_plugs_in(random_task: Any, env_of: Any) -> None:
         def space(self, max_tables: int, max_devices: int) -> spaces.Dict:
             return spaces.Dict({"action_mask": super().space(max_tables, max_devices)["action_mask"]})
 
-        def constant(self, problem: Problem, envs: Any = None) -> Any:
+        def constant(self, problem: EnvProblem, envs: Any = None) -> Any:
             return {}
 
-        def __call__(self, problem: Problem, state: Any) -> Any:
+        def __call__(self, problem: EnvProblem, state: Any) -> Any:
             return {"action_mask": super().__call__(problem, state)["action_mask"]}
 
     env = env_of(random_task(np.random.default_rng(0), 3, 2), observation=Blind(), max_devices=3)
