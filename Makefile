@@ -70,7 +70,7 @@ $(OWN_LIBRARIES:%=check-libraries-%): check-libraries-%: .libraries/%/.installed
 check-libraries-%: $(INSTALLED)
 	$(BIN)/python tools/libraries.py check $*
 
-libraries: $(INSTALLED) ## Publish what the last check-libraries and check-gymnasium found in docs/libraries.md
+libraries: $(INSTALLED) ## Publish what the last check-libraries and check-gymnasium found in docs/results/libraries.md
 	$(BIN)/python tools/libraries.py page
 
 clean: ## Remove build products and caches; .venv, .gymnasium and .libraries stay

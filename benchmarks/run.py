@@ -1,4 +1,4 @@
-"""Speed of the environments and the searches: `make bench` prints JSON; `ARGS=--write` renews docs/performance.md.
+"""Speed of environments and searches: `make bench` prints JSON; `ARGS=--write` renews docs/results/performance.md.
 
 Compare ratios within one run; absolute rates depend on the machine. The record of the environments has
 
@@ -50,7 +50,7 @@ from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.plans.placement import pack_by_memory
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "performance.md"
 SHAPES = ((20, 4), (50, 4), (200, 4), (50, 16), (200, 16))  # tables and devices
 NUM_ENVS = (1, 16, 128, 1024, 4096)  # sizes of the vector environment
 
@@ -210,7 +210,7 @@ def main(
     Args:
         only: measure this alone
         repeats: medians are over this many runs
-        write: put the numbers into docs/performance.md
+        write: put the numbers into docs/results/performance.md
     """
     date = datetime.now(timezone.utc).date().isoformat()
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}"

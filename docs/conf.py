@@ -69,7 +69,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "leaderboards/README.md": "leaderboards.md",
+    "leaderboards/README.md": "results/leaderboards.md",
     "agents/dreamshard/checkpoints/README.md": "results/pretrained.md",
 }
 """The page of docs/ that stands for a file: it includes it, but for the README, which has a home page of its own."""
@@ -106,8 +106,9 @@ def read_page(app: Sphinx, docname: str, content: list[str]) -> None:
 
 
 def read_included(app: Sphinx, path: Path, docname: str, content: list[str]) -> None:
-    """A page included a file."""
-    content[0] = linked(content[0], DOCS / path, Path(app.env.doc2path(docname)))
+    """A page included a file. MyST names the page without its folder, so it is looked up by the file."""
+    source = (DOCS / path).resolve()
+    content[0] = linked(content[0], source, DOCS / PAGES[os.path.relpath(source, ROOT)])
 
 
 def markdown_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

@@ -1,6 +1,6 @@
 """A stochastic agent in ten lines, evaluated for the leaderboards: once for each of five seeds.
 
-leaderboards/README.md describes how its files become an entry.
+docs/leaderboards.md describes how its files become an entry.
 """
 
 from pathlib import Path

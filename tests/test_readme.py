@@ -24,13 +24,14 @@ from shard_gym.leaderboard.race_files import load_race
 from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.tasks.suites import load_suite, suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
-from shard_gym.tasks.suites.info import CORE_SUITES
+from shard_gym.tasks.suites.info import CORE_SUITES, SIMULATED
 from shard_gym.tasks.task import TaskSuite
 
 REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text(encoding="utf-8")
 SUITES = (REPO / "docs" / "suites.md").read_text(encoding="utf-8")
 RESULTS = REPO / "docs" / "results"
+ROOM = (RESULTS / "room.md").read_text(encoding="utf-8")
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -123,8 +124,8 @@ def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_suites_that_the_readme_trains_on_are_open(markdown_rows: Any) -> None:
-    """Their status is computed from the entries, and the page of the suites is tested to be up to date."""
-    rows = markdown_rows(SUITES, "## Where there is room left to learn")
+    """Their status is computed from the entries, and the page of the room to learn is tested to be up to date."""
+    rows = markdown_rows(ROOM, "# Where there is room left to learn")
     given = {word for words in commands("README.md") if words[0] == "train" for word in words}
     trained_on = [suite for suite in suite_names() if suite in given]
     assert {rows[f"`{suite}`"][-1] for suite in trained_on if f"`{suite}`" in rows} == {"open"}
@@ -179,6 +180,43 @@ def test_the_figures_of_the_readme_are_those_of_the_pages_of_results(markdown_ro
         for over in re.findall(r"^\| (?!oracle)[^|]+ \| ([\d.]+)% \|", table.split("\n| oracle")[0], re.MULTILINE)
     )
     assert f"{best:.1f}" == over
+
+
+def test_what_user_pages_say_of_results_is_what_the_tables_there_say(markdown_rows: Any) -> None:
+    def page(name: str) -> str:
+        return " ".join((REPO / "docs" / name).read_text(encoding="utf-8").split())
+
+    def percent(cell: str) -> float:
+        return float(cell.partition("%")[0])
+
+    machines = markdown_rows((RESULTS / "cost-model-errors.md").read_text(encoding="utf-8"), "## Calibrated machines")
+    shipped = [percent(cells[1]) for cells in machines.values() if cells[1]]
+    calibrated = {name: percent(cells[4]) for name, cells in machines.items()}
+    (cpu,) = (error for name, error in calibrated.items() if name.startswith("CPU"))
+    gpus = sorted(error for name, error in calibrated.items() if not name.startswith("CPU"))
+    said = f"errs by {gpus[0]:.0f}% to {gpus[-1]:.0f}% in iterations on a calibrated H100 or H200, and by "
+    said += f"{min(shipped):.0f}% to {max(shipped):.0f}% as it ships; on a calibrated CPU by {cpu:.0f}%"
+    assert said in page("cost-model.md")
+
+    room = markdown_rows(ROOM, "# Where there is room left to learn")
+    gaps = {name.strip("`"): cells[6] for name, cells in room.items() if "%" in cells[6]}
+    placed = {name for name, gap in gaps.items() if percent(gap) > 1.0 and suite_info(name).track == SIMULATED}
+    assert {name for name in placed if not name.startswith(("merlin-", "mlperf-"))} == {"tier-8"}
+    assert "within 1% of the bounds on average on the suites of placement, but for whole models and `tier-8`" in page(
+        "bounds.md"
+    )
+    low, high = sorted(round(percent(gaps[name])) for name in ("shard-4", "shard-8"))
+    most = max(percent(gap) for name, gap in gaps.items() if name.startswith(("shard-merlin-", "shard-mlperf-")))
+    said = f"`shard-4` and `shard-8` are {low}% to {high}% above it, those of whole models of Merlin and MLPerf up to "
+    assert f"{said}{most:.0f}%" in page("bounds.md")
+
+    hosts = (RESULTS / "host-memory.md").read_text(encoding="utf-8")
+    costs = markdown_rows(hosts, "## What it costs")
+    assert 2.5 < float(costs["10%"][0]) / float(costs["100%"][0]) < 3.0
+    said = "takes almost three times as long as with HBM for all, and a search that is blind to host memory costs "
+    assert f"{said}{costs['10%'][2]} more" in page("host-memory.md")
+    close = markdown_rows(hosts, "## How close the thresholds are")
+    assert all(0.4 < percent(cells[0]) < 0.6 for cells in close.values())
 
 
 def test_the_race_on_an_h100_gives_the_figures_of_its_page_and_of_the_readme(markdown_rows: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -30,3 +31,22 @@ def test_what_verifies_entries_is_installed_by_hash() -> None:
     assert len(entries) == len(lines)
     names = {name for name, _ in entries}
     assert {"numpy", "gymnasium", "tyro", "rich", "packaging", "pydantic", "safetensors", "pyarrow"} <= names
+
+
+def test_a_change_of_entries_is_told_by_the_pages_that_entries_change() -> None:
+    """Whatever else a pull request changes makes it one of code, which is verified by its own."""
+    pytest.importorskip("pydantic")
+    from shard_gym.leaderboard.markdown import PAGES
+
+    workflow = (GITHUB / "workflows" / "leaderboards.yml").read_text()
+    (allowed,) = re.findall(r"grep -qvE '\^\((.*?)\)'", workflow)
+    pages = [os.path.normpath(f"leaderboards/{page}") for page, _ in PAGES]
+    assert [
+        path for path in [*pages, "leaderboards/simulated/mlperf-x8/x/entry.toml"] if not re.match(allowed, path)
+    ] == []
+    assert [
+        path for path in ("docs/suites.md", "docs/results/roomXmd", "shard_gym/README.md") if re.match(allowed, path)
+    ] == []
+    assert {each for each in allowed.split("|") if each != "leaderboards/"} == {
+        f"{re.escape(page)}$" for page in pages if not page.startswith("leaderboards/")
+    }

@@ -1,8 +1,8 @@
 """Writes the card of the analytical cost model: `python tools/cost_model_card.py`, a minute.
 
-    docs/cost-model.md      the errors of the fit (fit_analytical.py), fitted and held out, and its constants
-    docs/measurements.md    every measurement of docs/published_measurements.json beside its prediction
-    cost_models/evidence/   what was measured on each hardware profile (evidence.py), for `shard_gym.planning.trust`
+    docs/results/cost-model-errors.md  errors of the fit (fit_analytical.py), fitted and held out, and its constants
+    docs/results/measurements.md       every row of docs/published_measurements.json beside its prediction
+    cost_models/evidence/              what was measured on each profile (evidence.py), for `shard_gym.planning.trust`
 
 `compare` takes any other additive cost model.
 """
@@ -41,7 +41,7 @@ from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.tasks.task import Task
 
-PAGE = Path(__file__).parent.parent / "docs" / "cost-model.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "cost-model-errors.md"
 ROWS_PAGE = PAGE.with_name("measurements.md")
 FIT_BLOCK = "fit"
 ROWS_BLOCK = "rows"

@@ -1,7 +1,7 @@
 """What was measured on the hardware of each profile, and how far the analytical cost model is from it.
 
 cost_model_card.py writes the results: the data of `shard_gym.planning.trust` (cost_models/evidence/), and a table in
-docs/cost-model.md.
+docs/results/cost-model-errors.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shard_gym.hardware.profiles import PROFILES, hardware_profile
 from shard_gym.planning.trust import EVIDENCE, PHASES, Evidence
 
 SCHEMA = "shard-gym-evidence/1"
-BLOCK = "evidence"  # of docs/cost-model.md
+BLOCK = "evidence"  # of docs/results/cost-model-errors.md
 
 GPUS: Mapping[str, tuple[str, ...]] = {
     "rtx2080ti-pcie": ("RTX 2080 Ti",),
@@ -62,7 +62,7 @@ MACHINES: Mapping[str, tuple[str, str, str]] = {
 }
 """Random placements that were measured: their folder in docs/, that of designed loads, the profile of the machine."""
 
-MACHINES_BLOCK = "machines"  # of docs/cost-model.md
+MACHINES_BLOCK = "machines"  # of docs/results/cost-model-errors.md
 
 OTHER_FORMULA = "an older kernel that does not sort"
 Found = dict[str, dict[str, Evidence | None]]  # by profile and phase

@@ -1,4 +1,4 @@
-"""Damage files and play episodes in many ways, and count how that ends; the figures stand in docs/robustness.md.
+"""Damage files and play episodes in many ways, and count how that ends; the figures stand in docs/results/fuzzing.md.
 
     python -m tools.fuzz --cases 2000 --seed 0
 

@@ -40,7 +40,7 @@ from shard_gym.tasks.suites import load_suite, suite_names
 from shard_gym.tasks.task import Task
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "host-memory.md"
+PAGE = ROOT / "docs" / "results" / "host-memory.md"
 PICTURE = ROOT / "docs" / "images" / "host-memory.png"
 LEADERBOARDS = ROOT / "leaderboards"
 

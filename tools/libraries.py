@@ -1,8 +1,8 @@
-"""Checks the examples of RL libraries, and writes the table of docs/libraries.md from what ran.
+"""Checks the examples of RL libraries, and writes the table of docs/results/libraries.md from what ran.
 
-    build/libraries/NAME.json   what a check found; `make check-libraries` and `make check-gymnasium` write it
-    docs/libraries.json         the last results that are published
-    docs/libraries.md           their table
+    build/libraries/NAME.json    what a check found; `make check-libraries` and `make check-gymnasium` write it
+    docs/results/libraries.json  the last results that are published
+    docs/results/libraries.md    their table
 
 `python tools/libraries.py check NAME` runs in the environment of the library, and `python tools/libraries.py page`
 publishes what lies in build/libraries. A check also runs `EmbeddingReplanning-v0` in the library.
@@ -35,8 +35,8 @@ from shard_gym.cost_models import AnalyticalCostModel
 
 ROOT = Path(__file__).parent.parent
 CHECKED = ROOT / "build" / "libraries"
-PUBLISHED = ROOT / "docs" / "libraries.json"
-PAGE = ROOT / "docs" / "libraries.md"
+PUBLISHED = ROOT / "docs" / "results" / "libraries.json"
+PAGE = ROOT / "docs" / "results" / "libraries.md"
 
 REPLANNING = "replanning"  # the names of records of runs of replanning begin so
 BOUND = 0.9  # the agent's mean cost may be at most this share of random's, after the short budget of a check
@@ -144,7 +144,7 @@ def contract(gymnasium: Positional[str], report: Positional[Path]) -> None:
 
 
 def page() -> None:
-    """Publish what lies in build/libraries: docs/libraries.json, and the table of docs/libraries.md."""
+    """Publish what lies in build/libraries: docs/results/libraries.json, and the table of docs/results/libraries.md."""
     records = read_json(PUBLISHED) if PUBLISHED.exists() else {}
     for path in sorted(CHECKED.glob("*.json")):
         records[path.stem] = read_json(path)

@@ -1,6 +1,7 @@
 """How near the entries of the leaderboards are to each other, and forged ones to what they are made from.
 
-Prints the table of leaderboards/README.md in six minutes: the share of answers that are nearly those of others.
+Prints the table of docs/results/leaderboard-checks.md, in six minutes: the share of answers that are nearly those of
+others.
 
     python tools/likeness.py [SUITE ...]
 """

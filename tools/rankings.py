@@ -1,7 +1,8 @@
 """Ranks the entries of suites again under other assumptions: `python tools/rankings.py`, two minutes.
 
 The answers stay as they are; what changes is what their tasks, or the cost model, assume. The rows of the suites of
-sequences, groups and serving go to docs/cost-model.md; `host_memory.py` has those of the suites with host memory.
+sequences, groups and serving go to docs/results/cost-model-errors.md; `host_memory.py` has those of the suites with
+host memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from shard_gym.tasks.suites.recipes import BEYOND
 from shard_gym.tasks.task import Task
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "cost-model.md"
+PAGE = ROOT / "docs" / "results" / "cost-model-errors.md"
 LEADERBOARDS = ROOT / "leaderboards"
 AS_IT_IS = "as it is"
 CARRIED = ("latency", "small_messages", "host_memory")  # terms that a topology carries, of serving, too

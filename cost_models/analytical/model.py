@@ -26,7 +26,8 @@ Every load is a sum or a maximum over the tables of a device. Every time is a su
 the loads (with OVERLAP_LOSS between 0 and 1), so it never decreases when a table is added. Compute times are convex in
 the sums for a given share of the lanes; a link below its knee is concave.
 
-The constants are fitted to the public measurements by tools/fit_analytical.py; docs/cost-model.md has the errors.
+The constants are fitted to the public measurements by tools/fit_analytical.py; docs/results/cost-model-errors.md has
+the errors.
 """
 
 from __future__ import annotations

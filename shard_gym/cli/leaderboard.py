@@ -320,7 +320,7 @@ class Site:
 def leaderboard(command: Annotated[Submit | Verify | Render | Site, tyro.conf.arg(name="")]) -> int:
     """Submit to the leaderboards, verify entries, make the tables and the web page.
 
-    leaderboards/README.md describes the way from a policy to an entry.
+    docs/leaderboards.md describes the way from a policy to an entry.
     """
     return command.run()
 
@@ -379,7 +379,7 @@ def _rank(verified: VerifiedEntry, board: Sequence[VerifiedEntry]) -> str:
         mean += f", with penalties for {counted(verified.failures, 'failure')}"
     if verified.entry.near:
         return (
-            f"{mean}. It is listed below the ranked entries, as a {near_copy_of(verified)}: see leaderboards/README.md."
+            f"{mean}. It is listed below the ranked entries, as a {near_copy_of(verified)}: see docs/leaderboards.md."
         )
     ranked = [each for each in board if not each.entry.near]
     groups = {"the suite": ranked}

@@ -37,7 +37,7 @@ FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)
 
 MARGIN = 0.1
 """Where the replay has other instructions: how far a cost may be from the entry's, as a share of it. The mean of n such
-differences may be 1 / sqrt(n) of it. leaderboards/README.md has what was measured."""
+differences may be 1 / sqrt(n) of it. docs/results/leaderboard-checks.md has what was measured."""
 
 SLOWEST_TIMES, SLOWEST_SECONDS = 100.0, 1.0
 """A replay slower than so many times what is declared, and than so many seconds a task, is that of another agent."""

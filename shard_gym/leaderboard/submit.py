@@ -33,7 +33,7 @@ from shard_gym.tasks.suites import load_suite, suite_info
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """The part of an entry that does not follow from the agent; leaderboards/README.md describes each key."""
+    """The part of an entry that does not follow from the agent; docs/leaderboards.md describes each key."""
 
     name: str
     authors: Sequence[str]

@@ -59,7 +59,7 @@ class Evidence:
 
 
 OPTIMIZERS, WEIGHT_DTYPES = ("rowwise_adagrad", "sgd"), ("fp16", "fp32")
-"""Of the measurements; those with Adam are compared on docs/cost-model.md, and counted nowhere."""
+"""Of the measurements; those with Adam are compared on docs/results/cost-model-errors.md, and counted nowhere."""
 
 
 def evidence(hardware: str, phase: str) -> Evidence | None:

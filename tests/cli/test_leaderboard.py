@@ -195,8 +195,8 @@ def test_an_invalid_entry_is_not_written(run, folder: Path) -> None:
     assert not (folder / "leaderboards" / "simulated").exists()
 
 
-def test_the_commands_of_the_readme_work_as_they_stand(run, folder: Path) -> None:
-    page = README.read_text()
+def test_the_commands_of_the_page_work_as_they_stand(run, folder: Path) -> None:
+    page = (README.parents[1] / "docs" / "leaderboards.md").read_text()
     (program,) = re.findall("```python\n(.*?)```", page, re.DOTALL)
     assert program in (README.parents[1] / "examples" / "leaderboard_agent.py").read_text()
     Path("my_agent.py").write_text(program)

@@ -45,9 +45,9 @@ def test_only_the_generated_block_changes(root: Path, page: Path) -> None:
     assert findings_of(root) == ["README.md"]
 
 
-def test_the_page_of_the_suites_shows_the_gap_of_each_league(root: Path, page: Path, markdown_rows) -> None:
-    suites = root.parent / "docs" / "suites.md"
-    suites.parent.mkdir()
+def test_the_page_of_the_room_to_learn_shows_the_gap_of_each_league(root: Path, page: Path, markdown_rows) -> None:
+    suites = root.parent / "docs" / "results" / "room.md"
+    suites.parent.mkdir(parents=True)
     suites.write_text(f"# The suites\n\n## Room\n\n{begin(ROOM)}\n{END}\n")
     write_pages(root)
     (board,) = (each for each in ranking.load_leaderboards(root) if each.suite == "dlrm-20x4" and each.best is not None)

@@ -389,10 +389,8 @@ def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, mon
     assert submit("other", "--agent", "never", name="Never!") == 1
 
 
-def test_the_program_of_the_readme_makes_an_entry(
-    root: Path, suite: DriftSuite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (Path(__file__).parents[2] / "leaderboards" / "README.md").read_text()
+def test_the_program_of_the_page_makes_an_entry(root: Path, suite: DriftSuite, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "leaderboards.md").read_text()
     (program,) = re.findall("```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(shard_gym, "evaluate", lambda agent, name: evaluate(agent, suite))
     exec(program, {"__name__": "__main__"})

@@ -45,12 +45,12 @@ MEASURED = {
     ("h200-dgx", "forward"): _H200,
     ("h200-dgx", "backward"): _H200,
 }
-"""The groups of docs/measurements.md on the hardware of each profile. The V100's backward is another kernel's."""
+"""Groups of docs/results/measurements.md on the hardware of each profile. The V100's backward is another kernel's."""
 
 
 def ratios(phase: str, titles: tuple[str, ...]) -> tuple[list[float], list[float]]:
     """Held out, and of the constants in the package: predicted / measured of the fitted rows on the page."""
-    page, outside, fitted = (DOCS / "measurements.md").read_text(encoding="utf-8"), [], []
+    page, outside, fitted = (DOCS / "results" / "measurements.md").read_text(encoding="utf-8"), [], []
     for title in titles:
         section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
         for line in section.splitlines():
@@ -97,7 +97,7 @@ def test_the_evidence_on_a_cpu_is_that_of_its_report(markdown_rows: Any) -> None
 
 
 def test_the_page_has_the_numbers_of_the_data(markdown_rows: Any) -> None:
-    rows = markdown_rows((DOCS / "cost-model.md").read_text(encoding="utf-8"), "## How far to trust a cost")
+    rows = markdown_rows((DOCS / "results" / "cost-model-errors.md").read_text(encoding="utf-8"), "## By hardware")
     assert list(rows) == [f"`{name}`" for name in PROFILES]
     for name, cells in rows.items():
         for phase, cell in zip(PHASES, cells, strict=False):

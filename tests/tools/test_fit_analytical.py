@@ -96,7 +96,7 @@ def test_adam_is_predicted_as_the_page_says(fit: Any, problem: Any, errors: Any)
 
 
 def test_errors_are_what_the_page_claims(fit: Any, problem: Any, errors: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost-model.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "results" / "cost-model-errors.md").read_text(encoding="utf-8")
     by_kind = fit.errors_by_kind(problem, errors, problem.fitted)
     for name, (count, error) in by_kind.items():
         assert f"| {name} | {count} | {error.mean - 1:.0%}, {error.worst:.2f} |" in page, (

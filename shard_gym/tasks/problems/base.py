@@ -130,7 +130,7 @@ class Problem(ABC, Generic[TaskT]):
         """
 
     def near_from(self, task: TaskT) -> float:
-        """`likeness` from which on an answer is nearly another's; leaderboards/README.md has what was measured."""
+        """`likeness` from which on an answer is nearly another's; measured in docs/results/leaderboard-checks.md."""
         return NEAR if len(self.tables_of(task)) < MANY_TABLES else NEAR_OF_MANY
 
     @abstractmethod
