@@ -39,7 +39,7 @@ ROOMS: Levels = (
 """Rooms from the lowest level to the highest. A room imports rooms of lower levels, and no other of its own level."""
 
 INNER: Mapping[str, Levels] = {
-    "cost_models": (("base",), ("analytical",), ("bounds", "neural"), ("__init__",), ("fitting",), ("measured",)),
+    "cost_models": (("base",), ("analytical",), ("bounds", "neural"), ("__init__",), ("measured",), ("fitting",)),
     "tasks": (("task",), ("sampler", "forms", "groups"), ("problems",), ("suites",)),
     "agents": (
         ("base",),

@@ -1,33 +1,30 @@
-"""Fitting a neural cost model to the training tables of a data set, with early stopping on the validation tables.
-
-Needs torch.
-"""
+"""Fitting neural cost models to the training tables of a data set, with early stopping on the validation tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from shard_gym.common.checks import checked_count, checked_learning_rate, checked_seed, is_not_negative
-from shard_gym.common.errors import TrainingDivergedError, wrong_kind
+from shard_gym.common.errors import TrainingDivergedError, missing_extra, wrong_kind
+from shard_gym.common.io.arrays import SUFFIX
+from shard_gym.common.io.files import write_atomically
 from shard_gym.common.system import one_thread
+from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.fitting.card import card_page, make_card
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
+from shard_gym.cost_models.fitting.data.measurements import Measurements
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
+from shard_gym.cost_models.fitting.linear import fit_linear
 from shard_gym.cost_models.fitting.metrics import errors
-from shard_gym.cost_models.fitting.training import (
-    Samples,
-    as_arrays,
-    new_optimizer,
-    train_network,
-    trainable,
-    with_normalization,
-)
 from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import network_named
+from shard_gym.cost_models.neural.storage import network_named, save_cost_model
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,53 @@ class FitProgress(NamedTuple):
 
 OnProgress = Callable[[FitProgress], None]
 
+LINEAR = "linear"  # the baseline beside the networks; it is refitted when needed and has no file
+
+
+def fit_networks(
+    measurements: Measurements,
+    folder: str | Path,
+    networks: Sequence[str] = ("pooled",),
+    *,
+    seed: int = 0,
+    options: FitOptions | None = None,
+    on_progress: Callable[[str, FitProgress], None] | None = None,
+) -> dict[str, AdditiveCostModel]:
+    """Fit neural cost models to measurements of one workload; write each with its card: `shard-gym fit-cost-model`.
+
+    Args:
+        measurements: placements of training, validation and test tables.
+        folder: for the models, by the names of their networks.
+        networks: architectures, by name.
+        seed, options: see `fit_cost_model`.
+        on_progress: called with the name of the network after every validation.
+
+    Returns:
+        The linear baseline (`LINEAR`) and the networks, by name.
+
+    Raises:
+        InvalidOptionError: there are too few measurements, or a network cannot estimate plans among them.
+        UnknownNameError, TrainingDivergedError: see `fit_cost_model`.
+        MissingExtraError: torch or scipy is not installed.
+    """
+    require_torch()
+    measurements.require_splits()
+    costs = measurements.first
+    found: dict[str, AdditiveCostModel] = {LINEAR: fit_linear(costs.part("train"))}
+    for name in networks:
+        show = None if on_progress is None else partial(on_progress, name)
+        found[name] = model = fit_cost_model(name, costs, seed=seed, options=options, on_progress=show)
+        model.card = make_card(model, costs, measurements.test_tasks, measurements.index.hardware)
+        save_cost_model(model, Path(folder) / f"{name}{SUFFIX}")
+        write_atomically(Path(folder) / f"{name}.md", card_page(model.card).encode())
+    return found
+
+
+def require_torch() -> None:
+    """Raise MissingExtraError if torch is not installed."""
+    if not importlib.util.find_spec("torch"):
+        raise missing_extra("torch", "torch", "Fitting a cost model")
+
 
 def fit_cost_model(
     network: str | type[NeuralCostModel],
@@ -89,17 +133,23 @@ def fit_cost_model(
         UnknownNameError: there is no such network.
         InvalidOptionError: a split has no placement, or the seed is no integer of at least 0.
         TrainingDivergedError: a weight became NaN or infinite, or no validation error was finite.
+        MissingExtraError: torch is not installed.
     """
+    require_torch()
+    import torch
+
+    from shard_gym.cost_models.fitting import training as nets
+
     seed = checked_seed(seed)
     options, chosen = options or FitOptions(), network_named(network) if isinstance(network, str) else network
     rng, step, best_step, best_error = np.random.default_rng(seed), 0, 0, np.inf
     with one_thread():
-        samples, validation = Samples(costs.part("train"), chosen), costs.part("validation")
-        weights = trainable(with_normalization(samples, chosen.new_weights(rng)))
-        optimizer, best = new_optimizer(weights, options.weight_decay), as_arrays(weights)
+        samples, validation = nets.Samples(costs.part("train"), chosen), costs.part("validation")
+        weights = nets.trainable(nets.with_normalization(samples, chosen.new_weights(rng)))
+        optimizer, best = nets.new_optimizer(weights, options.weight_decay), nets.as_arrays(weights)
         while step < options.steps and step - best_step < options.patience * options.check_every:
             begin, step = step, min(step + options.check_every, options.steps)
-            loss = train_network(
+            loss = nets.train_network(
                 weights,
                 optimizer,
                 samples,
@@ -109,7 +159,7 @@ def fit_cost_model(
                 final_learning_rate=options.learning_rate * (1 - step / options.steps),
                 batch_size=options.batch_size,
             )
-            arrays = as_arrays(weights)
+            arrays = nets.as_arrays(weights)
             if not all(np.isfinite(array).all() for array in arrays.values()):
                 raise TrainingDivergedError(
                     f"The fit of {chosen.architecture!r} diverged: after {step} steps a weight is no finite number. "

@@ -1,20 +1,25 @@
-"""Cost models compared with measurements, beside the differences between repeated measurements: numbers and a page."""
+"""Cost models compared with measurements, beside the differences between repeated ones: numbers, a page, pictures."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.io.markdown import table
-from shard_gym.common.text import counted, format_percent
+from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
+from shard_gym.common.text import command_line, counted, format_percent
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base.model import COMMUNICATION, PHASES, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES, Calibration, calibrated_profile, profile_in
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, joined_data
-from shard_gym.cost_models.fitting.data.measurements import Measurements
+from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
 from shard_gym.cost_models.fitting.data.splits import SPLITS
 from shard_gym.cost_models.fitting.linear import fit_linear
 from shard_gym.cost_models.fitting.metrics import (
@@ -29,7 +34,14 @@ from shard_gym.cost_models.fitting.metrics import (
     kendall_tau,
     ranking_of,
 )
+from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural.storage import load_cost_model
 from shard_gym.hardware.profile_files import HardwareProfile
+from shard_gym.hardware.profiles import hardware_profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 REPEATED = "measured again"  # name of the repeated measurements beside the models
 SAME = 1e-9  # errors below it are those of an estimate of the exchange against itself
@@ -127,6 +139,75 @@ def _phase_factors(data: CostDataset, estimates: Estimates) -> FloatArray:
         if both.any():
             factors[phase] = np.exp(np.log(measured[both] / estimated[both]).mean())
     return factors
+
+
+def report_cost_models(
+    data: str | Path,
+    models: Sequence[Path] = (),
+    out: str | Path = "report",
+    *,
+    profile: str | None = None,
+    pictures: bool = True,
+) -> list[Path]:
+    """Compare cost models with the measurements in `data`; write a page with pictures: `shard-gym report-cost-model`.
+
+    Args:
+        data: folder of a data set, or of several, one for each batch size.
+        models: files of neural cost models; each is compared at its own batch size.
+        out: folder for the page and its pictures.
+        profile: the hardware that the analytical model assumes; that of the data set if not given.
+        pictures: whether the page has pictures.
+
+    Returns:
+        What was written: the page, and the pictures.
+
+    Raises:
+        InvalidOptionError: a model was fitted to a workload that no data set has; or see `load_workloads`, `compare`.
+        UnknownNameError: there is no such profile.
+        InvalidCheckpointError: a file is no cost model.
+        MissingExtraError: scipy, pyarrow or matplotlib is not installed.
+    """
+    if pictures and (missing := matplotlib_missing()):
+        raise missing
+    folder, assumed = Path(out), None if profile is None else hardware_profile(profile)
+    workloads = list(load_workloads(data).values())
+    target = folder / page_name(workloads[0].index.hardware)
+    require_writable(target)
+    loaded = {path: load_cost_model(path) for path in models}
+    chosen = [_models_of(loaded, measurements) for measurements in workloads]
+    _check_all_used(loaded, chosen)
+    comparisons = [compare(each, found, assumed) for each, found in zip(workloads, chosen, strict=True)]
+    drawn, sizes = [], [each.index.workload.batch_size for each in workloads]
+    for comparison, size in zip(comparisons, sizes, strict=True) if pictures else ():
+        workload = comparison.measurements.index.workload
+        of = "" if sizes.count(size) == 1 else f"-{workload.weight_dtype}-{workload.optimizer}"
+        drawn.append(folder / "images" / f"{target.stem}-batch-{size}{of}.png")
+        save_picture(draw(comparison), drawn[-1])
+    links = [path.relative_to(folder).as_posix() for path in drawn] or [""] * len(comparisons)
+    files = tuple(path.as_posix() for path in models)
+    options = {"models": files, "profile": profile, "out": folder.as_posix(), "no_pictures": not pictures}
+    command = command_line("report-cost-model", Path(data).as_posix(), **options)
+    write_atomically(target, page(comparisons, command, links).encode())
+    return [target, *drawn]
+
+
+def _models_of(models: Mapping[Path, NeuralCostModel], measurements: Measurements) -> dict[str, NeuralCostModel]:
+    """The models fitted to the workload of `measurements`, by architecture, or by path if that is not unique."""
+    workload = measurements.index.workload.to_json()
+    found = {path: model for path, model in models.items() if model.card.get("data", {}).get("workload") == workload}
+    names = [model.architecture for model in found.values()]
+    return {
+        name if names.count(name) == 1 else str(path): model
+        for (path, model), name in zip(found.items(), names, strict=True)
+    }
+
+
+def _check_all_used(models: Mapping[Path, NeuralCostModel], chosen: Sequence[dict[str, NeuralCostModel]]) -> None:
+    used = {id(model) for found in chosen for model in found.values()}
+    for path, model in models.items():
+        if id(model) not in used:
+            fitted_to = model.card.get("data", {}).get("workload", "nothing that its card names")
+            raise InvalidOptionError(f"{path} was fitted to {fitted_to}, and no data set here has that workload.")
 
 
 # The page
@@ -265,3 +346,74 @@ def _numbers(calibration: Calibration) -> Iterator[Sequence[str]]:
         error = calibration.errors.get(name)
         unit = units.get(name, "us" if name.endswith("_us") else "ns")
         yield f"`{name}`", unit, f"{value:.4g}", "-" if error is None else format_percent(error)
+
+
+# The picture
+
+MAX_POINTS = 1_000  # most points of a panel; more would overlap and make the file large
+MARGIN = 1.6  # panels extend beyond the shortest and the longest measured time by this factor
+
+_Row = tuple[str, CostDataset, Estimates, Errors]
+
+
+def draw(comparison: CostModelComparison) -> Figure:
+    """Estimated against measured ms: a row of panels for each model, a column for each phase that took time."""
+    from matplotlib.figure import Figure
+
+    titles, rows = ("iteration", *PHASES), list(_rows(comparison))
+    measured = [_columns(data) for _, data, _, _ in rows]
+    spent = [np.concatenate([each[each > 0] for each in times]) for times in zip(*measured, strict=True)]
+    shown = [column for column in range(len(titles)) if spent[column].size]
+    figure = Figure(figsize=(2.5 * len(shown), 0.8 + 2.15 * len(rows)), facecolor="white", layout="constrained")
+    panels = figure.subplots(len(rows), len(shown), squeeze=False, sharex="col", sharey="col")
+    for row, (name, _, estimates, found) in enumerate(rows):
+        estimated, errors = _columns(estimates), (found.cost, *found.phases.values())
+        color = GREY if name == REPEATED else COLORS[row % len(COLORS)]
+        for axes, column in zip(panels[row], shown, strict=True):
+            across, up = measured[row][column], estimated[column]
+            ends = spent[column].min() / MARGIN, spent[column].max() * MARGIN
+            _draw_points(axes, across[across > 0], up[across > 0], ends, color)
+            label = axes.text(0.05, 0.94, format_percent(errors[column].mape), transform=axes.transAxes, va="top")
+            label.set(color=INK, fontsize=SIZE)
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
+        panels[row, 0].set_ylabel(name.replace(", ", "\n"), fontsize=SIZE, color=INK)
+    for axes, column in zip(panels[0], shown, strict=True):
+        axes.set_title(titles[column], fontsize=SIZE + 1, color=INK, weight="bold")
+    for axes in panels[-1]:
+        axes.set_xlabel("measured, ms", fontsize=SIZE, color=INK)
+    return figure
+
+
+def _rows(comparison: CostModelComparison) -> Iterator[_Row]:
+    """Repeated against first measurements, then the models."""
+    repeated, repeat_errors = comparison.measurements.repeated, comparison.repeat_errors
+    if repeated and repeat_errors:
+        yield REPEATED, repeated[0], Estimates(repeated[1].phases_ms, repeated[1].cost_ms), repeat_errors
+    for name, estimates in comparison.estimates.items():
+        yield name, comparison.test, estimates, comparison.errors(name)
+
+
+def _columns(times: CostDataset | Estimates) -> list[FloatArray]:
+    return [times.cost_ms, *(times.phases_ms[..., phase].ravel() for phase in range(len(PHASES)))]
+
+
+def _draw_points(
+    axes: Axes, measured: FloatArray, estimated: FloatArray, ends: tuple[float, float], color: str
+) -> None:
+    """A panel with the line of exact estimates; points beyond its ends are on its edge."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.spines[:].set_visible(False)
+    axes.tick_params(labelsize=SIZE - 2, colors=INK, length=0)
+    axes.grid(color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set_aspect("equal", adjustable="box")
+    for each in (axes.xaxis, axes.yaxis):
+        each.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        each.set_minor_locator(NullLocator())
+        each.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.plot(ends, ends, color=INK, linewidth=1.2)
+    step = -(-len(measured) // MAX_POINTS) or 1
+    inside = np.clip(estimated[::step], *ends)
+    axes.scatter(measured[::step], inside, s=11, color=color, alpha=0.5, linewidths=0, clip_on=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from shard_gym.common.errors import InvalidOptionError, missing_extra, unknown_name
+from shard_gym.common.errors import InvalidOptionError, MissingExtraError, missing_extra, unknown_name
 from shard_gym.common.system import cpu_model, usable_cpus, usable_memory
 from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, installed
 from shard_gym.hardware.profiles import PROFILES
@@ -90,6 +90,20 @@ def this_machine(device: str) -> Machine:
         cuda="",
         nccl="",
     )
+
+
+def machine_for(hardware: str) -> tuple[Machine, str]:
+    """The machine that "cpu" or "cuda" names, or that "auto" finds, and why "auto" is no GPU; "" where it is.
+
+    Raises:
+        UnknownNameError, MissingExtraError, InvalidOptionError: see `this_machine`; "auto" takes the CPUs instead.
+    """
+    if hardware != "auto":
+        return this_machine(hardware), ""
+    try:
+        return this_machine("cuda"), ""
+    except (InvalidOptionError, MissingExtraError) as error:
+        return this_machine("cpu"), str(error)
 
 
 def profile_of(hardware: str) -> str | None:

@@ -82,10 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _with_options(message: str, args: Sequence[str]) -> str:
     """`message` with the options among `args` in place of the parameters of functions that are called so."""
     for given in args:
-        option = re.fullmatch(r"(--[a-z]+(?:[-_][a-z]+)+)(?:=.*)?", given)
+        option = re.fullmatch(r"(--[a-z]+(?:[-_][a-z]+)*)(?:=.*)?", given)
         if option is not None:
             parameter = option[1][2:].replace("-", "_")
-            message = re.sub(rf"(?<![\w./'-]){parameter}(?![\w(=/'])", f"--{parameter.replace('_', '-')}", message)
+            # A single word may be a word of the sentence, unless the sentence says what it must be.
+            where = rf"(?<![\w./'-]){parameter}(?![\w(=/'])" if "_" in parameter else rf"^{parameter}(?= must be )"
+            message = re.sub(where, f"--{parameter.replace('_', '-')}", message)
     return message
 
 

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
+from rich.progress import Progress, TaskID
 
 from shard_gym.cli.console import NONE, heading, new_progress, new_table, output, print_table, say, warn
 from shard_gym.cli.options import OptionalFloat, OptionalInt
-from shard_gym.common.checks import checked_count
-from shard_gym.common.errors import InvalidOptionError, missing_extra
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.arrays import SUFFIX
-from shard_gym.common.io.files import require_writable, write_atomically
+from shard_gym.common.io.files import require_writable
 from shard_gym.common.text import counted, format_percent
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
-from shard_gym.cost_models.fitting.card import card_page, make_card
-from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
-from shard_gym.cost_models.fitting.linear import fit_linear
+from shard_gym.cost_models.fitting import FitOptions, Measurements, fit_networks, load_workloads
+from shard_gym.cost_models.fitting.fit import LINEAR, FitProgress
 from shard_gym.cost_models.fitting.metrics import errors, ranking
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import network_named, save_cost_model
+from shard_gym.cost_models.neural.storage import network_named
 from shard_gym.plans import SHARDING_TYPES
-
-if TYPE_CHECKING:
-    from shard_gym.cost_models.fitting.fit import FitOptions, FitProgress
-
-LINEAR = "linear"  # the baseline shown beside the networks; it is refitted when needed and has no file
 
 ENOUGH = 1_000
 """Placements below which a collection gets a warning. With 1,109 of them the networks were nearly as close to
@@ -36,6 +29,7 @@ measurements as these are to each other (docs/results/cost-model-cpu-amd-epyc-2-
 
 NETWORKS = ("pooled", "neuroshard", "dreamshard")
 
+Bars = Mapping[str, TaskID]
 Networks = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
 
 
@@ -62,33 +56,31 @@ def fit_cost_model(
     names = [name for name in dict.fromkeys(network) if name != LINEAR]
     for name in names:
         network_named(name, LINEAR)
-    if steps is not None:
-        checked_count("--steps", steps, 1)
-    if not importlib.util.find_spec("torch"):
-        raise missing_extra("torch", "torch", "Fitting a cost model")
-    from shard_gym.cost_models.fitting.fit import FitOptions
-
     default = FitOptions()
-    options = FitOptions(
-        steps=steps or default.steps,
+    options = replace(
+        default,
+        steps=default.steps if steps is None else steps,
         learning_rate=default.learning_rate if learning_rate is None else learning_rate,
-        check_every=min(steps or default.steps, default.check_every),
     )
+    options = replace(options, check_every=min(options.steps, default.check_every))
     workloads = load_workloads(data)
     if any(each.costs.data.has_plans for each in workloads.values()):
         names = _of_plans(names, asked=network != NETWORKS)
     for folder, measurements in workloads.items():
-        _check_splits(measurements)
+        measurements.require_splits()
         _warn_if_small(measurements)
         for name in names:
             require_writable(out / folder / f"{name}{SUFFIX}")
     for folder, measurements in workloads.items():
-        fitted: dict[str, AdditiveCostModel] = {LINEAR: fit_linear(measurements.first.part("train"))}
-        for name in names:
-            fitted[name] = model = _fit(name, measurements, seed, options)
-            save_cost_model(model, out / folder / f"{name}{SUFFIX}")
-            write_atomically(out / folder / f"{name}.md", card_page(model.card).encode())
-        _print_errors(measurements, fitted)
+        with new_progress() as progress:
+            bars = {name: progress.add_task(name, total=options.steps) for name in names}
+
+            def show(name: str, state: FitProgress, bars: Bars = bars, progress: Progress = progress) -> None:
+                description = f"{name}, error on validation tables {format_percent(state.validation_error)}"
+                progress.update(bars[name], completed=state.step, description=description)
+
+            found = fit_networks(measurements, out / folder, names, seed=seed, options=options, on_progress=show)
+        _print_errors(measurements, found)
     if names:
         written = ", ".join(str(out / folder / f"{name}{SUFFIX}") for folder in workloads for name in names)
         say(f"Written, each with its card: {written}.", "dim")
@@ -105,14 +97,6 @@ def _of_plans(names: list[str], *, asked: bool) -> list[str]:
     return able
 
 
-def _check_splits(measurements: Measurements) -> None:
-    try:
-        for split in ("train", "validation", "test"):
-            measurements.first.part(split)
-    except InvalidOptionError as error:
-        raise InvalidOptionError(f"{measurements.folder} is too small to fit a model to. {error}") from error
-
-
 def _warn_if_small(measurements: Measurements) -> None:
     count, train = len(measurements.first.data), len(measurements.first.part("train"))
     if count < ENOUGH:
@@ -121,22 +105,6 @@ def _warn_if_small(measurements: Measurements) -> None:
             "more are recommended. The same shard-gym collect with a larger --budget adds to them; shard-gym "
             "report-cost-model shows how far the models are from measuring again."
         )
-
-
-def _fit(name: str, measurements: Measurements, seed: int, options: FitOptions) -> NeuralCostModel:
-    from shard_gym.cost_models.fitting.fit import fit_cost_model as fit
-
-    costs = measurements.first
-    with new_progress() as progress:
-        bar = progress.add_task(name, total=options.steps)
-
-        def show(state: FitProgress) -> None:
-            description = f"{name}, error on validation tables {format_percent(state.validation_error)}"
-            progress.update(bar, completed=state.step, description=description)
-
-        model = fit(name, costs, seed=seed, options=options, on_progress=show)
-    model.card = make_card(model, costs, measurements.test_tasks, measurements.index.hardware)
-    return model
 
 
 def _print_errors(measurements: Measurements, models: Mapping[str, AdditiveCostModel]) -> None:

@@ -1,8 +1,7 @@
-"""What the options of several sub-commands share: their types, the cost model they name, and the command they make."""
+"""What the options of several sub-commands share: their types, and the cost model they name."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,6 @@ import tyro
 
 from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.agents.search.plan_search import PlanSearchAgent
-from shard_gym.cli import PROG
 from shard_gym.cli.console import warn
 from shard_gym.cli.named_agents import agent_named
 from shard_gym.common.errors import InvalidOptionError
@@ -118,19 +116,3 @@ def proven_bound(agent: Agent, task: Task, model: CostModel) -> float | None:
     """
     asked = isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint
     return agent.last_bound_ms if asked and not task.splittable else None
-
-
-def command_line(*words: object, **options: object) -> str:
-    """`shard-gym` with words and options, to copy. A list repeats its option; no value, () and False leave it out."""
-    parts: list[object] = [PROG, *words]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            parts.append(flag)
-        elif isinstance(value, list):
-            parts += [part for each in value for part in (flag, each)]
-        elif isinstance(value, tuple):
-            parts += [flag, *value] if value else []
-        elif value is not None and value is not False:
-            parts += [flag, value]
-    return shlex.join(map(str, parts))

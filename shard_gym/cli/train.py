@@ -33,13 +33,13 @@ from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, 
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.job_options import HERE, JobOptions
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath, command_line
+from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.io.lock import LOCK
 from shard_gym.common.io.pictures import require_picture, save_picture
-from shard_gym.common.text import counted, format_seconds
+from shard_gym.common.text import command_line, counted, format_seconds
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.evaluation.curve import CURVE

@@ -1,7 +1,8 @@
-"""Text for messages, tables and pages: numbers with units, and counts of things."""
+"""Text for messages, tables and pages: numbers with units, counts of things, and commands to copy."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 MAX_LISTED = 8  # names that a sentence lists
@@ -70,3 +71,19 @@ def format_mib(count: float) -> str:
     """Bytes as MiB with a decimal, of large numbers without: 0.3, 58.1, 1,204."""
     mib = count / 2**20
     return f"{mib:,.1f}" if mib < 1000 else f"{mib:,.0f}"
+
+
+def command_line(*words: object, **options: object) -> str:
+    """`shard-gym` with words and options, to copy. A list repeats its option; no value, () and False leave it out."""
+    parts: list[object] = ["shard-gym", *words]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            parts.append(flag)
+        elif isinstance(value, list):
+            parts += [part for each in value for part in (flag, each)]
+        elif isinstance(value, tuple):
+            parts += [flag, *value] if value else []
+        elif value is not None and value is not False:
+            parts += [flag, value]
+    return shlex.join(map(str, parts))

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cli import calibrate
 from shard_gym.common.errors import DamagedFileError, DeviceMemoryError
 from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
+from shard_gym.cost_models.fitting import CalibrationProgress, calibrate, calibrating, load_measurements, measuring
 from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
+from shard_gym.cost_models.measured import MeasuredCostModel, this_machine
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.cost_models.measured.machine import this_machine
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.tables.pools import Pool, PoolCard, save_pool
 from shard_gym.tables.row_popularity import RowPopularity
@@ -63,9 +61,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type[Machine]]:
 
     def use(before: Any = lambda count: None) -> type[Machine]:
         made = type("Machine", (Machine,), {"before": staticmethod(before), "jobs": []})
-        monkeypatch.setattr(calibrate, "MeasuredCostModel", made)
-        monkeypatch.setattr(calibrate, "operator_failure", lambda kind: "")
-        monkeypatch.setattr(calibrate, "FIT_STEPS", 400)
+        monkeypatch.setattr(measuring, "MeasuredCostModel", made)
+        monkeypatch.setattr(calibrating, "operator_failure", lambda kind: "")
+        monkeypatch.setattr(calibrating, "FIT_STEPS", 400)
         return made
 
     return use
@@ -110,6 +108,30 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     }
 
 
+def test_the_command_prints_what_the_function_returns(
+    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+) -> None:
+    """Of a folder whose time is used up: nothing is measured, and the fits are the same again."""
+    machine()
+    stages: list[CalibrationProgress] = []
+    found = calibrate(tmp_path, minutes=0.15, hardware="cpu", batch_size=512, iterations=6, on_progress=stages.append)
+    assert list(dict.fromkeys(each.stage for each in stages))[-3:] == ["work", "placements", "fitting a network"]
+    assert stages[-1].done == 1.0
+    assert found.measured == len(load_measurements(tmp_path / "placements").info) + len(
+        load_measurements(tmp_path / "work").info
+    ) + (len(load_measurements(tmp_path / "links").info) if (tmp_path / "links" / "index.json").exists() else 0)
+    profile = hardware_profile(str(tmp_path))
+    assert found.calibration.profile.device.rates == profile.device.rates
+    assert found.model.fingerprint == make_cost_model(str(tmp_path)).fingerprint
+    out = run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS).out
+    first, last = (part.strip() for part in str(found).split(f"Written to {tmp_path}, in "))
+    assert first == str(found.verdict)
+    assert first in out
+    assert f"Nothing was measured, because the time was used before; raise --minutes. Written to {tmp_path}" in out
+    assert "Next: shard-gym place" in last
+    assert last.partition("Next: ")[2] in out
+
+
 def test_a_run_that_was_stopped_continues_without_measuring_twice(
     run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
 ) -> None:
@@ -150,7 +172,7 @@ def test_what_cannot_be_fitted_to_is_refused_and_kept(
     few = run("calibrate", "--out", tmp_path / "few", "--minutes", 0.05, *OPTIONS)
     assert few.code == 2
     assert "in a row failed" in " ".join(few.err.split()) or "are too few to fit to" in " ".join(few.err.split())
-    run.refused("must be", "calibrate", "--out", tmp_path, "--minutes", -1)
+    run.refused("--minutes must be", "calibrate", "--out", tmp_path, "--minutes", -1)
     run.refused("--devices must be", "calibrate", "--out", tmp_path, "--devices", 1)
     run.refused("3 devices do not divide a batch of 2,048", "calibrate", "--out", tmp_path, "--devices", 3)
 
@@ -218,7 +240,7 @@ def test_a_broken_operator_is_told_before_anything_is_measured(
     run: Any, machine: Callable[..., type[Machine]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = machine()
-    monkeypatch.setattr(calibrate, "operator_failure", lambda kind: "FBGEMM hangs.")
+    monkeypatch.setattr(calibrating, "operator_failure", lambda kind: "FBGEMM hangs.")
     outcome = run("calibrate", "--out", tmp_path, *OPTIONS)
     assert outcome.code == 2
     assert "FBGEMM hangs. Run shard-gym doctor" in " ".join(outcome.err.split())

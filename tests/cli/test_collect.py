@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from shard_gym.cli import collect
 from shard_gym.cli.collect import parse_duration
 from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models.fitting import load_measurements, measuring
 from shard_gym.cost_models.fitting.data.folder import read_index
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.measured.machine import Machine
+from shard_gym.cost_models.measured import Machine
+from shard_gym.cost_models.measured import machine as machines
 from shard_gym.tables.workload import Workload
 
 SMALL = ("--devices", 2, "--batch-size", 512)
@@ -54,8 +54,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]
                 raise InvalidOptionError("There is no such device.")
             return Machine(kind, "NVIDIA H200", gpus, int(memory_gib * 2**30), "", "", "", "")
 
-        monkeypatch.setattr(collect, "MeasuredCostModel", make)
-        monkeypatch.setattr(collect, "this_machine", this_machine)
+        monkeypatch.setattr(measuring, "MeasuredCostModel", make)
+        monkeypatch.setattr(machines, "this_machine", this_machine)
         return made
 
     return use

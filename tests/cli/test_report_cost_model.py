@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from shard_gym.cli import report_cost_model
-from shard_gym.cli.report_cost_model import draw
 from shard_gym.common.errors import MissingExtraError
 from shard_gym.common.io.pictures import save_picture
 from shard_gym.cost_models import PHASES
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare
+from shard_gym.cost_models.fitting import load_measurements, report
+from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare, draw
 from shard_gym.cost_models.neural import NETWORKS, save_cost_model
 
 PAGE = "cost-model-analytical.md"
@@ -36,7 +34,7 @@ def test_a_page_and_a_picture_for_each_data_set(
         drawn.append(comparison)
         return Figure(figsize=(1, 1))
 
-    monkeypatch.setattr(report_cost_model, "draw", quickly)
+    monkeypatch.setattr(report, "draw", quickly)
     for size in (1024, 512):
         measured_into(Path("data") / f"batch-{size}", 40, size)
     files = [model_into(Path(f"{size}.safetensors"), size=size) for size in (512, 1024)]
@@ -68,7 +66,7 @@ def test_another_profile_may_be_assumed(run, data: Path, tmp_path: Path) -> None
 
 
 def test_a_page_needs_no_pictures(run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_cost_model, "matplotlib_missing", lambda: MissingExtraError("No matplotlib."))
+    monkeypatch.setattr(report, "matplotlib_missing", lambda: MissingExtraError("No matplotlib."))
     assert run("report-cost-model", data, "--out", tmp_path).code == 2
     assert run("report-cost-model", data, "--out", tmp_path, "--no-pictures").code == 0
     assert [path.name for path in tmp_path.iterdir()] == [PAGE]

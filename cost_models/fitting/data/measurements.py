@@ -65,6 +65,14 @@ class Measurements:
             return None
         return self.costs.data.take([row_of[numbers[row]] for row in second]), self.costs.data.take(second)
 
+    def require_splits(self) -> None:
+        """Raise InvalidOptionError unless there are placements of training, validation and test tables."""
+        try:
+            for split in SPLITS:
+                self.first.part(split)
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"{self.folder} is too small to fit a model to. {error}") from error
+
     @property
     def spreads(self) -> FloatArray:
         """(n,) float64, the spreads of all measurements that have one."""
