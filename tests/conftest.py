@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -223,11 +224,31 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Any]:
+    """The module workers/forks.py. Its folder stays on the path of this process, which other processes get."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent / "workers")
+        module = import_module("forks")
+        module.start()
+        yield module
+
+
 @pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements are made by the workers of workers/quick_worker.py, which start at once; times are random."""
-    monkeypatch.syspath_prepend(Path(__file__).parent / "workers")  # workers get the path of this process
+def forked_workers(forks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that measure, and start in a test, are forks of a process that has imported torch and FBGEMM."""
+    monkeypatch.setattr("shard_gym.cost_models.measured.session.subprocess", forks)
+
+
+@pytest.fixture
+def started_quick_workers(forks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are made by the workers of workers/quick_worker.py, which import little; times are random."""
     monkeypatch.setattr("shard_gym.cost_models.measured.session.WORKER", "quick_worker")
+
+
+@pytest.fixture
+def quick_workers(started_quick_workers: None, forked_workers: None) -> None:
+    """The same, as forks of a process that has imported what they need."""
 
 
 def _same(one: Any, other: Any) -> bool:

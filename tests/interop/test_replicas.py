@@ -227,13 +227,13 @@ def parts_of(sharded: Any) -> list[tuple[str, int, int, torch.Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def of_two_processes(forks: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What `trained` wrote, of each process."""
     folder = tmp_path_factory.mktemp("replicas")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    multiprocessing.spawn(trained, (str(folder), port), nprocs=2)
+    multiprocessing.start_processes(trained, (str(folder), port), nprocs=2, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -330,9 +330,9 @@ def place_on_cpus(folder: Path) -> list[str]:
     return [shard["placement"] for entry in entries for shard in entry.get("shards", [])]
 
 
-def test_two_processes_train_as_one_with_every_sharding_type_and_as_placed(tmp_path: Path) -> None:
+def test_two_processes_train_as_one_with_every_sharding_type_and_as_placed(forks: Any, tmp_path: Path) -> None:
     assert set(place_on_cpus(tmp_path)) <= {"rank:0/cpu", "rank:1/cpu"}
-    multiprocessing.spawn(trained, (str(tmp_path),), nprocs=2)
+    multiprocessing.start_processes(trained, (str(tmp_path),), nprocs=2, start_method="forkserver")
     of_ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for plan, found in enumerate(zip(*of_ranks, strict=True)):
         model = Model()

@@ -247,13 +247,13 @@ def looked_up(rank: int, folder: str) -> None:
     os._exit(0)  # threads of Gloo end some processes with SIGABRT while they exit
 
 
-def test_processes_look_up_the_same_under_both_plans(tmp_path: Path) -> None:
+def test_processes_look_up_the_same_under_both_plans(forks: Any, tmp_path: Path) -> None:
     """What the unsharded module looks up, with every type, blocks without rows and columns of several widths."""
     plan = small_plan(small_model())["plan"][""]
     assert all(plan[name]["sharding_type"] == kind for name, (*_, kind) in SMALL.items())
     for name in ("rows_0", "rows_1", "grid_1"):
         assert any(shard["shard_sizes"][0] == 0 for shard in plan[name]["shards"])
-    multiprocessing.spawn(looked_up, (str(tmp_path),), nprocs=RANKS)
+    multiprocessing.start_processes(looked_up, (str(tmp_path),), nprocs=RANKS, start_method="forkserver")
     for rank in range(RANKS):
         wanted = small_model()(small_lookups(rank)).to_dict()
         theirs, ours = torch.load(tmp_path / f"{rank}.pt", weights_only=True)

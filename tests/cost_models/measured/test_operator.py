@@ -13,6 +13,9 @@ pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
 
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     """Three workers for all tests of this file."""

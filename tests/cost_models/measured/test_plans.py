@@ -127,7 +127,9 @@ def flat(expected: Expected, samples: Any, shards: list[tuple[int, slice, slice]
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "sgd"])
 @pytest.mark.parametrize("host", [0, 1])
-def test_all_types_compute_what_plain_torch_does(session: Session, optimizer: str, host: int) -> None:
+def test_all_types_compute_what_plain_torch_does(
+    forked_workers: None, session: Session, optimizer: str, host: int
+) -> None:
     tables = some_tables(optimizer)
     plan = every_type(tables, FOUR, host)
     expected, cells, answers = executed(session, plan, tables, FOUR)
@@ -158,7 +160,7 @@ def test_all_types_compute_what_plain_torch_does(session: Session, optimizer: st
     ],
 )
 def test_one_worker_computes_the_parts_of_each_device(
-    session: Session, training: dict[str, str], rtol: float, check_parts: Any
+    forked_workers: None, session: Session, training: dict[str, str], rtol: float, check_parts: Any
 ) -> None:
     check_parts(session, rtol, **training)
 
@@ -223,7 +225,9 @@ def sequential() -> Iterator[MeasuredCostModel]:
         yield model
 
 
-def test_a_plan_of_whole_tables_measures_what_the_placement_does(sequential: MeasuredCostModel) -> None:
+def test_a_plan_of_whole_tables_measures_what_the_placement_does(
+    forked_workers: None, sequential: MeasuredCostModel
+) -> None:
     tables, placement = some_tables(), np.arange(9) % 4
     placed = sequential.estimate(placement, tables, FOUR)
     planned = sequential.estimate_plan(plan_of_placement(placement, tables), tables, FOUR)
@@ -231,7 +235,9 @@ def test_a_plan_of_whole_tables_measures_what_the_placement_does(sequential: Mea
     assert planned.phases_ms.tolist() == placed.phases_ms.tolist()
 
 
-def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(sequential: MeasuredCostModel) -> None:
+def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(
+    forked_workers: None, sequential: MeasuredCostModel
+) -> None:
     tables = some_tables()
     plan = every_type(tables, FOUR)
     found = sequential.estimate_plan(plan, tables, FOUR)
@@ -265,7 +271,7 @@ def test_the_dtype_of_replicas_is_part_of_their_exchange() -> None:
     assert keys[0] != keys[1]
 
 
-def test_parallel_devices_execute_the_collectives_and_the_dense_update() -> None:
+def test_parallel_devices_execute_the_collectives_and_the_dense_update(forked_workers: None) -> None:
     """The all-reduce of large replicas takes the exchange of the gradients longer than that of the outputs."""
     tables, two = some_tables(), hardware_profile("cpu").topology(2)
     large = replace(tables, num_embeddings=np.full(9, 50_000))
@@ -295,7 +301,10 @@ def test_what_is_not_executed_is_refused(sequential: MeasuredCostModel, change: 
 
 
 def test_the_memory_of_one_plan_is_there_for_the_next() -> None:
-    """A worker holds the operators of one device; those of the devices and plans before are freed."""
+    """A worker holds the operators of one device; those of the devices and plans before are freed.
+
+    It starts as those of users do: its environment says how glibc keeps memory.
+    """
     two, mib = hardware_profile("cpu").topology(2), 2**20
     with MeasuredCostModel("cpu", layout="sequential", **QUICK) as model:
         held = []

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,25 @@ def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.fixture
-def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[Session]:
+@contextmanager
+def opened(folder: Path) -> Iterator[Session]:
     session = Session("cpu", 2, threads=1, timeout_s=TIMEOUT_S)
     yield session
     session.close()
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def session(own_tempdir: None, quick_workers: None, tmp_path: Path) -> Iterator[Session]:
+    with opened(tmp_path) as session:
+        yield session
+
+
+@pytest.fixture
+def started(own_tempdir: None, started_quick_workers: None, tmp_path: Path) -> Iterator[Session]:
+    """Its workers start as those of users do."""
+    with opened(tmp_path) as session:
+        yield session
 
 
 def works(session: Session) -> bool:
@@ -105,14 +119,14 @@ def during(session: Session, do: Callable[[list[int]], None]) -> tuple[Measureme
     return caught.value, took
 
 
-def test_a_killed_worker_is_named(session: Session) -> None:
+def test_a_killed_worker_is_named(started: Session) -> None:
     """And not the one whose collective fails then."""
-    error, took = during(session, lambda pids: os.kill(pids[1], signal.SIGKILL))
+    error, took = during(started, lambda pids: os.kill(pids[1], signal.SIGKILL))
     assert isinstance(error, WorkerDiedError)
     assert "device 1 (1 table" in str(error)
     assert "SIGKILL" in str(error)
     assert took < TIMEOUT_S
-    assert works(session)  # the next measurement starts other workers
+    assert works(started)  # the next measurement starts other workers
 
 
 def test_a_stuck_collective_is_noticed_within_the_timeout(session: Session) -> None:
@@ -130,24 +144,24 @@ def test_a_worker_that_reads_no_commands_is_noticed(session: Session) -> None:
 
 
 def test_every_worker_gets_cpus_of_its_own_and_others_start_after_close(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CPUs that no machine has; what is asked of the system is noted instead."""
     given: dict[int, list[int]] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {100_001, 100_002, 100_003, 100_004})
     monkeypatch.setattr(os, "sched_setaffinity", given.__setitem__)
-    session._threads = 2
-    assert works(session)
-    assert given == {session.pids[0]: [100_001, 100_002], session.pids[1]: [100_003, 100_004]}
-    before = session.pids
+    started._threads = 2
+    assert works(started)
+    assert given == {started.pids[0]: [100_001, 100_002], started.pids[1]: [100_003, 100_004]}
+    before = started.pids
     for _ in range(2):  # closing again does nothing
-        session.close()
+        started.close()
     assert not any(map(runs, before))
     assert not list(tmp_path.iterdir())
-    session._threads = 3  # too many
+    started._threads = 3  # too many
     given.clear()
-    assert works(session)
-    assert not set(session.pids) & set(before)
+    assert works(started)
+    assert not set(started.pids) & set(before)
     assert not given
 
 
@@ -194,18 +208,18 @@ def test_a_session_without_references_is_closed(own_tempdir: None, quick_workers
     assert not list(tmp_path.iterdir())
 
 
-def test_a_forked_child_has_workers_of_its_own(session: Session) -> None:
-    assert works(session)
-    pids = session.pids
+def test_a_forked_child_has_workers_of_its_own(started: Session) -> None:
+    assert works(started)
+    pids = started.pids
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
-        good = not session.pids and works(session) and not set(session.pids) & set(pids)
-        session.close()
+        good = not started.pids and works(started) and not set(started.pids) & set(pids)
+        started.close()
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert session.pids == pids
-    assert Path(session._folder).exists()
-    assert works(session)
+    assert started.pids == pids
+    assert Path(started._folder).exists()
+    assert works(started)
 
 
 PARENT = """

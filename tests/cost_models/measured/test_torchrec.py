@@ -14,6 +14,7 @@ from shard_gym.cost_models.measured.parts import KINDS, parts_of, widths_of
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
+from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import TorchRecProcesses
 from shard_gym.plans import ShardingPlan, check_plan
 from shard_gym.plans.plan import (
@@ -75,8 +76,11 @@ def topology(request: pytest.FixtureRequest) -> Topology:
 
 
 @pytest.fixture(scope="module")
-def torchrec(topology: Topology) -> Iterator[TorchRecProcesses]:
-    with TorchRecProcesses(topology) as processes:
+def torchrec(topology: Topology, forks: Any) -> Iterator[TorchRecProcesses]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchrec_timing.multiprocessing, "get_context", lambda method: forks.CONTEXT)
+        processes = TorchRecProcesses(topology)
+    with processes:
         yield processes
 
 
@@ -124,7 +128,7 @@ def flat(outputs: list[Any], shards: list[Shard]) -> Any:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_a_step_is_that_of_torchrec(
-    session: Session, torchrec: TorchRecProcesses, topology: Topology, optimizer: str
+    forked_workers: None, session: Session, torchrec: TorchRecProcesses, topology: Topology, optimizer: str
 ) -> None:
     tables, rng = some_tables(optimizer), np.random.default_rng(5)
     plan = every_type(tables, topology)

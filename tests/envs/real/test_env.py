@@ -64,7 +64,7 @@ def play(env: gymnasium.Env[Any, Any], info: dict[str, Any], choose: Any) -> tup
     return total, info, obs
 
 
-def test_the_reward_is_minus_the_measured_cost(env: gymnasium.Env[Any, Any]) -> None:
+def test_the_reward_is_minus_the_measured_cost(forked_workers: None, env: gymnasium.Env[Any, Any]) -> None:
     _, info = env.reset(seed=0, options={"task": 0})
     total, info, obs = play(env, info, np.random.default_rng(0).choice)
     task = env.unwrapped.task
