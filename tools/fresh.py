@@ -16,7 +16,7 @@ from entries import LEADERBOARDS, Entrant, places
 from training_runs import RUNS, train_all
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.training.run import AGENT
+from shard_gym.agents.registry import AGENT
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh

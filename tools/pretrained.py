@@ -21,8 +21,8 @@ import tyro
 from shard_gym.agents import load_agent, make_agent
 from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, DEVICES, OPTIMIZERS, PRETRAINED, Pretrained
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training import TrainingRun, make_learner
-from shard_gym.agents.training.run import AGENT
 from shard_gym.common.errors import InvalidTaskError
 from shard_gym.common.io.arrays import load_arrays, save_arrays
 from shard_gym.common.io.files import write_atomically

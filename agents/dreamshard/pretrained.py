@@ -15,8 +15,8 @@ from typing_extensions import override
 from shard_gym.agents.base.agent import MAX_QUERIES, Agent
 from shard_gym.agents.dreamshard.agent import SearchOptions, SurrogateSearchAgent
 from shard_gym.agents.published.hugectr import HugeCTRAgent
+from shard_gym.agents.registry import load_agent
 from shard_gym.agents.search.heuristics import LaneGreedyAgent
-from shard_gym.agents.training.registry import load_agent
 from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.hardware.profiles import hardware_profile

@@ -1,5 +1,25 @@
-"""The agents by name, and their options."""
+"""The one table of solvers; agents made from it by name, or loaded from files; and their options."""
 
-from shard_gym.agents.registry.agents import AGENTS, PAPER_HEURISTICS, AgentEntry, agent_names
+from shard_gym.agents.registry.agents import (
+    AGENTS,
+    LEARNERS,
+    PAPER_HEURISTICS,
+    SOLVERS,
+    AgentEntry,
+    LearnerEntry,
+    agent_names,
+)
+from shard_gym.agents.registry.making import AGENT, load_agent, make_agent
 
-__all__ = ["AGENTS", "PAPER_HEURISTICS", "AgentEntry", "agent_names"]
+__all__ = [
+    "AGENT",
+    "AGENTS",
+    "LEARNERS",
+    "PAPER_HEURISTICS",
+    "SOLVERS",
+    "AgentEntry",
+    "LearnerEntry",
+    "agent_names",
+    "load_agent",
+    "make_agent",
+]

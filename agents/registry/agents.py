@@ -1,17 +1,19 @@
-"""The table of the agents that need no training here."""
+"""The one table of solvers: the agents that are ready, and those that are trained first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.search.heuristics import PAPER_SCORES, GreedyAgent
-from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.common.errors import InvalidOptionError, missing_extra, short_repr
 from shard_gym.cost_models import CostModel
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
@@ -20,15 +22,40 @@ PAPER_HEURISTICS = tuple(PAPER_SCORES)
 PLACEMENT, SHARDING, REPLANNING = ("placement",), ("sharding", "placement"), ("replanning",)
 
 
-@dataclass(frozen=True)
-class AgentEntry:
-    """An agent that needs no training here.
+class LearnerEntry(NamedTuple):
+    """How a solver is trained. Import paths are "module:name", imported on first use, as most need torch.
 
     Attributes:
-        maker: a class or a function that makes the agent, or the import path "module:name" of one, for those that need
-            an extra. Of `cost_model`, `seed` and `suite` (the name of the suite that it will answer) it gets those that
-            are its parameters; its other parameters are the agent's options.
-        problems: names of the problems that it plays; the first is the one that it is made for.
+        learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
+        loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
+        extra: the extra that brings the packages it needs.
+        problems: names of the problems that it learns.
+        asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
+        options: names of the options that the trained agent takes.
+        options_of: import path of the class that describes these.
+        about: what it is, in 45 characters at most, for lists.
+    """
+
+    learner: str
+    loader: str
+    extra: str = "torch"
+    problems: tuple[str, ...] = ("placement", "sharding")
+    asks: str = "nothing"
+    options: tuple[str, ...] = ()
+    options_of: str = ""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class AgentEntry:
+    """A solver: an agent that is ready, one that is trained first, or both.
+
+    Attributes:
+        maker: a class or a function that makes the agent that is ready, or the import path "module:name" of one, for
+            those that need an extra; "" if it is trained first. Of `cost_model`, `seed` and `suite` (the name of the
+            suite that it will answer) it gets those that are its parameters; its other parameters are the agent's
+            options.
+        problems: names of the problems that the agent that is ready plays; the first is the one that it is made for.
         stochastic: whether its answers depend on the seed.
         asks: what it asks of the cost model while it answers: nothing, the costs of single tables and steps, or the
             costs of answers that it searches among.
@@ -37,9 +64,10 @@ class AgentEntry:
         tuning: of an agent whose options are tuned on training tasks, the module of their tuning: `TUNABLE`, and
             functions of its name, `tuned_suites`, and with a suite `tuned_settings` and `replanner`.
         about: what it is, in 45 characters at most, for lists.
+        learners: how it is trained; one for each set of problems that it learns in another way.
     """
 
-    maker: Callable[..., Any] | str
+    maker: Callable[..., Any] | str = ""
     problems: tuple[str, ...] = PLACEMENT
     stochastic: bool = False
     asks: Literal["nothing", "costs", "answers"] = "nothing"
@@ -47,6 +75,16 @@ class AgentEntry:
     checkpoints: str = ""
     tuning: str = ""
     about: str = ""
+    learners: tuple[LearnerEntry, ...] = ()
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        """Names of the problems that it is trained for."""
+        return tuple(problem for each in self.learners for problem in each.problems)
+
+    def learner(self, problem: str = "") -> LearnerEntry:
+        """How it is trained for a problem; the first way if there is none, or none is named."""
+        return next((each for each in self.learners if problem in each.problems), self.learners[0])
 
     def load(self) -> Callable[..., Any]:
         """The maker."""
@@ -81,6 +119,19 @@ def imported(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def imported_for(name: str, path: str) -> Any:
+    """What is at an import path that the learned agent `name` needs; MissingExtraError if a package is missing."""
+    try:
+        return imported(path)
+    except ModuleNotFoundError as error:
+        raise missing_extra(str(error.name), LEARNERS[name].learner().extra, f"Agent {name!r}") from error
+
+
+def learner_class(name: str, problem: str = "") -> Any:
+    """The `Learner` class that trains the agent `name` for a problem, or for the first that it learns."""
+    return imported_for(name, LEARNERS[name].learner(problem).learner)
+
+
 def parameters(maker: Any, name: str) -> Mapping[str, Parameter]:
     """The parameters of what makes agent `name`; InvalidOptionError if it does not tell them, as some classes in C."""
     try:
@@ -113,7 +164,28 @@ _REPLANNERS = {
 
 _SCORES = ("bytes", "columns", "values read", "values read times log of rows")
 
-AGENTS: dict[str, AgentEntry] = {
+_REPLANNING = LearnerEntry(
+    "shard_gym.replanning.agents.ppo:ReplanningPpoLearner",
+    "shard_gym.replanning.agents.ppo:load_policy",
+    "sb3",
+    REPLANNING,
+    about="PPO with a memory, of sb3-contrib",
+)
+_SB3 = LearnerEntry(
+    "shard_gym.agents.sb3.learner:Sb3Learner",
+    "shard_gym.agents.sb3.agent:load_policy",
+    "sb3",
+    asks="costs",
+    options=("retries",),
+    options_of="shard_gym.agents.sb3.agent:SetPolicyAgent",
+)
+
+
+def _sb3(about: str, *more: LearnerEntry) -> AgentEntry:
+    return AgentEntry(learners=(_SB3._replace(about=about), *more))
+
+
+SOLVERS: dict[str, AgentEntry] = {
     "random": AgentEntry("shard_gym.agents.search.heuristics:RandomAgent", stochastic=True, about="random devices"),
     **{
         name: AgentEntry(partial(GreedyAgent, name, score), about=f"greedy, by {by}")
@@ -136,6 +208,15 @@ AGENTS: dict[str, AgentEntry] = {
         stochastic=True,
         checkpoints="shard_gym.agents.dreamshard.pretrained:PRETRAINED",
         about="DreamShard, trained for its hardware",
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.dreamshard.learner:DreamShardLearner",
+                "shard_gym.agents.dreamshard.agent:load_dreamshard",
+                options=("queries",),
+                options_of="shard_gym.agents.dreamshard.agent:SearchOptions",
+                about="DreamShard, a search under learned costs",
+            ),
+        ),
     ),
     "exact": AgentEntry(
         "shard_gym.agents.search.exact:ExactAgent",
@@ -185,8 +266,105 @@ AGENTS: dict[str, AgentEntry] = {
         name: AgentEntry(partial(_replanner, name), REPLANNING, tuning=_TUNING, about=about)
         for name, about in _REPLANNERS.items()
     },
+    "rnn": AgentEntry(
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.rnn.learner:RnnLearner",
+                "shard_gym.agents.rnn.agent:load_rnn",
+                options=("sample",),
+                options_of="shard_gym.agents.rnn.agent:RnnAgent",
+                about="the RNN baseline of DreamShard's paper",
+            ),
+        )
+    ),
+    "attention": AgentEntry(
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.attention.learner:AttentionLearner",
+                "shard_gym.agents.attention.agent:load_attention",
+                options=("samples", "temperature"),
+                options_of="shard_gym.agents.attention.agent:AttentionAgent",
+                about="an attention policy, by POMO's REINFORCE",
+            ),
+        )
+    ),
+    "autoshard": AgentEntry(
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.autoshard.learner:AutoShardLearner",
+                "shard_gym.agents.autoshard.agent:load_autoshard",
+                problems=PLACEMENT,
+                about="AutoShard, an LSTM policy",
+            ),
+        )
+    ),
+    "surco": AgentEntry(
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.surco.learner:SurCoLearner",
+                "shard_gym.agents.surco.agent:load_surco",
+                problems=PLACEMENT,
+                options=("steps",),
+                options_of="shard_gym.agents.surco.agent:ZeroOptions",
+                about="SurCo, an assignment under learned prices",
+            ),
+        )
+    ),
+    "neuroshard": AgentEntry(
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.neuroshard.learner:NeuroShardLearner",
+                "shard_gym.agents.neuroshard.agent:load_neuroshard",
+                options=("queries",),
+                options_of="shard_gym.agents.dreamshard.agent:SearchOptions",
+                about="NeuroShard, a search under learned costs",
+            ),
+        )
+    ),
+    "ppo": _sb3("PPO of Stable-Baselines3", _REPLANNING),
+    "maskable-ppo": _sb3("PPO with masks, of sb3-contrib", _REPLANNING),
+    "a2c": _sb3("A2C of Stable-Baselines3"),
+    "dqn": _sb3("DQN of Stable-Baselines3"),
+    "recurrent-ppo": AgentEntry(learners=(_REPLANNING,)),
 }
-"""By name; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
+"""All solvers, by name. A new one is an entry here, or at run time `SOLVERS["name"] = AgentEntry(...)`."""
+
+
+class _Entries(MutableMapping[str, AgentEntry]):
+    """Those entries of `SOLVERS` that have an attribute; what is set here is set there."""
+
+    def __init__(self, attribute: str) -> None:
+        self._attribute = attribute
+
+    @override
+    def __getitem__(self, name: str) -> AgentEntry:
+        entry = SOLVERS[name]
+        if not getattr(entry, self._attribute):
+            raise KeyError(name)
+        return entry
+
+    @override
+    def __setitem__(self, name: str, entry: AgentEntry) -> None:
+        SOLVERS[name] = entry
+
+    @override
+    def __delitem__(self, name: str) -> None:
+        del SOLVERS[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, entry in SOLVERS.items() if getattr(entry, self._attribute))
+
+    @override
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+AGENTS: MutableMapping[str, AgentEntry] = _Entries("maker")
+"""The solvers that are ready; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
+
+LEARNERS: MutableMapping[str, AgentEntry] = _Entries("learners")
+"""The solvers that are trained; add yours with `LEARNERS["name"] = AgentEntry(learners=(LearnerEntry(...),))`."""
 
 
 def agent_names(problem: str) -> list[str]:

@@ -14,9 +14,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from shard_gym.agents.registry.agents import AGENTS
+from shard_gym.agents.registry.agents import AGENTS, LEARNERS, imported_for, learner_class
 from shard_gym.agents.search.heuristics import PAPER_SCORES
-from shard_gym.agents.training.registry import imported, learner_class
 
 COMMON = ("cost_model", "seed", "suite", "name", "score")  # parameters that commands have flags for
 TUNED, REQUIRED = "tuned", "(required)"  # in place of a default: it is tuned for each suite, or for none
@@ -73,23 +72,12 @@ def training_options(name: str, problem: str = "") -> dict[str, list[AgentOption
 
 def trained_options(name: str) -> list[AgentOption]:
     """The options that `make_agent(folder, ...)` takes for a trained agent of `LEARNERS`."""
-    path, names = _TRAINED.get(name, ("", ()))
-    if not names:
+    entry = LEARNERS[name].learner()
+    if not entry.options:
         return []
-    kind = imported(name, path)
+    kind = imported_for(name, entry.options_of)
     found = _of_fields(kind) if hasattr(kind, "__dataclass_fields__") else _of_parameters(kind)
-    return [option for option in found if option.name in names]
-
-
-_TRAINED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "dreamshard": ("shard_gym.agents.dreamshard.agent:SearchOptions", ("queries",)),
-    "neuroshard": ("shard_gym.agents.dreamshard.agent:SearchOptions", ("queries",)),
-    "surco": ("shard_gym.agents.surco.agent:ZeroOptions", ("steps",)),
-    "attention": ("shard_gym.agents.attention.agent:AttentionAgent", ("samples", "temperature")),
-    "rnn": ("shard_gym.agents.rnn.agent:RnnAgent", ("sample",)),
-    **dict.fromkeys(("ppo", "maskable-ppo", "a2c", "dqn"), ("shard_gym.agents.sb3.agent:SetPolicyAgent", ("retries",))),
-}
-"""Where the options of trained agents are described, and their names."""
+    return [option for option in found if option.name in entry.options]
 
 
 def about_agent(name: str) -> str:

@@ -1,10 +1,12 @@
-"""`Learner`: an agent in training, as equal iterations between states that can be saved."""
+"""`Learner`: an agent in training, as equal iterations between states that can be saved; made by name."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,18 +14,27 @@ from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.base.presets import preset_options
+from shard_gym.agents.registry.agents import LEARNERS, learner_class
 from shard_gym.common.attempts import tried_twice
 from shard_gym.common.checks import checked_seed
-from shard_gym.common.errors import InvalidCostError, InvalidOptionError, MeasurementError, short_repr
+from shard_gym.common.errors import (
+    InvalidCostError,
+    InvalidOptionError,
+    MeasurementError,
+    short_repr,
+    unknown_name,
+    wrong_kind,
+)
 from shard_gym.common.io.arrays import Arrays
-from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted
+from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.sharding import PlanCosts
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Suite, TaskSuite
+from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks.task import Suite, TaskSuite, cost_model_for
 
 DEVICES = ("cpu", "cuda")
 
@@ -273,3 +284,56 @@ class PresetLearner(Learner):
     @override
     def about(self) -> dict[str, Any]:
         return {"preset": self.preset, "options": asdict(self.options)}
+
+
+def make_learner(
+    name: str,
+    suite: str | Suite[Any],
+    *,
+    cost_model: str | CostModel = "analytical",
+    seed: int = 0,
+    device: str = "cpu",
+    **options: Any,
+) -> Learner:
+    """The agent `name`, ready to train on the training tasks of `suite`; its networks on `device`, "cpu" or "cuda".
+
+    Raises:
+        UnknownNameError: there is no such agent, no such suite, or the agent has no such option.
+        InvalidOptionError: an option has an impossible value, or there is no such device.
+        MissingExtraError: a package that training needs is not installed.
+    """
+    if name not in LEARNERS:
+        raise unknown_name("learned agent", name, LEARNERS)
+    tasks = load_suite(suite, "train") if isinstance(suite, (str, Path)) else suite
+    if not isinstance(tasks, Suite):
+        raise wrong_kind("suite", tasks, "the name of a suite, or a suite")
+    problem = tasks[0].problem
+    if problem not in LEARNERS[name].learns:
+        others = [each for each, entry in LEARNERS.items() if problem in entry.learns]
+        raise InvalidOptionError(
+            f"Agent {name!r} learns {' and '.join(LEARNERS[name].learns)}, and {tasks.name!r} is a suite of "
+            f"{problem}. Train one of {', '.join(others)}, or on another suite."
+        )
+    learner = learner_class(name, problem)
+    known = _option_names(learner)
+    for option, value in options.items():
+        if option not in known:
+            raise unknown_name(f"option of agent {name!r}", option, known)
+        if not isinstance(value, Hashable):
+            raise wrong_kind(option, value, "a single value")
+    make: Any = learner
+    try:
+        made: Learner = make(tasks, make_cost_model(cost_model_for(tasks, cost_model)), seed, name=name, **options)
+        made.move_to(device)
+    except (MemoryError, OverflowError) as error:
+        raise InvalidOptionError(
+            f"Agent {name!r} needs more memory than there is with the options {short_repr(options)}. Make them smaller."
+        ) from error
+    return made
+
+
+def _option_names(learner: Any) -> list[str]:
+    """The keyword arguments of a `Learner` class, and the fields of its presets, which it takes as `**options`."""
+    parameters = inspect.signature(learner).parameters.values()
+    own = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY and each.name != "name"]
+    return list(dict.fromkeys([*own, *(field.name for preset in learner.presets.values() for field in fields(preset))]))

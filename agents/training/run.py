@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.validation import Validation
 from shard_gym.common.errors import (
@@ -36,7 +37,7 @@ from shard_gym.common.io.parsing import require_fields
 from shard_gym.common.text import counted
 from shard_gym.evaluation.curve import CURVE
 
-CONFIG, TRAINING, AGENT, LOG = "config.json", "training.safetensors", "agent.safetensors", "log"
+CONFIG, TRAINING, LOG = "config.json", "training.safetensors", "log"
 MAX_COUNT = 2**53
 _PROGRESS: dict[str, type] = {"iteration": int, "true_cost_queries": int, "seconds": float}
 _PROGRESS_LATER: dict[str, type] = {"iterations": int, "costed": int, "failures": int}

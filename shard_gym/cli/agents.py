@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.registry.agents import REPLANNING, AgentEntry
+from shard_gym.agents.registry.agents import LEARNERS, REPLANNING, AgentEntry, LearnerEntry
 from shard_gym.agents.registry.options import (
     AgentOption,
     about_agent,
@@ -20,8 +20,6 @@ from shard_gym.agents.registry.options import (
     trained_options,
     training_options,
 )
-from shard_gym.agents.training import LEARNERS
-from shard_gym.agents.training.registry import LearnerEntry
 from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
 from shard_gym.cli.named_agents import ORACLE
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, unknown_name
@@ -74,10 +72,10 @@ def _print_all(console: Console) -> None:
     for name, entry in AGENTS.items():
         listing = name, _league(entry), entry.about or about_agent(name)
         groups.setdefault(f"{entry.problems[0].capitalize()}, without training", []).append(listing)
-    for name, learner in LEARNERS.items():
-        problems = " and ".join(learner.all_problems).replace(" and ", ", ", max(0, len(learner.all_problems) - 2))
+    for name, entry in LEARNERS.items():
+        problems = " and ".join(entry.learns).replace(" and ", ", ", max(0, len(entry.learns) - 2))
         groups.setdefault(f"{problems.capitalize()}, trained first", []).append(
-            (name, _league(learner), _learned(name))
+            (name, _league(entry.learner()), _learned(name))
         )
     width = max(len(name) for listed in groups.values() for name, *_ in listed)
     for title, listed in groups.items():
@@ -103,13 +101,13 @@ def _league(entry: AgentEntry | LearnerEntry) -> str:
 def _learned(name: str) -> str:
     """What a learner is; of one whose packages are missing, which."""
     try:
-        return LEARNERS[name].about or about_learner(name)
+        return LEARNERS[name].learner().about or about_learner(name)
     except MissingExtraError as error:
         return str(error)
 
 
 def _print_learner(console: Console, name: str) -> None:
-    for entry in (LEARNERS[name], *LEARNERS[name].others):
+    for entry in LEARNERS[name].learners:
         problem = entry.problems[0]
         try:
             by_preset = training_options(name, problem)

@@ -17,7 +17,7 @@ from rich.progress import TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
-from shard_gym.agents.training.run import AGENT
+from shard_gym.agents.registry import AGENT
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.job_options import HERE, JobOptions

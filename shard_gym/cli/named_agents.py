@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 from typing_extensions import override
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry, agent_names, make_agent
-from shard_gym.agents.registry.agents import parameters
-from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.agents.registry.agents import LEARNERS, parameters
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel
 from shard_gym.tasks.task import Task
@@ -113,7 +112,7 @@ def agent_named(
 
 def require_problem(name: str, problem: str) -> None:
     """Raise InvalidOptionError if `name` is an agent of the package that does not answer a problem."""
-    plays = AGENTS[name].problems if name in AGENTS else LEARNERS[name].all_problems if name in LEARNERS else ()
+    plays = AGENTS[name].problems if name in AGENTS else LEARNERS[name].learns if name in LEARNERS else ()
     answering = {problem} if problem == "replanning" else {"placement", "sharding"}  # plans may be of whole tables
     if plays and answering.isdisjoint(plays):
         known = ", ".join(agent_names(problem))

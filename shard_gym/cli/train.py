@@ -15,7 +15,9 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents import Agent, make_agent
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training import (
+    LEARNERS,
     Curve,
     Learner,
     Report,
@@ -25,8 +27,7 @@ from shard_gym.agents.training import (
     load_curve,
     make_learner,
 )
-from shard_gym.agents.training.registry import LEARNERS
-from shard_gym.agents.training.run import AGENT, CONFIG, LOG, OnReport
+from shard_gym.agents.training.run import CONFIG, LOG, OnReport
 from shard_gym.agents.training.validation import NUM_TASKS
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
@@ -353,7 +354,7 @@ def _tell(called: str, work: str, folder: Path) -> None:
 def _guided(agent: str, options: Mapping[str, Any], tasks: Suite[Any]) -> tuple[str, ...]:
     """The simple agents that look at costs, for a learned one that does, too; none for any other."""
     problem = problem_of(tasks[0])
-    asks = LEARNERS[agent].of_problem(problem.name).asks != "nothing" and options.get("observation") != "features"
+    asks = LEARNERS[agent].learner(problem.name).asks != "nothing" and options.get("observation") != "features"
     return ("cost-greedy",) if asks and problem.goals else ()
 
 

@@ -24,6 +24,7 @@ MOVED = {
     "agents.replanning.policy_env": "replanning.agents.ppo",
     "agents.replanning.table_episodes": "replanning.agents.tuning",
     "agents.surco.options": "agents.surco.agent",
+    "agents.training.registry": "agents.training",
     "comparison": "planning.comparison",
     "cost_models.assumptions": "cost_models.analytical.assumptions",
     "cost_models.plan_bounds": "cost_models.bounds.plans",

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shard_gym.agents import AGENTS
-from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.agents.training import LEARNERS
 from shard_gym.leaderboard.schema import LEAGUES, MAX_REPLAYED, AgentPart, PlanningPart
 from shard_gym.tasks.task import SuiteTask
 
@@ -85,7 +85,7 @@ def _asks(agent: AgentPart, problem: str) -> str | None:
     if agent.name not in LEARNERS:
         return None
     blind = agent.options.get("observation") == "features"
-    return "nothing" if blind else LEARNERS[agent.name].of_problem(problem).asks
+    return "nothing" if blind else LEARNERS[agent.name].learner(problem).asks
 
 
 def place_of(league: str | None) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.agents import AGENTS, make_agent
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.registry.agents import imported
 from shard_gym.common.errors import InvalidOptionError, ShardGymError, short_repr
 from shard_gym.tables.pools import load_pool
@@ -138,7 +139,6 @@ def recorded_training(agent: str, suite: str, options: Options | None = None) ->
 
 
 def _read_training(path: Path) -> Training:
-    from shard_gym.agents.training.run import AGENT
     from shard_gym.common.io.arrays import load_arrays
 
     path = path / AGENT if path.is_dir() else path

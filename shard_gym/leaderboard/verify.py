@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.registry.options import placing_options
-from shard_gym.agents.training.registry import LEARNERS
+from shard_gym.agents.training import LEARNERS
 from shard_gym.common.errors import DamagedFileError, UnknownNameError, short_repr
 from shard_gym.common.io.files import sha256_of
 from shard_gym.common.jobs import run_jobs

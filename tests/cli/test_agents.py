@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from shard_gym.agents import AGENTS
+from shard_gym.agents import AGENTS, AgentEntry
 from shard_gym.agents.registry.options import placing_options
-from shard_gym.agents.training import LEARNERS, registry
+from shard_gym.agents.training import LEARNERS, LearnerEntry
 from shard_gym.leaderboard.leagues import GUIDED, SEARCH, ZERO_QUERY
 
 
@@ -56,7 +56,8 @@ def test_agents_of_replanning_say_what_they_are_tuned_on_and_what_tells_them_apa
 
 
 def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.LEARNERS, "ppo", registry.LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3"))
+    absent = LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3")
+    monkeypatch.setitem(LEARNERS, "ppo", AgentEntry(learners=(absent,)))
     for names in ((), ("ppo",)):
         assert "pip install -e '.[sb3]'" in run.ok("agents", *names, columns=200).out
 

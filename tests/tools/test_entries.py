@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shard_gym.agents import AGENTS, load_agent
-from shard_gym.agents.training.registry import LEARNERS, make_learner
+from shard_gym.agents.training import LEARNERS, make_learner
 from shard_gym.leaderboard.store import find_entries
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import TaskSuite

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, PolicyAgent, agent_names, make_agent
+from shard_gym.agents.registry import LEARNERS, SOLVERS, LearnerEntry
 from shard_gym.agents.registry import agents as registry
 from shard_gym.agents.registry.options import about_agent, placing_options
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, UnknownNameError
@@ -77,24 +78,37 @@ def test_an_agent_of_each_problem_is_a_module_and_a_line(
         monkeypatch.setitem(sys.modules, made.__name__, made)
         exec(compile(module, str(CONTRIBUTING), "exec"), vars(made))
         defined |= vars(made)
-    for name in ("emptiest", "whole-emptiest", "daily"):
+    for name in ("emptiest", "daily"):
         monkeypatch.setitem(AGENTS, name, AGENTS["random"])  # and so it is removed in the end
     exec(lines, dict(vars(registry)))
     suites = {
-        "emptiest": load_suite("dlrm-20x4"),
-        "whole-emptiest": load_suite("shard-4"),
-        "daily": DriftSuite("one", (drift_task(tables=4, devices=2),)),
+        "emptiest": (load_suite("dlrm-20x4"), load_suite("shard-4")),
+        "daily": (DriftSuite("one", (drift_task(tables=4, devices=2),)),),
     }
-    for name, suite in suites.items():
-        assert name in agent_names(suite[0].problem)
-        assert (about_agent(name)[:6], placing_options(name)) == (defined[_class(name)].__doc__[:6], [])
-        found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
-        assert found.agent == name
-        assert found.failures == 0
+    for name, played in suites.items():
+        assert name in agent_names(played[0][0].problem)
+        assert (about_agent(name)[:6], placing_options(name)) == (defined[name.title()].__doc__[:6], [])
+        for suite in played:
+            found = evaluate(make_agent(name), replace(suite, tasks=suite.tasks[:2]))
+            assert found.agent == name
+            assert found.failures == 0
 
 
-def _class(name: str) -> str:
-    return name.title().replace("-", "")
+def test_a_solver_has_one_entry_whether_it_is_ready_or_trained_or_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`AGENTS` and `LEARNERS` show parts of the one table, and what is set in them is set there."""
+    assert {*AGENTS, *LEARNERS} == set(SOLVERS)
+    assert AGENTS["dreamshard"] is LEARNERS["dreamshard"] is SOLVERS["dreamshard"]
+    assert "rnn" not in AGENTS
+    assert "random" not in LEARNERS
+    with pytest.raises(KeyError):
+        AGENTS["rnn"]
+    walk = AgentEntry(learners=(LearnerEntry("no_such:Walk", "no_such:load", problems=("placement",)),))
+    count = len(LEARNERS)
+    monkeypatch.setitem(LEARNERS, "walk", walk)
+    assert (SOLVERS["walk"], "walk" in AGENTS, len(LEARNERS)) == (walk, False, count + 1)
+    assert SOLVERS["ppo"].learns == ("placement", "sharding", "replanning")
+    assert SOLVERS["ppo"].learner("replanning") is SOLVERS["recurrent-ppo"].learner()
+    assert SOLVERS["ppo"].learner("placement").asks == "costs"
 
 
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from shard_gym.agents import AGENTS, LocalSearchAgent, make_agent
 from shard_gym.agents.dreamshard.learner import DreamShardLearner
+from shard_gym.agents.registry.agents import imported_for, learner_class
 from shard_gym.agents.registry.options import (
     about_agent,
     about_learner,
@@ -16,7 +17,6 @@ from shard_gym.agents.registry.options import (
     training_options,
 )
 from shard_gym.agents.training import LEARNERS, make_learner
-from shard_gym.agents.training.registry import imported, learner_class
 from shard_gym.common.errors import InvalidOptionError, ShardGymError, UnknownNameError
 
 
@@ -46,7 +46,7 @@ def test_the_options_are_those_of_the_signature_with_the_sentences_of_the_docstr
 
 
 def suite_of(name: str) -> str:
-    return "dlrm-20x4" if "placement" in LEARNERS[name].problems else "drift-medium-120"
+    return "dlrm-20x4" if "placement" in LEARNERS[name].learns else "drift-medium-120"
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -72,7 +72,7 @@ def test_trained_agents_take_the_options_that_are_listed(name: str) -> None:
     pytest.importorskip("sb3_contrib")
     listed = trained_options(name)
     assert all(each.about for each in listed)
-    loader = inspect.signature(imported(name, LEARNERS[name].loader)).parameters.values()
+    loader = inspect.signature(imported_for(name, LEARNERS[name].learner().loader)).parameters.values()
     own = {each.name: each.default for each in loader if each.kind is each.KEYWORD_ONLY}
     if any(each.kind is each.VAR_KEYWORD for each in loader):
         assert [each.name for each in listed] in (["queries"], ["steps"])

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from shard_gym.agents import Agent
+from shard_gym.agents import Agent, AgentEntry
 from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report, learner
 from shard_gym.common.io.arrays import Arrays, require_arrays
 from shard_gym.tasks.suites import load_suite
@@ -74,7 +74,8 @@ def load_walk(arrays: Arrays, about: dict[str, Any], cost_model: Any, seed: int,
 
 @pytest.fixture(autouse=True)
 def _walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LEARNERS, "walk", LearnerEntry("walk_for_tests:Walk", "walk_for_tests:load_walk"))
+    walk = LearnerEntry("walk_for_tests:Walk", "walk_for_tests:load_walk")
+    monkeypatch.setitem(LEARNERS, "walk", AgentEntry(learners=(walk,)))
     monkeypatch.setitem(sys.modules, "walk_for_tests", sys.modules[__name__])
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from shard_gym.agents import make_agent
+from shard_gym.agents.registry.agents import imported_for
 from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, Validation, load_agent, make_learner
 from shard_gym.agents.training.learner import Report
-from shard_gym.agents.training.registry import imported
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
 from shard_gym.cost_models import AnalyticalShardingModel
@@ -52,7 +52,7 @@ def learner(case: str, suite: TaskSuite, seed: int = 7) -> Learner:
 
 
 def test_no_learner_is_left_out() -> None:
-    placing = {name for name, entry in LEARNERS.items() if "replanning" not in entry.problems}
+    placing = {name for name, entry in LEARNERS.items() if "replanning" not in entry.learner().problems}
     assert {name for name, _ in OPTIONS.values()} == placing - {"walk"}  # those of replanning: replanning/test_ppo.py
 
 
@@ -168,7 +168,7 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
 @EVERY
 def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_suite: TaskSuite) -> None:
     made = learner(case, small_suite)
-    load = imported(made.name, LEARNERS[made.name].loader)
+    load = imported_for(made.name, LEARNERS[made.name].learner().loader)
     about, model = {"agent": made.name, **made.about()}, AnalyticalCostModel()
     load(made.weights(), about, model, 0)
     for arrays, take in (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import Agent, make_agent
+from shard_gym.agents import Agent, AgentEntry, make_agent
 from shard_gym.agents.training import LEARNERS, LearnerEntry, TrainingRun, load_agent, make_learner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
 from shard_gym.common.io.arrays import save_arrays
@@ -110,9 +110,8 @@ def test_a_file_of_no_known_agent_is_refused(
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setitem(
-        LEARNERS, "walk", LearnerEntry("no_such_package:Walk", "no_such_package:load_walk", extra="sb3")
-    )
+    walk = LearnerEntry("no_such_package:Walk", "no_such_package:load_walk", extra="sb3")
+    monkeypatch.setitem(LEARNERS, "walk", AgentEntry(learners=(walk,)))
     with pytest.raises(MissingExtraError, match=r"Agent 'walk' needs the package 'no_such_package'.*shard-gym\[sb3\]"):
         make_learner("walk", "dlrm-20x4")
 

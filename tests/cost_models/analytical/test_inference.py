@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.training.registry import make_learner
+from shard_gym.agents.training import make_learner
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
 from shard_gym.cost_models.analytical.inference import InferenceCostModel
