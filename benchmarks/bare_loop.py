@@ -20,7 +20,7 @@ class BareLoop:
     def __init__(self, suite: TaskSuite, num_envs: int) -> None:
         model, rng = a.AnalyticalCostModel(), np.random.default_rng(0)
         tasks = list(suite)
-        loads = [model.table_loads(task.tables, task.topology) for task in tasks]
+        loads = [model.loads(task.tables, task.topology) for task in tasks]
         orders = [placement_order(each, task.topology, model) for each, task in zip(loads, tasks, strict=True)]
         pick = np.arange(num_envs) % len(tasks)
         self.loads = np.stack([each[order] for each, order in zip(loads, orders, strict=True)], axis=1)[:, pick]

@@ -19,7 +19,7 @@ from timing import Stopwatch, seconds_of
 import shard_gym
 from shard_gym.agents import make_agent
 from shard_gym.agents.dreamshard.agent import PRESETS, DreamShardAgent, new_policy
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.neural.storage import NETWORKS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
@@ -102,7 +102,7 @@ def _one_large(name: str, tables: int, devices: int) -> dict[str, float]:
     with Stopwatch() as watch:
         plan = planned(name, task)
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    cost = make_sharding_cost_model("analytical").estimate_plan(plan, task.tables, task.topology).total_ms
+    cost = make_cost_model(additive=True, splits=True).estimate(plan, task.tables, task.topology).total_ms
     return {
         "seconds": round(watch.seconds, 2),
         "peak_mib": round(int(peak.split()[1]) / 1024),

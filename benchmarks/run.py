@@ -40,12 +40,7 @@ from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.system import cpu_model
 from shard_gym.common.text import format_seconds
-from shard_gym.cost_models import (
-    AdditiveCostModel,
-    AnalyticalCostModel,
-    make_additive_cost_model,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.plans.placement import pack_by_memory
@@ -104,7 +99,10 @@ def task_preparation(repeats: int) -> float:
 
 
 def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
-    task, model = sampler(tables, devices).sample(np.random.default_rng(0)), make_additive_cost_model("analytical")
+    task, model = (
+        sampler(tables, devices).sample(np.random.default_rng(0)),
+        make_cost_model("analytical", additive=True),
+    )
     current = Neighbourhood(Items.of_tables(task, model), pack_by_memory(task.tables, devices))
     moves = current.moves(current.critical_tables())
     batch = moves.take(np.random.default_rng(0).permutation(len(moves))[:BATCH])
@@ -129,13 +127,13 @@ def local_search(tables: int, devices: int, repeats: int) -> dict[str, int]:
 
 
 def plan_search(suite: str) -> dict[str, float]:
-    agent, model = make_agent("plan-search"), make_sharding_cost_model("analytical")
+    agent, model = make_agent("plan-search"), make_cost_model(additive=True, splits=True)
     seconds, costs = [], []
     for task in shard_gym.load_suite(suite):
         with Stopwatch() as watch:
             plan = agent.plan(task)
         seconds.append(watch.seconds)
-        costs.append(model.estimate_plan(plan, task.tables, task.topology).total_ms)
+        costs.append(model.estimate(plan, task.tables, task.topology).total_ms)
     means = {"mean_s": round(statistics.mean(seconds), 3), "cost_ms": round(statistics.mean(costs), 4)}
     return {**means, "max_s": round(max(seconds), 3)}
 

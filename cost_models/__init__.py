@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, overload
 
 from shard_gym.common.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.common.io.arrays import SUFFIX
@@ -17,7 +18,7 @@ from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.cost_models.base.counted import CountedCostModel, CountedEstimates, counted
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.plans.needs import SPLITS, require_supported
 
 MODEL_FILE = f"cost-model{SUFFIX}"
 """Name of the file of the fitted cost model in a folder that `shard-gym calibrate` made."""
@@ -40,20 +41,51 @@ COST_MODELS: dict[str, Callable[[], CostModel]] = {
 """The registry of cost models; add one with `COST_MODELS["name"] = factory`."""
 
 
-def make_cost_model(model: str | Path | CostModel) -> CostModel:
+@overload
+def make_cost_model(
+    model: str | Path | CostModel = ..., *, additive: Literal[False] = ..., splits: bool = ...
+) -> CostModel: ...
+
+
+@overload
+def make_cost_model(
+    model: str | Path | CostModel = ..., *, additive: Literal[True], splits: bool = ...
+) -> AdditiveCostModel: ...
+
+
+def make_cost_model(
+    model: str | Path | CostModel = "analytical", *, additive: bool = False, splits: bool = False
+) -> CostModel:
     """The cost model of that name, in that file, or `model` itself if it is a cost model.
 
     Args:
         model: a name in `COST_MODELS`; the path of a neural cost model (a Path, or a text that ends in .safetensors),
             which needs the package safetensors, but not torch; a folder that `shard-gym calibrate` made; or a cost
             model.
+        additive: whether it must be fast enough to step an environment (an `AdditiveCostModel`).
+        splits: whether it must cost split tables; an analytical one is an `AnalyticalShardingModel` then.
 
     Raises:
         UnknownNameError: no model has that name; the message lists the known names.
-        InvalidOptionError: `model` is none of these.
+        InvalidOptionError: `model` is none of these, or not what it must be.
         InvalidCheckpointError: there is no such file, or it holds no cost model that this version can read.
         MissingExtraError: safetensors is not installed.
     """
+    made = _made(model)
+    if splits and SPLITS not in made.supports:
+        if type(made) is AnalyticalCostModel:
+            own = {"host_policy": made.host_policy.name, "index_exchange": made.index_exchange}
+            return AnalyticalShardingModel(constants=made.constants, **own)
+        require_supported(f"The cost model {made.name!r}", {SPLITS}, made.supports, costs=True)
+    if additive and not isinstance(made, AdditiveCostModel):
+        raise InvalidOptionError(
+            f"The cost model {made.name!r} is not additive, so it cannot estimate every step. Use it as the true cost: "
+            "of EmbeddingPlacementReal-v0, of evaluate, or of training. Here name another, such as 'analytical'."
+        )
+    return made
+
+
+def _made(model: str | Path | CostModel) -> CostModel:
     if isinstance(model, CostModel):
         try:
             hash(model)
@@ -76,36 +108,9 @@ def make_cost_model(model: str | Path | CostModel) -> CostModel:
     return COST_MODELS[model]()
 
 
-def make_additive_cost_model(model: str | Path | CostModel) -> AdditiveCostModel:
-    """The cost model of `make_cost_model`, which must be fast enough to step an environment.
-
-    Raises:
-        InvalidOptionError: also if it is not additive, such as a measured one.
-    """
-    made = make_cost_model(model)
-    if not isinstance(made, AdditiveCostModel):
-        raise InvalidOptionError(
-            f"The cost model {made.name!r} is not additive, so it cannot estimate every step. Use it as the true cost: "
-            "of EmbeddingPlacementReal-v0, of evaluate, or of training. Here name another, such as 'analytical'."
-        )
-    return made
-
-
-def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> ShardingCostModel:
-    """The cost model of `make_cost_model` for sharded tables; an analytical one is an `AnalyticalShardingModel`.
-
-    Raises:
-        InvalidOptionError: also if it does not estimate sharded tables.
-    """
-    made = make_cost_model(model)
-    if isinstance(made, ShardingCostModel):
-        return made
-    if type(made) is AnalyticalCostModel:
-        own = {"host_policy": made.host_policy.name, "index_exchange": made.index_exchange}
-        return AnalyticalShardingModel(constants=made.constants, **own)
-    raise InvalidOptionError(
-        f"The cost model {made.name!r} does not estimate sharded tables. Name 'analytical' or pass a ShardingCostModel."
-    )
+def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> AdditiveCostModel:
+    """`make_cost_model(model, additive=True, splits=True)`, by its older name."""
+    return make_cost_model(model, additive=True, splits=True)
 
 
 def with_index_exchange(model: CostModel, index_exchange: str) -> CostModel:
@@ -129,16 +134,6 @@ def with_index_exchange(model: CostModel, index_exchange: str) -> CostModel:
     )
 
 
-def make_plan_cost_model(model: str | Path | CostModel = "analytical") -> PlanCosts:
-    """The cost model of `make_sharding_cost_model`, or one that measures plans.
-
-    Raises:
-        InvalidOptionError: also if it costs no plans.
-    """
-    made = make_cost_model(model)
-    return made if isinstance(made, PlanCosts) else make_sharding_cost_model(made)
-
-
 def additive_estimate(model: CostModel) -> AdditiveCostModel:
     """`model` if it is additive, else the analytical one: for observations, which need estimates of every step."""
     return model if isinstance(model, AdditiveCostModel) else AnalyticalCostModel()
@@ -156,13 +151,9 @@ __all__ = [
     "CountedEstimates",
     "InferenceCostModel",
     "PlainCosts",
-    "PlanCosts",
-    "ShardingCostModel",
     "additive_estimate",
     "counted",
-    "make_additive_cost_model",
     "make_cost_model",
-    "make_plan_cost_model",
     "make_sharding_cost_model",
     "with_index_exchange",
 ]

@@ -243,7 +243,7 @@ def test_plans_become_those_of_torchrec(shell: Callable[[str], str], capsys: pyt
             exec(block, names)
     assert capsys.readouterr().out == "".join(blocks(TORCHREC, "text"))
     assert names["torchrec_plan"].plan.keys() == {"sparse_arch.embedding_bag_collection"}
-    cost = names["costs"].estimate_plan(names["plan"], names["tables"], names["topology"]).total_ms
+    cost = names["costs"].estimate(names["plan"], names["tables"], names["topology"]).total_ms
     assert re.search(rf"^cost +{format_ms(cost)} ms", shell(command("--plan my_plan.json", TORCHREC)), re.MULTILINE)
     compared = json.loads(shell(command("--compare my_plan.json", TORCHREC)))["compared"]
     assert compared["cost_ms"] == pytest.approx(cost)

@@ -30,7 +30,7 @@ from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.io.pictures import save_picture
 from shard_gym.common.system import cpu_model
 from shard_gym.common.text import format_seconds
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.curve import CURVE, load_curve
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.evaluation.plots import plot_learning
@@ -174,7 +174,7 @@ def run(
 def gap(result: Mapping[str, Any]) -> float:
     """How much more the answers cost than the best that are known today, the mean over tasks, in percent."""
     suite = load_suite(result["suite"])
-    best = best_known_costs(suite, make_sharding_cost_model("analytical"))
+    best = best_known_costs(suite, make_cost_model(additive=True, splits=True))
     return 100.0 * float(np.mean(np.divide(result["costs_ms"], [best[task.name] for task in suite]) - 1.0))
 
 

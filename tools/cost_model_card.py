@@ -131,12 +131,12 @@ def _predicted(row: Mapping[str, Any], model: AdditiveCostModel) -> float:
         return float(all_to_all_ms(sent, topology.cluster()).max())
     tables = tables_of(row["tables"], topology)
     if quantity == "iteration":
-        costs = model.single_table_costs(model.table_loads(tables, topology), topology)
+        costs = model.single_table_costs(model.loads(tables, topology), topology)
         placement = GreedyAgent("longest first", lambda _: costs).place(Task(quantity, tables, topology))
         return model.estimate(placement, tables, topology).total_ms
     fused = model.estimate(np.zeros(len(tables), np.int64), tables, topology).phases_ms[0]
     if quantity == "unfused/fused":
-        alone = model.single_table_phases(model.table_loads(tables, topology), topology)
+        alone = model.single_tables(model.loads(tables, topology), topology)[0]
         return float(alone.sum() / fused.sum())
     return float(phase_ms(quantity, *fused))
 

@@ -258,7 +258,7 @@ def _taken(one: Any, two: Any, value: Any) -> list[str]:
 
 def _costs_of(env: Any, plan: Any, task: Task) -> list[str]:
     """The costs of a complete episode, which were added up step by step, against those of the plan as a whole."""
-    info, again = env._info(), AnalyticalShardingModel().estimate_plan(plan, task.tables, task.topology)
+    info, again = env._info(), AnalyticalShardingModel().estimate(plan, task.tables, task.topology)
     same = np.isclose(info["cost_ms"], again.total_ms, rtol=1e-9) and np.allclose(
         info["phase_costs_ms"][: task.num_devices], again.phases_ms, rtol=1e-9, atol=1e-12
     )
@@ -279,7 +279,7 @@ def _hour_of(env: Any) -> list[str]:
         tables = drifted_tables(
             task.task.tables, task.popularity, lookups, task.drift.rows[day], task.drift.exponent[day]
         )
-        loads = env.cost_model.table_loads(tables, task.topology)
+        loads = env.cost_model.loads(tables, task.topology)
         on_devices = env.cost_model.reduce(loads, placement, task.num_devices)
         costs.append(float(env.cost_model.costs(on_devices, task.topology.cluster())[1]))
     told = float(history.hourly_ms[-1])

@@ -33,6 +33,7 @@ from shard_gym.hardware.topology import Topology
 from shard_gym.leaderboard.submit import current_commit
 from shard_gym.planning.trust import other_lookups
 from shard_gym.plans.hbm_split import best_split
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import Tables
 from shard_gym.tasks.problems import Answer, problem_of
@@ -118,8 +119,8 @@ def rankings() -> None:
 class OwnLanes(AnalyticalCostModel):
     """Every table has the lanes of its own width, whatever the widest table of its device is."""
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        loads = super().table_loads(tables, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        loads = super().loads(shards, topology, sharding_type)
         loads[:, [FORWARD_LANE_MS, BACKWARD_LANE_MS]] *= loads[:, [LANE_SHARE]]
         loads[:, LANE_SHARE] = 1.0
         return loads
@@ -171,7 +172,7 @@ def thresholds() -> None:
             topology, devices = task.topology, rng.integers(0, task.num_devices, task.num_tables)
             assert topology.host is not None
             loads = AnalyticalCostModel().reduce(
-                AnalyticalCostModel().table_loads(task.tables, topology), devices, task.num_devices
+                AnalyticalCostModel().loads(task.tables, topology), devices, task.num_devices
             )
             found = host_read_ms(loads[:, -host_loads(task.tables, topology).shape[1] :])
             split = best_split(task.tables, devices, np.zeros(task.num_tables, np.bool_), topology)

@@ -29,7 +29,7 @@ from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import table
 from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import format_ms
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.evaluation.evaluations import evaluate, score
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.tables.pools import load_pool
@@ -144,7 +144,7 @@ def training_of(checkpoint: Pretrained) -> str:
 
 
 def rows(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
-    agent, model = load_agent(checkpoint.path), make_additive_cost_model("analytical")
+    agent, model = load_agent(checkpoint.path), make_cost_model("analytical", additive=True)
     for name in suite_names("simulated"):
         suite = load_suite(name)
         if suite[0].topology.device.name == hardware_profile(profile).device.name:

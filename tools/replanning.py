@@ -26,7 +26,7 @@ from shard_gym.agents import make_agent
 from shard_gym.common.io.files import read_json, write_atomically, write_json
 from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.system import cpu_model
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.replanning.agents.rules import DETECTORS, draw_samples, fitted_weights
 from shard_gym.replanning.agents.tuning import DATA as TUNED
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "runs" / "plan-tables"
 DATA = ROOT / "docs" / "results" / "replanning.json"
 PAGE = ROOT / "docs" / "results" / "replanning.md"
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 HOW = "dynamic program over all plans that can be made, with hindsight"
 
 MORE, MORE_TABLES = 2, 60

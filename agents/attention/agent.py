@@ -30,7 +30,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import AdditiveCostModel, CostModel, ShardingCostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.no_costs import NoCosts, without_costs
@@ -363,7 +363,7 @@ class AttentionAgent(Agent):
         self,
         name: str,
         policy: AttentionPolicy,
-        cost_model: ShardingCostModel,
+        cost_model: AdditiveCostModel,
         *,
         samples: int = SAMPLES,
         temperature: float = TEMPERATURE,

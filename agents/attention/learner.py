@@ -36,17 +36,12 @@ from shard_gym.common.checks import checked_count, checked_learning_rate, is_not
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.common.io.arrays import Arrays, prefixed, under
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import (
-    AdditiveCostModel,
-    CostEstimate,
-    CostModel,
-    ShardingCostModel,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.pooled import PooledCostModel
+from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.plans.statistics import shard_tables
@@ -118,7 +113,7 @@ class AttentionLearner(Learner):
     ) -> None:
         suites = [suite, *(load_suite(each, "train") for each in _names(also, suite.name))]
         plans = any(task.splittable for each in suites for task in each)
-        super().__init__(suite, make_sharding_cost_model(cost_model) if plans else cost_model, seed)
+        super().__init__(suite, make_cost_model(cost_model, additive=True, splits=True) if plans else cost_model, seed)
         self.name = name
         self.iterations = checked_count("iterations", iterations)
         self.updates = checked_count("updates", updates)
@@ -247,7 +242,7 @@ class AttentionLearner(Learner):
         costs = np.full(len(complete), np.nan)
         if isinstance(self.cost_model, AdditiveCostModel):
             model, before, everywhere = self.cost_model, self.cost_model.queries, None
-            if isinstance(model, ShardingCostModel):  # (B, K) loads of the spread tables of each task
+            if SPLITS in model.supports:  # (B, K) loads of the spread tables of each task
                 everywhere = np.stack([each.loads(model) for each in tasks])
             phases, every = rollouts.costs(everywhere)
             self.cost_model.queries = before + int(complete.sum())  # the others are not placements
@@ -274,11 +269,11 @@ class AttentionLearner(Learner):
 
     def _require_spreading(self, task: Task) -> None:
         """Refuse a cost model that does not estimate all shards of the `FORMS`, before training."""
-        assert isinstance(self.cost_model, ShardingCostModel)
+        assert isinstance(self.cost_model, AdditiveCostModel)
         for kind in (ROW_WISE, DATA_PARALLEL):
             shards = shard_tables(task.tables.select([0]), kind, task.topology)
             try:
-                self.cost_model.shard_loads(shards, kind, task.topology)
+                self.cost_model.loads(shards, task.topology, kind)
             except InvalidOptionError as error:
                 raise InvalidOptionError(
                     f"{self.name} also splits tables {kind}, which cost model {self.cost_model.fingerprint!r} does not "

@@ -127,7 +127,7 @@ class AutoShardLearner(PresetLearner):
         self._first = np.cumsum([0, *(task.num_tables for task in suite)])
         estimate = additive_estimate(self.cost_model)
         self._bounds_ms = np.array(
-            [estimate.cost_bounds(estimate.table_loads(task.tables, task.topology), task.topology)[0] for task in suite]
+            [estimate.bounds(estimate.loads(task.tables, task.topology), task.topology)[0] for task in suite]
         )
         self._network = new_module(lambda: AutoShardNetwork(self.options.standardized), self.rng(WEIGHTS))
         self._network.normalize(self._tables)

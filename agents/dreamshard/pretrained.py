@@ -21,6 +21,7 @@ from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans import ShardingPlan
+from shard_gym.plans.needs import GROUPS, REPLICAS, SPLITS, TRAINING, unsupported
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks.task import Task
 
@@ -32,6 +33,9 @@ DEVICES, DIMS = (2, 128), (4, 512)
 Their batches were of 8,192 to 131,072 samples. Others are answered too: at 4,096 and 262,144 the agents were cheaper
 than what answers instead on nine of ten tasks.
 """
+
+SUPPORTS = frozenset({TRAINING, SPLITS, GROUPS, REPLICAS})
+"""What tasks had in training, or what the search over the network can handle without it."""
 
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
 """The optimizers of the tables in training. Weights were FP16 and FP32. BF16 has the bytes and so the costs of FP16,
@@ -129,14 +133,8 @@ def outside(task: Task) -> str:
         if name in names:
             return f"its {name} has other numbers or links than the hardware profile that they learned"
         return f"they learned {', '.join(names)}, and it is on {name}"
-    if task.topology.host is not None:
-        return "they learned devices whose rows are all in HBM, and its topology has host memory"
-    if task.topology.cross_host_ratio != 1.0:
-        return "they learned models that send all of their bytes across hosts, and this one sends less"
-    if not task.tables.pooled.all():
-        return "they learned tables whose rows are added up, and it has sequence tables"
-    if not task.tables.workload.training:
-        return "they learned tables that are trained, and it serves them"
+    if lacking := unsupported(task.needs, SUPPORTS):
+        return f"they did not learn {lacking.what}"
     optimizer, dims = task.tables.workload.optimizer, task.tables.embedding_dim
     if optimizer not in OPTIMIZERS:
         return f"they learned the optimizers {' and '.join(OPTIMIZERS)}, and its optimizer is {optimizer}"

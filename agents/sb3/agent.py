@@ -19,13 +19,7 @@ from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import (
-    CostModel,
-    ShardingCostModel,
-    additive_estimate,
-    make_cost_model,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.plans import ShardingPlan
@@ -109,7 +103,7 @@ class SetPlanAgent(SetPolicyAgent):
     def __init__(
         self, name: str, scorer: DeviceScorer, *, cost_model: str | CostModel = "analytical", **more: Any
     ) -> None:
-        super().__init__(name, scorer, cost_model=make_sharding_cost_model(cost_model), **more)
+        super().__init__(name, scorer, cost_model=make_cost_model(cost_model, additive=True, splits=True), **more)
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
@@ -132,7 +126,7 @@ class SetPlanAgent(SetPolicyAgent):
         return self._tried(task, play)
 
     def _play(self, task: Task, choose: Policy) -> ShardingPlan:
-        assert isinstance(self.cost_model, ShardingCostModel)
+        assert isinstance(self.cost_model, AdditiveCostModel)
         env = EmbeddingShardingEnv(
             TaskSuite("one task", (task,)),
             cost_model=self.cost_model,

@@ -31,7 +31,7 @@ from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_r
 from shard_gym.common.errors import InvalidOptionError, unknown_name
 from shard_gym.common.io.arrays import Arrays, prefixed, under
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_sharding_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
 from shard_gym.tasks.task import TaskSuite
@@ -180,7 +180,7 @@ class Sb3Learner(AlgorithmLearner):
         replay: int = 40_000,
     ) -> None:
         plans = observation == "splits"
-        super().__init__(suite, make_sharding_cost_model(cost_model) if plans else cost_model, seed)
+        super().__init__(suite, make_cost_model(cost_model, additive=True, splits=True) if plans else cost_model, seed)
         defaults = ALGORITHMS[name]
         self.name = name
         self.iterations = checked_count("iterations", defaults.iterations if iterations is None else iterations)

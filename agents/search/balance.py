@@ -18,8 +18,8 @@ from shard_gym.agents.search.plan_search import search_plans
 from shard_gym.agents.search.restarts import MANY
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
-from shard_gym.cost_models.base.counted import CountedCostModel, CountedShardingModel
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.base.whole_tables import WholeTables
 from shard_gym.plans import ShardingPlan, plan_of_placement
@@ -66,7 +66,7 @@ def balanced(
 
     Args:
         answer: a valid placement, or plan if the task's tables may be split, whose tables and buffers fit the caps.
-        model: what the answer was searched under; if plans are changed, a `ShardingCostModel`.
+        model: what the answer was searched under; if plans are changed, one that supports splits.
         sharding_types: those that tables may have; whole tables alone by default.
         max_shards: column shards of a table at most.
         others: dearer answers from which a less full one is looked for as well, if they cost at most `MORE` more.
@@ -122,7 +122,7 @@ def joined(answer: Answer, task: Task, model: AdditiveCostModel) -> Answer:
     if not isinstance(answer, ShardingPlan) or not answer.split_tables or not _may_change(answer, task):
         return answer
     tables, topology = task.tables, task.topology
-    wholes = WholeTables(answer, tables, topology, make_sharding_cost_model(model))
+    wholes = WholeTables(answer, tables, topology, make_cost_model(model, additive=True, splits=True))
     limit = problem_of(task).cost_ms(answer, task, model) + MIN_GAIN_MS
     most = max(fullest(answer, task), ROOMY)
     for table in sorted(answer.split_tables, key=lambda each: int(tables.memory_bytes[each])):
@@ -156,7 +156,7 @@ def _counted(model: AdditiveCostModel) -> CountedCostModel:
     if isinstance(model, CountedCostModel):
         model = model.model
     try:
-        return CountedShardingModel(make_sharding_cost_model(model))
+        return CountedCostModel(make_cost_model(model, additive=True, splits=True))
     except InvalidOptionError:  # it costs whole tables alone
         return CountedCostModel(model)
 

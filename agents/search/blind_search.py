@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
-from shard_gym.cost_models.base.counted import CountedShardingModel
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.tasks.task import Task
 
 
@@ -23,7 +23,7 @@ class BlindSearchAgent(PlanSearchAgent):
 
     @override
     def _search(
-        self, task: Task, sharding_types: tuple[str, ...], model: CountedShardingModel, share: float = 1.0
+        self, task: Task, sharding_types: tuple[str, ...], model: CountedCostModel, share: float = 1.0
     ) -> SplitTables:
         blind = replace(task, topology=replace(task.topology, host=None))
         return super()._search(blind, sharding_types, model, share)

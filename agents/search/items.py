@@ -42,7 +42,7 @@ class Items:
         return Items(
             model,
             task.topology.cluster(),
-            model.table_loads(task.tables, task.topology),
+            model.loads(task.tables, task.topology),
             task.tables.memory_bytes,
             task.topology.memory_cap_bytes,
         )

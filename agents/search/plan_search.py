@@ -16,8 +16,9 @@ from shard_gym.agents.search.rebuild import Rebuilder
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
-from shard_gym.cost_models import CostModel, make_sharding_cost_model
-from shard_gym.cost_models.base.counted import CountedShardingModel
+from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.cost_models.analytical.grouped import model_of
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.column_levels import UNIT
 from shard_gym.plans.placement import Placement
@@ -168,7 +169,7 @@ class PlanSearchAgent(Agent):
     least busy devices are tried for a part. A rebuild takes about D for each part that it takes out and each plan.
 
     Args:
-        cost_model: the model to search under, or its name; a `ShardingCostModel`.
+        cost_model: the model to search under, or its name; it supports splits.
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
             where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
@@ -197,8 +198,8 @@ class PlanSearchAgent(Agent):
         max_seconds: float | None = None,
         seed: int = 0,
     ) -> None:
-        self.cost_model = CountedShardingModel(make_sharding_cost_model(cost_model))
-        self._of_replicas: CountedShardingModel | None = None
+        self.cost_model = CountedCostModel(make_cost_model(cost_model, additive=True, splits=True))
+        self._of_replicas: CountedCostModel | None = None
         self.sharding_types = checked_sharding_types(sharding_types)
         self.max_shards = checked_max_shards(max_shards)
         self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
@@ -236,16 +237,16 @@ class PlanSearchAgent(Agent):
         """The plan of one of the groups, and its cost, for a share of the evaluations."""
         model = self.cost_model
         if task.topology.replicas is not None:
-            self._of_replicas = model = self._of_replicas or CountedShardingModel(model.model.with_replicas())
+            self._of_replicas = model = self._of_replicas or CountedCostModel(model_of(task.topology, model.model))
         plan = self._search(task, self.sharding_types, model, share).plan()
-        return model.estimate_plan(plan, task.tables, task.topology).total_ms, plan
+        return model.estimate(plan, task.tables, task.topology).total_ms, plan
 
     def split(self, task: Task) -> SplitTables:
         """The parts of the plan, as the search has them; raises the error of `plan`."""
         return self._search(task, self.sharding_types, self.cost_model)
 
     def _search(
-        self, task: Task, sharding_types: tuple[str, ...], model: CountedShardingModel, share: float = 1.0
+        self, task: Task, sharding_types: tuple[str, ...], model: CountedCostModel, share: float = 1.0
     ) -> SplitTables:
         options = SplitOptions(task, model, sharding_types, self.max_shards)
         of_tables = max(FEW, PER_PAIR * task.num_tables**2)

@@ -49,7 +49,7 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     count = int(classes[options.levels.legal].max()) + 1
     forms = count * int(options.levels.is_form.any(axis=0).sum()) + len(options.spreads)
     at_most = min(
-        most_queries // (ROUNDS * (len(options.model.sums(options.loads.shape[-1])) + 2)),
+        most_queries // (ROUNDS * (len(np.delete(np.arange(options.loads.shape[-1]), options.model.maxima)) + 2)),
         MAX_NUMBERS // (options.task.num_tables * forms),
     )
     values = [n for n in range(2, devices + 2) if comb(n + count - 2, count - 1) <= at_most]
@@ -79,7 +79,7 @@ class _Prices:
     def __init__(self, options: SplitOptions, classes: IntArray, limits: IntArray, dearer: float = 1.0) -> None:
         self._options, self._limits = options, limits
         task, model = options.task, options.model
-        self._sums = sums = model.sums(options.loads.shape[-1])
+        self._sums = sums = np.delete(np.arange(options.loads.shape[-1]), model.maxima)
         devices, groups, levels = task.num_devices, limits.shape[1], options.levels
         stand_for = np.flatnonzero(levels.is_form.any(axis=0))  # the levels whose parts stand for a form
         ways = {way.variant: number for number, way in enumerate(options.spreads)}  # the last host stands for all

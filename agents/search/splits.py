@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.items import Items
+from shard_gym.cost_models.base import loads_of_variants
 from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.plans import (
     ShardingPlan,
     TableSharding,
@@ -22,6 +22,7 @@ from shard_gym.plans import (
     table_wise,
 )
 from shard_gym.plans.column_levels import NONE, ColumnLevels
+from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.plans.variants import variants_of
@@ -44,7 +45,7 @@ class SplitOptions:
 
     Attributes:
         task: the task.
-        model: the cost model; a `ShardingCostModel` unless tables stay whole.
+        model: the cost model; a one that supports splits unless tables stay whole.
         levels: the L levels that parts of columns have; the first L variants are theirs.
         loads: (T, V, K) float64, of one part of each variant (see `shard_gym.plans.variants.Variants`).
         memory: (T, V) int64, its bytes.
@@ -68,10 +69,10 @@ class SplitOptions:
         variants = variants_of(task.tables, topology, sharding_types, levels=self.levels)
         self.task, self.model, self.cluster = task, model, topology.cluster()
         self.memory, self.legal = variants.memory, variants.legal
-        if isinstance(model, ShardingCostModel) and variants.num_variants > 1:
-            self.loads = model.variant_loads(variants, topology)
+        if SPLITS in model.supports and variants.num_variants > 1:
+            self.loads = loads_of_variants(model, variants, topology)
         else:
-            self.loads = model.table_loads(task.tables, topology)[:, None]
+            self.loads = model.loads(task.tables, topology)[:, None]
         parts = self.loads[:, : len(self.levels)]
         self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)

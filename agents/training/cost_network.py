@@ -16,8 +16,8 @@ from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimi
 from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import CostEstimate, CostModel, make_plan_cost_model
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.cost_models.fitting.training import (
     Loss,
@@ -167,7 +167,7 @@ class CostNetworkLearner(PresetLearner):
         weight_decay: float = 0.0,
     ) -> None:
         plans = any(task.splittable for task in suite)
-        true_cost = make_plan_cost_model(cost_model) if plans else cost_model
+        true_cost = make_cost_model(cost_model, splits=True) if plans else cost_model
         super().__init__(suite, true_cost, seed, name, preset, changes)
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
@@ -183,7 +183,7 @@ class CostNetworkLearner(PresetLearner):
     @property
     def measures_plans(self) -> bool:
         """Whether it learns from plans that are executed: from those alone, as shards by themselves are not."""
-        return self.plans and not isinstance(self.cost_model, ShardingCostModel)
+        return self.plans and not isinstance(self.cost_model, AdditiveCostModel)
 
     @property
     def sharding_types(self) -> tuple[str, ...]:
@@ -232,9 +232,9 @@ class CostNetworkLearner(PresetLearner):
         elif self.measures_plans:
             assert load.plan is not None
             tables, plan = load.plan
-            topology, estimate = load.topology, self.true_plan_cost(plan, tables, load.topology)
+            topology, estimate = load.topology, self.true_cost(plan, tables, load.topology)
         else:
-            assert isinstance(self.cost_model, ShardingCostModel)  # only learners of plans have such loads
+            assert isinstance(self.cost_model, AdditiveCostModel)  # only learners of plans have such loads
             estimate = load.estimate(self.cost_model)
             self.require_costs(np.array(estimate.total_ms))
             self.costed += 1
@@ -245,10 +245,7 @@ class CostNetworkLearner(PresetLearner):
 
     def _penalty_ms(self, tables: Tables, topology: Topology) -> float:
         """What is charged for tables that no answer was found for, or whose answer cannot be measured."""
-        if self.measures_plans:
-            assert isinstance(self.cost_model, PlanCosts)
-            return self.cost_model.plan_penalty_ms(tables, topology)
-        return self.cost_model.penalty_ms(tables, topology)
+        return self.cost_model.penalty_ms(tables, topology, splits=self.measures_plans)
 
     def _record(self, load: ShardLoad, estimate: CostEstimate) -> None:
         self.network.record(load, estimate)

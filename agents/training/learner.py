@@ -28,7 +28,6 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.cost_models.base.sharding import PlanCosts
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
@@ -63,20 +62,20 @@ class TrueCost(CostModel):
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
         self.name, self.version = learner.cost_model.name, learner.cost_model.version
-        self.know_as(learner.cost_model)
+        self.supports = learner.cost_model.supports
 
     @property
     def fingerprint(self) -> str:
         """That of the learner's cost model."""
         return self._learner.cost_model.fingerprint
 
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The true cost of a valid placement; where it cannot be measured, the penalty, all on the first device.
+    def estimate(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """The true cost of a valid answer; where it cannot be measured, the penalty, all on the first device.
 
         Raises:
             MeasurementError: see `Learner.true_cost`.
         """
-        estimate = self._learner.true_cost(placement, tables, topology)
+        estimate = self._learner.true_cost(answer, tables, topology)
         if estimate is None:
             penalty_ms = self.penalty_ms(tables, topology)
             phases = np.zeros((topology.num_devices, len(PHASES)))
@@ -84,9 +83,9 @@ class TrueCost(CostModel):
             estimate = CostEstimate(phases, penalty_ms)
         return estimate
 
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
         """That of the learner's cost model."""
-        return self._learner.cost_model.penalty_ms(tables, topology)
+        return self._learner.cost_model.penalty_ms(tables, topology, splits=splits)
 
 
 class Learner(ABC):
@@ -158,8 +157,8 @@ class Learner(ABC):
         """Placements whose true cost was evaluated so far: the part of the measurement budget that is used."""
         return self.cost_model.queries
 
-    def true_cost(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate | None:
-        """The true cost of a valid placement; None if it cannot be measured.
+    def true_cost(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate | None:
+        """The true cost of a valid placement or plan; None if it cannot be measured.
 
         A measurement that fails is tried again, unless the device has too little memory. That the first placement
         fails, or more placements than not, is an error of the machine.
@@ -168,17 +167,8 @@ class Learner(ABC):
             MeasurementError: see there.
             InvalidCostError: the cost is NaN, infinite or negative.
         """
-        return self._cost_of(lambda: self.cost_model.estimate(placement, tables, topology))
-
-    def true_plan_cost(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate | None:
-        """The same of a valid plan; the cost model is a `PlanCosts`."""
-        model = self.cost_model
-        assert isinstance(model, PlanCosts)
-        return self._cost_of(lambda: model.estimate_plan(plan, tables, topology))
-
-    def _cost_of(self, measure: Callable[[], CostEstimate]) -> CostEstimate | None:
         try:
-            estimate = tried_twice(measure)
+            estimate = tried_twice(lambda: self.cost_model.estimate(answer, tables, topology))
         except MeasurementError:
             self.failures += 1
             if self.failures > self.costed:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.splits import SplitTables
-from shard_gym.cost_models import CostEstimate, ShardingCostModel
+from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import drawn_spread, halved, random_plan, spread_types, spreading
@@ -64,9 +64,9 @@ class ShardLoad:
         parts = [host_megabytes(each.tables, each.sharding_type, self.topology) for each in self.shards]
         return np.concatenate(parts)
 
-    def estimate(self, model: ShardingCostModel) -> CostEstimate:
+    def estimate(self, model: AdditiveCostModel) -> CostEstimate:
         """The cost under `model`."""
-        loads = [model.shard_loads(each.tables, each.sharding_type, self.topology) for each in self.shards]
+        loads = [model.loads(each.tables, self.topology, each.sharding_type) for each in self.shards]
         on_devices = model.reduce(np.concatenate(loads), self.devices, self.topology.num_devices)
         phases, cost = model.costs(on_devices, self.topology.cluster())
         return CostEstimate(phases, float(cost))

@@ -25,7 +25,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import SUFFIX as WEIGHTS
 from shard_gym.common.io.files import require_writable
-from shard_gym.cost_models import AdditiveCostModel, make_additive_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.evaluation.evaluations import Evaluation, Progress, evaluate
@@ -103,7 +103,7 @@ def write_dataset(
             raise wrong_kind(argument, value, "a name", again)
     make_reward(reward)
     make_observation(observation)
-    tasks, model = load_suite(suite, split), make_additive_cost_model(cost_model)
+    tasks, model = load_suite(suite, split), make_cost_model(cost_model, additive=True)
     episodes = _episodes(evaluations, tasks)
     env = _make(suite, split, cost_model, reward, observation)
     held_out = _held_out(suite, tasks)
@@ -307,6 +307,6 @@ def _reference_scores(tasks: TaskSuite, model: AdditiveCostModel, reward: str) -
     random = evaluate(RandomAgent(), tasks, model).costs_ms
     costs = np.array([random, [best[task.name] for task in tasks]])
     if reward == "normalized":
-        costs /= [model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0] for task in tasks]
+        costs /= [model.bounds(model.loads(task.tables, task.topology), task.topology)[0] for task in tasks]
     lowest, highest = (-costs.mean(axis=1)).tolist()
     return {"ref_min_score": lowest, "ref_max_score": highest}

@@ -15,6 +15,8 @@ from shard_gym.cost_models.base.model import (
     FloatArray,
 )
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
 
@@ -31,7 +33,7 @@ class AdditiveWrapper(AdditiveCostModel):
         self.num_loads = self.num_sum_loads = len(tables)
         self._model, self._tables, self._topology = model, tables, topology
         self._analytical = AnalyticalCostModel()
-        self._analytical_loads = self._analytical.table_loads(tables, topology)
+        self._analytical_loads = self._analytical.loads(tables, topology)
         self._estimates: dict[bytes, CostEstimate] = {}
 
     @property
@@ -39,7 +41,7 @@ class AdditiveWrapper(AdditiveCostModel):
     def fingerprint(self) -> str:
         return self._model.fingerprint
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(T, T) float64, ones on the diagonal."""
         return np.eye(self.num_loads)
 
@@ -59,18 +61,14 @@ class AdditiveWrapper(AdditiveCostModel):
             costs[index] = self._estimate(shared[index]).total_ms
         return costs
 
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
         """The analytical lower bound, which costs may be below, and the upper one that the model's penalty promises."""
-        lower = self._analytical.cost_bounds(self._analytical_loads, topology)[0]
+        lower = self._analytical.bounds(self._analytical_loads, topology)[0]
         return lower, self._model.penalty_ms(self._tables, self._topology) / PENALTY_MARGIN
 
-    def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T, 4) ms, those of the analytical model."""
-        return self._analytical.single_table_phases(self._analytical_loads, topology)
-
-    def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T,) ms, those of the analytical model."""
-        return self._analytical.single_table_costs(self._analytical_loads, topology)
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        """(T, 4) and (T,) ms, those of the analytical model."""
+        return self._analytical.single_tables(self._analytical_loads, topology)
 
     def _estimate(self, membership: FloatArray) -> CostEstimate:
         """The estimate of the placement of the tables that have a device in (D, T) `membership`."""

@@ -24,7 +24,7 @@ from shard_gym.cost_models.analytical.sharding import (
 )
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import LEAST, LinkSpec, Topology
-from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, ShardingPlan
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan
 from shard_gym.tables.tables import Tables
 
 ASSUMED: Mapping[str, str] = {
@@ -124,9 +124,9 @@ class VariedShardingModel(AnalyticalShardingModel):
         return super().fingerprint + (f"-varied-{own}" if self.scales else "")
 
     @override
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """(S, K) float64, see `ShardingCostModel`."""
-        loads = super().shard_loads(shards, sharding_type, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """(S, K) float64, see `AdditiveCostModel`."""
+        loads = super().loads(shards, topology, sharding_type)
         for name, columns in _COLUMNS.items():
             if name in self.scales:
                 loads[:, self.columns(columns)] *= self.scales[name]

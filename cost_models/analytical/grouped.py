@@ -15,30 +15,32 @@ left out; the mean takes no time; nothing hides the averaging, as TorchRec's `sy
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.cost_models.analytical.collectives import all_reduce_bytes
-from shard_gym.cost_models.base.model import BACKWARD_COMM, FloatArray
+from shard_gym.cost_models.base.model import BACKWARD_COMM, AdditiveCostModel, CostModel, FloatArray
 from shard_gym.cost_models.base.one_more import largest_of_others
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.needs import COMPRESSION, GROUPS, REPLICAS, SEQUENCES, SPLITS, TRAINING, require_supported
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
 
-class GroupedShardingModel(ShardingCostModel):
+class GroupedShardingModel(AdditiveCostModel):
     """The model described at the top of this file: one more load than `model`, the ms of averaging the shards.
 
     Args:
         model: of the devices of a group. Without replicas, its costs are these, but for rounding.
     """
 
-    knows_replicas = knows_compression = knows_sequences = True
+    supports = frozenset({TRAINING, SEQUENCES, COMPRESSION, REPLICAS, SPLITS, GROUPS})
 
-    def __init__(self, model: ShardingCostModel) -> None:
+    def __init__(self, model: AdditiveCostModel) -> None:
         self.model = model
         self.name, self.version = model.name, model.version
         self.num_loads, self.num_sum_loads = model.num_loads + 1, model.num_sum_loads
@@ -55,17 +57,9 @@ class GroupedShardingModel(ShardingCostModel):
     def fingerprint(self) -> str:
         return self.model.fingerprint
 
-    @override
-    def with_replicas(self) -> ShardingCostModel:
-        return self
-
-    @override
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        return self.shard_loads(tables, "table_wise", topology)
-
-    @override
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        loads = self.model.shard_loads(shards, sharding_type, _without_replicas(topology))
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """Those of the model, and the ms of averaging."""
+        loads = self.model.loads(shards, _without_replicas(topology), sharding_type)
         sync = shards.memory_bytes.astype(np.float64) * sync_ms_per_byte(topology)
         return np.concatenate([loads, sync[:, None]], axis=1)
 
@@ -101,22 +95,30 @@ class GroupedShardingModel(ShardingCostModel):
         return phases, costs + loads[:, -1]
 
     @override
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        low, high = self.model.cost_bounds(loads[:, :-1], _without_replicas(topology))
-        total = float(loads[:, -1].sum())
-        return low + total / topology.num_devices, high + total
-
-    @override
-    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        low, high = self.model.variant_bounds(variants, loads[..., :-1], _without_replicas(topology))
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
+        low, high = self.model.bounds(loads[..., :-1], _without_replicas(topology), variants)
+        if variants is None:
+            every = float(loads[:, -1].sum())
+            return low + every / topology.num_devices, high + every
         total = np.where(variants.legal, loads[..., -1] * variants.parts, np.nan)  # of all parts of a variant
         least, most = np.nanmin(total, axis=1).sum(), np.nanmax(total, axis=1).sum()
         return low + float(least) / topology.num_devices, high + float(most)
 
 
-def model_of(topology: Topology, model: ShardingCostModel) -> ShardingCostModel:
-    """The cost model of the devices of a group; `model` itself where their shards have no replicas."""
-    return model if topology.replicas is None else model.with_replicas()
+ModelT = TypeVar("ModelT", bound=CostModel)
+
+
+def model_of(topology: Topology, model: ModelT) -> ModelT | GroupedShardingModel:
+    """The cost model of the devices of a group; `model` itself where their shards have no replicas.
+
+    Raises:
+        InvalidOptionError: it does not support groups.
+    """
+    if topology.replicas is None or REPLICAS in model.supports:
+        return model
+    require_supported(f"The cost model {model.name!r}", {GROUPS}, model.supports, costs=True)
+    assert isinstance(model, AdditiveCostModel)
+    return GroupedShardingModel(model)
 
 
 def sync_ms_per_byte(topology: Topology) -> float:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FloatArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.needs import GROUPS, SERVING, TRAINING
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables.tables import Tables
 
 _OF_TRAINING = [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS, GRADIENT_BYTES]
@@ -25,18 +25,11 @@ class InferenceCostModel(AnalyticalShardingModel):
 
     name = "analytical-inference"
     exchanges = 1
-    knows_training, knows_serving = False, True
+    supports = AnalyticalShardingModel.supports - {TRAINING, GROUPS} | {SERVING}  # copies are never averaged
 
     @override
-    def with_replicas(self) -> ShardingCostModel:
-        raise InvalidOptionError(
-            f"The cost model {self.name!r} is of serving, where copies of tables are never averaged; plan without "
-            "groups (sync_every 0)."
-        )
-
-    @override
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        loads = super().shard_loads(shards, sharding_type, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        loads = super().loads(shards, topology, sharding_type)
         loads[:, self.columns(_OF_TRAINING)] = 0.0
         return loads
 

@@ -77,7 +77,9 @@ from shard_gym.cost_models.base.model import (
 )
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware.topology import Cluster, DeviceSpec, Topology
+from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, SEQUENCES, TRAINING
 from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
 
@@ -220,7 +222,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     version = 2
     num_loads = LOADS
     num_sum_loads = 8
-    knows_host_memory = knows_compression = knows_sequences = True
+    supports = frozenset({TRAINING, SEQUENCES, HOST_MEMORY, COMPRESSION})
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED
@@ -249,13 +251,13 @@ class AnalyticalCostModel(AdditiveCostModel):
         own = "" if fitted else f"-{hashlib.sha256(repr(tuple(self.constants)).encode()).hexdigest()[:12]}"
         return super().fingerprint + own
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT and those of indices in bytes."""
-        parts = [self.hbm_loads(tables, topology)]
+        parts = [self.hbm_loads(shards, topology)]
         if self.first_load:
-            parts.insert(0, index_bytes(tables, TABLE_WISE)[:, None])
+            parts.insert(0, index_bytes(shards, TABLE_WISE)[:, None])
         if topology.host is not None:
-            parts.append(self.host_policy.loads(tables, topology))
+            parts.append(self.host_policy.loads(shards, topology))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
@@ -368,7 +370,7 @@ class AnalyticalCostModel(AdditiveCostModel):
         if cached or self.first_load or not 0.0 <= self.constants.overlap_loss <= 1.0:
             return None
         cluster = topology.cluster()
-        return self.linear_costs_of(self.table_loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
+        return self.linear_costs_of(self.loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
 
     def linear_costs_of(self, loads: FloatArray, links: tuple[Link, ...] = (), latency_ms: float = 0.0) -> LinearCosts:
         """The costs of tables, or of shards, with these (T, K) loads; `links` and `latency_ms` as in `LinearCosts`.
@@ -397,14 +399,14 @@ class AnalyticalCostModel(AdditiveCostModel):
             host=self.host_policy.reads_of(loads[:, LOADS:]),
         )
 
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
         size, cluster = topology.num_devices, topology.cluster()
         even = loads.sum(axis=0) / size
         even[self.maxima] = loads[:, self.maxima].min(axis=0)
         if not self.host_policy.is_linear:
             even[self.num_loads :] = 0.0  # with other rows the mean device could read for longer than the slowest
-        costliest_table = self.single_table_phases(loads, topology).max(axis=0)
+        costliest_table = self.single_tables(loads, topology)[0].max(axis=0)
         compute = np.maximum(self.device_phases(even), costliest_table)[COMPUTE].sum()
         outputs = loads[:, self.first_load + OUTPUT_BYTES_SENT].sum()
         lower = float(compute + self.exchanges * least_all_to_all_ms(outputs, cluster))

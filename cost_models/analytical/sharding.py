@@ -37,7 +37,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.analytical import collectives
@@ -66,9 +65,16 @@ from shard_gym.cost_models.base.model import (
     FloatArray,
 )
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll, largest_of_others
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.hardware.topology import Cluster, Topology
-from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, has_dense_gradient
+from shard_gym.plans.needs import GROUPS, SPLITS
+from shard_gym.plans.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    has_dense_gradient,
+)
 from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
@@ -109,7 +115,7 @@ OWN_LOADS = [*range(_OWN_SUMS), *range(_OWN_SUMS + _ADDED, _OWN_LOADS + _ADDED)]
 _OWN_ROWS = np.array(OWN_LOADS)  # the same of arrays whose first axis is that of the loads
 
 
-class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
+class AnalyticalShardingModel(AnalyticalCostModel):
     """The model described at the top of this file.
 
     Args:
@@ -120,6 +126,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         UnknownNameError: there is no such communication dtype.
     """
 
+    supports = AnalyticalCostModel.supports | {SPLITS, GROUPS}
     num_loads = _OWN_LOADS + _ADDED
     num_sum_loads = _OWN_SUMS + 3
     shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
@@ -144,18 +151,14 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         """That of the analytical model; a communication dtype other than FP32 is added."""
         return super().fingerprint + ("" if self.communication_dtype == "fp32" else f"-{self.communication_dtype}")
 
-    @override
-    def with_replicas(self) -> ShardingCostModel:
+    def with_replicas(self) -> AdditiveCostModel:
+        """This model, on devices whose shards have replicas in other groups (`Topology.replicas`)."""
         from shard_gym.cost_models.analytical.grouped import GroupedShardingModel  # it is made of this class
 
         return GroupedShardingModel(self)
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64, the loads of whole tables."""
-        return self.shard_loads(tables, "table_wise", topology)
-
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """(S, K) float64, see `ShardingCostModel`; ms, but bytes in the columns of bytes."""
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """(S, K) float64, see `AdditiveCostModel`; ms, but bytes in the columns of bytes."""
         all_loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
         loads = all_loads[:, self.first_load :]
         if self.first_load:
@@ -303,14 +306,16 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         alone = partial(AdditiveCostModel.costs_with_one, self)
         return self._first_alone(loads, one_of_each(topology.cluster()), alone)
 
-    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """Bounds in ms on all plans of the variants.
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
+        """Bounds in ms, without variants those of the analytical model.
 
         Columns halved h times have loads f(h), and a table is halved so that the sum of 2^-h over its shards is 1. So a
         load of all its shards together lies between the least and the largest 2^h f(h), and `parts` times the load of a
         variant bounds it. The upper bound gives every device at once the largest of every table; the lower one splits
         the least evenly.
         """
+        if variants is None:
+            return super().bounds(loads, topology)
         legal, maxima, cluster = variants.legal[..., None], self.maxima, topology.cluster()
         halves = np.array([kind == COLUMN_WISE for kind in variants.sharding_types])
         on_one = np.where(halves, variants.parts, 1)[..., None] * loads  # all halves may be on one device
@@ -324,7 +329,7 @@ class AnalyticalShardingModel(ShardingCostModel, AnalyticalCostModel):
         even = least.sum(axis=0) / topology.num_devices
         even[maxima] = np.where(legal, loads[..., maxima], np.inf).min(axis=(0, 1))
         if not self.host_policy.is_linear:
-            even[self.num_loads :] = 0.0  # as in `cost_bounds`
+            even[self.num_loads :] = 0.0  # as in the bounds of placements
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)
         compute = np.maximum(self.device_phases(even), phases)[COMPUTE].sum()
         # Whatever its type, a table sends at least its outputs once, unless it is data-parallel; links take no longer

@@ -13,7 +13,7 @@ from shard_gym.cost_models.base.model import (
     critical_devices,
     placement_order,
 )
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.cost_models.base.plan_loads import bounds_of_plans, loads_of_plan, loads_of_shards, loads_of_variants
 
 __all__ = [
     "COMMUNICATION",
@@ -25,8 +25,10 @@ __all__ = [
     "FloatArray",
     "LinearCosts",
     "PlainCosts",
-    "PlanCosts",
-    "ShardingCostModel",
+    "bounds_of_plans",
     "critical_devices",
+    "loads_of_plan",
+    "loads_of_shards",
+    "loads_of_variants",
     "placement_order",
 ]

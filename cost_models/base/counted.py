@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.model import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
@@ -32,7 +32,7 @@ class CountedCostModel(AdditiveCostModel):
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
         self.shared_loads = model.shared_loads
-        self.know_as(model)
+        self.supports = model.supports
         self.host_policy, self.exchanges = model.host_policy, model.exchanges
 
     @property
@@ -49,9 +49,9 @@ class CountedCostModel(AdditiveCostModel):
     def fingerprint_for(self, num_devices: Collection[int]) -> str:
         return self.model.fingerprint_for(num_devices)
 
-    @override
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        return self.model.table_loads(tables, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """Those of the model."""
+        return self.model.loads(shards, topology, sharding_type)
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
@@ -94,30 +94,16 @@ class CountedCostModel(AdditiveCostModel):
         return costs(*arguments)
 
     @override
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        return self.model.penalty_ms(tables, topology)
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
+        return self.model.penalty_ms(tables, topology, splits=splits)
 
     @override
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
         return self.model.linear_costs(tables, topology)
 
     @override
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        return self.model.cost_bounds(loads, topology)
-
-
-class CountedShardingModel(CountedCostModel, ShardingCostModel):
-    """A `CountedCostModel` around a model of sharded tables; it counts the evaluated plans."""
-
-    model: ShardingCostModel
-
-    @override
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        return self.model.shard_loads(shards, sharding_type, topology)
-
-    @override
-    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        return self.model.variant_bounds(variants, loads, topology)
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
+        return self.model.bounds(loads, topology, variants)
 
 
 class CountedEstimates(CostModel):
@@ -131,7 +117,7 @@ class CountedEstimates(CostModel):
         self.queries = 0
         self.on_estimate: Callable[[CostEstimate | None], None] = lambda estimate: None
         self.name, self.version, self.detail_names = model.name, model.version, model.detail_names
-        self.know_as(model)
+        self.supports = model.supports
 
     @property
     @override
@@ -142,9 +128,9 @@ class CountedEstimates(CostModel):
     def fingerprint_for(self, num_devices: Collection[int]) -> str:
         return self.model.fingerprint_for(num_devices)
 
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
+    def estimate(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
         """Counts one evaluation."""
-        return self._counted(lambda: self.model.estimate(placement, tables, topology))
+        return self._counted(lambda: self.model.estimate(answer, tables, topology))
 
     def _counted(self, cost: Callable[[], CostEstimate]) -> CostEstimate:
         self.queries += 1
@@ -156,28 +142,10 @@ class CountedEstimates(CostModel):
         return estimate
 
     @override
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        return self.model.penalty_ms(tables, topology)
-
-
-class CountedPlanCosts(CountedEstimates, PlanCosts):
-    """A `CountedEstimates` of a model that costs plans, too, and is not additive."""
-
-    model: PlanCosts
-
-    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
-        """Counts one evaluation."""
-        return self._counted(lambda: self.model.estimate_plan(plan, tables, topology))
-
-    @override
-    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        return self.model.plan_penalty_ms(tables, topology)
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
+        return self.model.penalty_ms(tables, topology, splits=splits)
 
 
 def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
     """`model` in the wrapper that counts its evaluations."""
-    if isinstance(model, ShardingCostModel):
-        return CountedShardingModel(model)
-    if isinstance(model, AdditiveCostModel):
-        return CountedCostModel(model)
-    return CountedPlanCosts(model) if isinstance(model, PlanCosts) else CountedEstimates(model)
+    return CountedCostModel(model) if isinstance(model, AdditiveCostModel) else CountedEstimates(model)

@@ -1,4 +1,7 @@
-"""The interface of cost models: `CostModel`, and `AdditiveCostModel` for models fast enough to train in."""
+"""The interface of cost models: `CostModel`, and `AdditiveCostModel` for models fast enough to train in.
+
+A placement is a plan of whole tables, so one interface costs both.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll
+from shard_gym.cost_models.base.plan_loads import bounds_of_plans, loads_of_plan
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans import ShardingPlan, check_plan
+from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING, needs_of, require_supported
 from shard_gym.plans.placement import Placement, check_placement
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
 PHASES: tuple[str, ...] = ("forward", "forward_comm", "backward_comm", "backward")
@@ -57,42 +64,28 @@ class CostEstimate:
 
 
 class CostModel(ABC):
-    """Computes the cost of a placement.
+    """Computes the cost of an answer: of a placement, or of a sharding plan.
+
+    `estimate`, `loads` and `measure_again` of a subclass raise InvalidOptionError where tables, devices or the plan
+    need something that it does not support.
 
     Attributes:
         name: its name in `COST_MODELS` and in result files.
         version: raised whenever a change alters a cost.
         detail_names: names of the `details` of its estimates.
-        knows_host_memory: whether it computes costs of tables whose rows are in part in host memory. Of a model that
-            does not, `estimate`, `table_loads` and `shard_loads` raise InvalidOptionError where a topology has some.
-        knows_replicas: the same of devices whose shards have replicas in other groups.
-        knows_compression: the same of topologies on which less is sent across hosts (`Topology.cross_host_ratio`).
-        knows_sequences: the same of sequence tables (`Tables.pooled`).
-        knows_training, knows_serving: the same of tables that are trained, and of those that are read alone
-            (`Workload.training` is False).
+        supports: names in `shard_gym.plans.needs.NEEDS` of what it computes costs of; with "splits", it costs plans.
     """
 
     name: str
     version: int
     detail_names: tuple[str, ...] = ()
-    knows_host_memory: bool = False
-    knows_replicas: bool = False
-    knows_compression: bool = False
-    knows_sequences: bool = False
-    knows_training: bool = True
-    knows_serving: bool = False
+    supports: frozenset[str] = frozenset({TRAINING})
 
     def __init_subclass__(cls) -> None:
-        """Let the methods that get a topology refuse what the model does not know of it."""
-        for name in ("estimate", "estimate_plan", "measure_again", "table_loads", "shard_loads"):
+        """Let the methods that get tables and a topology refuse what the model does not support."""
+        for name in ("estimate", "measure_again", "loads"):
             if name in vars(cls):
-                setattr(cls, name, _checking_topology(vars(cls)[name]))
-
-    def know_as(self, model: CostModel) -> None:
-        """Know what `model` does, for a model that asks it."""
-        for name in vars(CostModel):
-            if name.startswith("knows_"):
-                setattr(self, name, getattr(model, name))
+                setattr(cls, name, _at_the_door(vars(cls)[name]))
 
     @property
     def fingerprint(self) -> str:
@@ -104,56 +97,45 @@ class CostModel(ABC):
         return self.fingerprint
 
     @abstractmethod
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a checked (T,) placement."""
+    def estimate(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a checked (T,) placement, or of a plan.
+
+        Raises:
+            InvalidPlanError, MemoryExceededError: the plan is not valid; see `check_plan`.
+        """
 
     @abstractmethod
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """Ms charged for a task without a valid placement: finite, and above the cost of every valid placement."""
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
+        """Ms charged for a task without a valid answer: finite, and above the cost of every valid placement.
+
+        With `splits`, above that of every valid plan.
+        """
 
 
-def _checking_topology(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method` of a cost model, whose last argument is a topology."""
+def _at_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` of a cost model, which gets tables, a topology and perhaps a plan or the type of a shard."""
 
     @wraps(method)
     def checked(model: CostModel, *args: Any, **kwargs: Any) -> Any:
-        topology = kwargs["topology"] if "topology" in kwargs else args[-1]
-        if getattr(topology, "host", None) is not None and not model.knows_host_memory:
-            raise InvalidOptionError(
-                f"The cost model {model.name!r} does not know host memory, and the devices have some for rows of "
-                "tables. Name 'analytical', or give devices without host memory."
-            )
-        if getattr(topology, "replicas", None) is not None and not model.knows_replicas:
-            raise InvalidOptionError(
-                f"The cost model {model.name!r} does not know replicas in other groups of devices; its `with_replicas` "
-                "is one that does, if there is one."
-            )
-        if getattr(topology, "cross_host_ratio", 1.0) != 1.0 and not model.knows_compression:
-            raise InvalidOptionError(
-                f"The cost model {model.name!r} does not know that less is sent across hosts, and cross_host_ratio is "
-                f"{topology.cross_host_ratio:g}. Name 'analytical', or leave it at 1."
-            )
-        for tables in (*args, *kwargs.values()):
-            if not isinstance(tables, Tables):
-                continue
-            if not model.knows_sequences and not tables.pooled.all():
-                raise InvalidOptionError(
-                    f"The cost model {model.name!r} does not know sequence tables, whose rows are not added up, "
-                    f"such as {tables.names[int(tables.pooled.argmin())]!r}. Name 'analytical'."
-                )
-            if not model.knows_serving and not tables.workload.training:
-                raise InvalidOptionError(
-                    f"The cost model {model.name!r} is of training, and these tables are served: the training of their "
-                    "workload is False. Name 'analytical-inference'."
-                )
-            if not model.knows_training and tables.workload.training:
-                raise InvalidOptionError(
-                    f"The cost model {model.name!r} is of serving, and these tables are trained. Name 'analytical', or "
-                    "serve them: tables.with_training(training=False)."
-                )
+        given = (*args, *kwargs.values())
+        tables = next((each for each in given if isinstance(each, Tables)), None)
+        topology = next((each for each in given if isinstance(each, Topology)), None)
+        if tables is not None and topology is not None:
+            needs = needs_of(tables, topology)
+            if SPLITS not in model.supports and any(map(_splits, given)):
+                needs |= {SPLITS}
+            if not needs <= model.supports:
+                require_supported(f"The cost model {model.name!r}", needs, model.supports, costs=True)
         return method(model, *args, **kwargs)
 
     return checked
+
+
+def _splits(given: Any) -> bool:
+    """Whether an argument is a plan with split tables, or the sharding type of a part of a table."""
+    if isinstance(given, ShardingPlan):
+        return given.placement is None
+    return isinstance(given, str) and given != TABLE_WISE
 
 
 class PlainCosts(Protocol):
@@ -181,9 +163,10 @@ class PlainCosts(Protocol):
 class AdditiveCostModel(CostModel):
     """A cost model in additive-load form.
 
-    Every table has K loads. The loads of a device are the sums (the first `num_sum_loads` columns) or the maxima (the
-    others up to `num_loads`) of the loads of its tables, and zero if it is empty. All costs follow from the device
-    loads. So placing a table updates one device in O(K), for any number of environments or candidate moves at once.
+    Every table has K loads, and if the model supports splits, so has every shard. The loads of a device are the sums
+    (the first `num_sum_loads` columns) or the maxima (the others up to `num_loads`) of the loads of its tables or
+    shards, and zero if it is empty. All costs follow from the device loads. So placing a table or a shard updates one
+    device in O(K), for any number of environments or candidate moves at once.
     Of a topology with host memory there are more loads behind these, those of `host_policy`: `maxima` says which
     columns are reduced by maximum in either case.
 
@@ -206,13 +189,9 @@ class AdditiveCostModel(CostModel):
         """The columns that are reduced by maximum; all others are summed."""
         return slice(self.num_sum_loads, self.num_loads + self.host_policy.num_maxima)
 
-    def sums(self, num_loads: int) -> NDArray[np.int64]:
-        """The columns of so many loads that are summed."""
-        return np.delete(np.arange(num_loads), self.maxima)
-
     def num_loads_with(self, host_memory: bool) -> int:
-        """K, of topologies with host memory or without; a model that does not know host memory has no more loads."""
-        return self.num_loads + (self.host_policy.num_loads if host_memory and self.knows_host_memory else 0)
+        """K, of topologies with host memory or without; a model that does not support it has no more loads."""
+        return self.num_loads + (self.host_policy.num_loads if host_memory and HOST_MEMORY in self.supports else 0)
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""
@@ -236,8 +215,12 @@ class AdditiveCostModel(CostModel):
         return None
 
     @abstractmethod
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64 loads, none negative; computed once per task."""
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """(T, K) float64 loads of tables, none negative; computed once per task.
+
+        Of another sharding type, those of shards on one device each, as `shard_tables` describes them; a model that
+        does not support splits is not asked for any.
+        """
 
     @abstractmethod
     def device_phases(self, loads: FloatArray) -> FloatArray:
@@ -255,12 +238,17 @@ class AdditiveCostModel(CostModel):
         """
 
     @abstractmethod
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads."""
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
+        """Lower and upper bound in ms on the cost of every placement of tables with these (T, K) loads.
 
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
+        With `variants`, on that of every plan of these variants; `loads` are their (T, V, K) `loads_of_variants`.
+        """
+
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
         """PENALTY_MARGIN times the upper bound."""
-        return PENALTY_MARGIN * self.cost_bounds(self.table_loads(tables, topology), topology)[1]
+        if splits:
+            return PENALTY_MARGIN * bounds_of_plans(self, tables, topology)[1]
+        return PENALTY_MARGIN * self.bounds(self.loads(tables, topology), topology)[1]
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
         """(...) ms: the sum over the phases of the slowest device's time; `phases` is (..., D, 4).
@@ -348,27 +336,27 @@ class AdditiveCostModel(CostModel):
         loads[:, maxima] = largest
         return loads
 
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> CostEstimate:
-        """The cost of a (T,) placement.
+    def estimate(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+        """The cost of a (T,) placement, or of a plan; a plan of whole tables costs what the placement does.
 
         Raises:
-            InvalidPlacementError: it is not valid; see `check_placement`.
+            InvalidPlacementError: it is not valid; see `check_placement` and `check_plan`.
         """
-        placement = check_placement(placement, tables, topology)
-        loads = self.reduce(self.table_loads(tables, topology), placement, topology.num_devices)
+        if isinstance(answer, ShardingPlan):
+            checked = check_plan(answer, tables, topology)
+            loads = loads_of_plan(self, checked, tables, topology)
+        else:
+            placement = check_placement(answer, tables, topology)
+            loads = self.reduce(self.loads(tables, topology), placement, topology.num_devices)
         phases, cost = self.costs(loads, topology.cluster())
         return CostEstimate(phases, float(cost))
 
-    def single_table_phases(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T, 4) ms, the phases of the first device when it holds one table and the others none, from (T, K) loads."""
-        return self.single_tables(loads, topology)[0]
-
     def single_table_costs(self, loads: FloatArray, topology: Topology) -> FloatArray:
-        """(T,) ms, the cost of a placement of each table alone, on the first device, from (T, K) loads."""
+        """(T,) ms, the costs of `single_tables`."""
         return self.single_tables(loads, topology)[1]
 
     def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-        """`single_table_phases` and `single_table_costs`."""
+        """(T, 4) phases and (T,) cost, ms, when the first device holds one table and the others none; (T, K) loads."""
         return self._first_alone(loads, topology.cluster(), self.costs_with_one)
 
     def _first_alone(

@@ -5,26 +5,27 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.cost_models.base.counted import CountedCostModel, CountedShardingModel
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, FloatArray, PlainCosts
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, SEQUENCES, SERVING, SPLITS, TRAINING
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
 
 
-class NoCosts(ShardingCostModel):
+class NoCosts(AdditiveCostModel):
     """Every placement and every plan costs 0 ms. An environment steps under it without evaluating anything."""
 
     name = "no-costs"
     version = 1
     num_loads = 1
     num_sum_loads = 1
-    knows_host_memory = knows_compression = knows_sequences = knows_serving = True
+    supports = frozenset({TRAINING, SERVING, SEQUENCES, HOST_MEMORY, COMPRESSION, SPLITS})
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, 1) zeros."""
-        return np.zeros((len(tables), self.num_loads))
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """(S, 1) zeros."""
+        return np.zeros((len(shards), self.num_loads))
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) zeros."""
@@ -35,17 +36,9 @@ class NoCosts(ShardingCostModel):
     def plain_costs(self) -> PlainCosts:
         return _nothing
 
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
         """0, and 1, so that a failure is charged more than nothing."""
         return 0.0, 1.0
-
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """(S, 1) zeros."""
-        return self.table_loads(shards, topology)
-
-    @override
-    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        return self.cost_bounds(loads, topology)
 
 
 class _WithoutCosts(CountedCostModel):
@@ -59,16 +52,12 @@ class _WithoutCosts(CountedCostModel):
         return np.zeros(phases.shape[:-2])
 
 
-class _ShardingWithoutCosts(_WithoutCosts, CountedShardingModel):
-    """The same for plans."""
-
-
 def without_costs(model: AdditiveCostModel) -> AdditiveCostModel:
     """A model with the loads of `model`, under which an environment steps without evaluating anything.
 
     The costs at the end follow from the loads of the devices then: `model.costs(state.device_loads, cluster)`.
     """
-    return _ShardingWithoutCosts(model) if isinstance(model, ShardingCostModel) else _WithoutCosts(model)
+    return _WithoutCosts(model)
 
 
 def _nothing(

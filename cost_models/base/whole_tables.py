@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray, IntArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray
+from shard_gym.cost_models.base.plan_loads import loads_of_shards
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan, table_wise
 from shard_gym.tables.tables import Tables
@@ -16,10 +16,10 @@ from shard_gym.tables.tables import Tables
 class WholeTables:
     """A checked plan for D devices, as it is now; memory is that of tables in HBM, without buffers."""
 
-    def __init__(self, plan: ShardingPlan, tables: Tables, topology: Topology, model: ShardingCostModel) -> None:
+    def __init__(self, plan: ShardingPlan, tables: Tables, topology: Topology, model: AdditiveCostModel) -> None:
         self.plan, self._tables, self._topology, self._model = plan, tables, topology, model
-        self._whole = model.table_loads(tables, topology)
-        self._loads, shards = model.each_shard(plan, tables, topology)
+        self._whole = model.loads(tables, topology)
+        self._loads, shards = loads_of_shards(model, plan, tables, topology)
         self._table, self._device = shards[:, 0], shards[:, 1]
         self._bytes = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
 

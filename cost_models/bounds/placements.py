@@ -1,6 +1,6 @@
 """Lower bounds on the cost of every placement of a task, by linear programs: `lower_bound_ms`.
 
-Four things make them tighter than the `cost_bounds` of a cost model, which need no solver:
+Four things make them tighter than the `bounds` of a cost model, which need no solver:
 
 - **Lane levels.** With n_l devices of lane level l, a table is spread over the levels that its width allows, and the
   devices of a level share its load evenly. The smallest of these linear programs over all (n_l) is a bound. They are
@@ -43,11 +43,11 @@ OTHERS = 4
 
 
 def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
-    """Ms that no placement of the tables costs less than; at least the bound of `cost_bounds`, but for `ROUNDING`.
+    """Ms that no placement of the tables costs less than; at least the bound of `bounds`, but for `ROUNDING`.
 
     It is that for a model without `linear_costs`. Raises MissingExtraError if scipy is not installed.
     """
-    simple = model.cost_bounds(model.table_loads(tables, topology), topology)[0] * (1.0 - ROUNDING)
+    simple = model.bounds(model.loads(tables, topology), topology)[0] * (1.0 - ROUNDING)
     costs = model.linear_costs(tables, topology)
     if costs is None:
         return simple

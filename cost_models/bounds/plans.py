@@ -329,4 +329,4 @@ def _forms(
                 last = rows[which] - (copies - 1) * shards.num_embeddings
             memory = shards.memory_bytes * (last / shards.num_embeddings)
             parts = copies * dims[which] / widths[which]
-            yield np.full(len(which), kind), which, parts, model.shard_loads(shards, kind, topology), memory
+            yield np.full(len(which), kind), which, parts, model.loads(shards, topology, kind), memory

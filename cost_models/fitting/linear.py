@@ -10,6 +10,8 @@ from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.neural.features import plain_features
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import FEATURE_NAMES, Tables
 
 
@@ -30,16 +32,16 @@ class LinearCostModel(AdditiveCostModel):
     def __init__(self, coefficients: FloatArray) -> None:
         self.coefficients = coefficients
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(T, 22) float64: the features of each table, and a 1."""
-        return _table_loads(tables)
+        return _table_loads(shards)
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
         phases = np.maximum(_with_constant(loads) @ self.coefficients, 0.0)
         return np.where(loads[..., -1:] > 0, phases, 0.0)
 
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
         """0, and all tables on one device without negative contributions."""
         slower = np.maximum(loads @ self.coefficients[:-1], 0.0).sum(axis=0)
         return 0.0, float((slower + np.maximum(self.coefficients[-1], 0.0)).sum())

@@ -11,8 +11,8 @@ import numpy as np
 from shard_gym.common.errors import missing_extra
 from shard_gym.common.text import format_percent
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, FloatArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
+from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.plan import TABLE_WISE
 
 LEAST_MS = 1e-3  # estimates below count as this much in ratios, because a network may estimate 0
@@ -66,14 +66,12 @@ class Ranking:
 
 
 def estimates_of(model: AdditiveCostModel, data: CostDataset) -> Estimates:
-    """The estimates of `model` for all placements of `data`; plans need a `ShardingCostModel`, or a linear one."""
+    """The estimates of `model` for all placements of `data`, of shards as of tables if it does not support splits."""
     phases, cost = np.zeros_like(data.phases_ms), np.zeros(len(data))
     loads = np.zeros((len(data.devices), model.num_loads))
     for topology, sharding_type, rows, tables, which in data.shards():
-        if sharding_type != TABLE_WISE and isinstance(model, ShardingCostModel):
-            own = model.shard_loads(tables, sharding_type, data.topologies[topology])
-        else:
-            own = model.table_loads(tables, data.topologies[topology])
+        kind = sharding_type if SPLITS in model.supports else TABLE_WISE
+        own = model.loads(tables, data.topologies[topology], kind)
         loads[rows] = own[which]
     for number, topology_of in enumerate(data.topologies):
         chosen, size = np.flatnonzero(data.topology == number), topology_of.num_devices

@@ -21,8 +21,8 @@ from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError, unkno
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, FloatArray
-from shard_gym.cost_models.base.sharding import PlanCosts
+from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
+from shard_gym.cost_models.base.plan_loads import loads_of_plan
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Command, Job, Part, Repeats, Timing, Widths
 from shard_gym.cost_models.measured.machine import Machine, this_machine
@@ -37,6 +37,7 @@ from shard_gym.cost_models.measured.parts import (
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan, check_plan, plan_of_placement
+from shard_gym.plans.needs import SPLITS, TRAINING
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE
 from shard_gym.tables.pools.meta_file import require_unpacked
@@ -175,24 +176,20 @@ BEYOND_PENALTY = (
 )
 
 
-def penalty_ms(tables: Tables, topology: Topology) -> float:
-    """Ms charged for a task without a valid placement: PENALTY_MARGIN times what the analytical model charges."""
-    return PENALTY_MARGIN * AnalyticalCostModel().penalty_ms(tables, topology)
-
-
-def plan_penalty_ms(tables: Tables, topology: Topology) -> float:
-    """Ms charged for a task without a valid plan: the same of plans."""
-    return PENALTY_MARGIN * AnalyticalShardingModel().plan_penalty_ms(tables, topology)
+def penalty_ms(tables: Tables, topology: Topology, *, splits: bool = False) -> float:
+    """Ms charged for a task without a valid answer: PENALTY_MARGIN times what the analytical model charges."""
+    model = AnalyticalShardingModel() if splits else AnalyticalCostModel()
+    return PENALTY_MARGIN * model.penalty_ms(tables, topology, splits=splits)
 
 
 def modelled_exchange_ms(plan: ShardingPlan, tables: Tables, topology: Topology) -> FloatArray:
     """(D, 2) ms of the exchange of a plan and of that of its gradients, under the analytical model."""
     model = AnalyticalShardingModel()
-    phases = model.costs(model.plan_loads(plan, tables, topology), topology.cluster())[0]
+    phases = model.costs(loads_of_plan(model, plan, tables, topology), topology.cluster())[0]
     return np.asarray(phases[:, COMMUNICATION])
 
 
-class MeasuredCostModel(PlanCosts):
+class MeasuredCostModel(CostModel):
     """Executes placements with FBGEMM's fused operator and all-to-alls, and measures the time.
 
     Every iteration runs forward, all-to-all, all-to-all of the gradients, and backward with the fused optimizer. The
@@ -232,6 +229,7 @@ class MeasuredCostModel(PlanCosts):
     name = "measured"
     version = 2
     detail_names = DETAIL_NAMES
+    supports = frozenset({TRAINING, SPLITS})
 
     def __init__(
         self,
@@ -327,34 +325,26 @@ class MeasuredCostModel(PlanCosts):
         pattern = f"{cls.name}-v{cls.version}-({asked})-[0-9a-f]{{{DIGEST_LENGTH}}}"
         return re.fullmatch(pattern, fingerprint) is not None
 
-    def penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """Ms charged for a task without a valid placement, see `penalty_ms`."""
-        return penalty_ms(tables, topology)
+    def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
+        """Ms charged for a task without a valid answer, see `penalty_ms`."""
+        return penalty_ms(tables, topology, splits=splits)
 
-    def plan_penalty_ms(self, tables: Tables, topology: Topology) -> float:
-        """Ms charged for a task without a valid plan, see `plan_penalty_ms`."""
-        return plan_penalty_ms(tables, topology)
-
-    def estimate(self, placement: Placement, tables: Tables, topology: Topology) -> Measurement:
-        """Measure a checked (T,) placement, or what of it was not measured before.
+    def estimate(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> Measurement:
+        """Measure a checked (T,) placement or a plan, or what of it was not measured before.
 
         Raises:
-            InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`.
+            InvalidPlanError, MemoryExceededError: the plan is not valid; see `check_plan`.
+            InvalidOptionError: there are fewer GPUs than devices, and the layout is `parallel`; or a plan has blocks of
+                rows, and a batch that the devices do not divide.
             InvalidTablesError: the batch size is larger than that of the tables' workload.
             MeasurementError: see its subclasses; the message names the device, its tables and their bytes. The workers
                 are terminated then, and the next measurement starts new ones.
         """
-        return self._measured(plan_of_placement(placement, tables), tables, topology, again=False)
-
-    def estimate_plan(self, plan: ShardingPlan, tables: Tables, topology: Topology) -> Measurement:
-        """Measure a plan, or what of it was not measured before; a plan of whole tables is the placement.
-
-        Raises:
-            InvalidPlanError, MemoryExceededError: it is not valid; see `check_plan`.
-            InvalidOptionError: also if it has blocks of rows, and a batch that the devices do not divide.
-            InvalidTablesError, MeasurementError: as in `estimate`.
-        """
-        return self._measured(check_plan(plan, tables, topology), tables, topology, again=False)
+        if isinstance(answer, ShardingPlan):
+            plan = check_plan(answer, tables, topology)
+        else:
+            plan = plan_of_placement(answer, tables)
+        return self._measured(plan, tables, topology, again=False)
 
     def measure_again(self, answer: Placement | ShardingPlan, tables: Tables, topology: Topology) -> Measurement:
         """Measure a checked placement or plan, whether or not it was measured before; for errors see `estimate`."""
@@ -401,8 +391,8 @@ class MeasuredCostModel(PlanCosts):
             if own:
                 ms[:, device, COMPUTE] = np.asarray(compute[keys[device]])[:, 0]
         measurement = summary(ms, time.perf_counter() - begin if new else 0.0, self._timings)
-        penalty = self.penalty_ms if plan.placement is not None else self.plan_penalty_ms
-        self._compare_with_penalty(measurement.total_ms, penalty(tables, topology), tables)
+        penalty = self.penalty_ms(tables, topology, splits=plan.placement is None)
+        self._compare_with_penalty(measurement.total_ms, penalty, tables)
         return measurement
 
     def _compare_with_penalty(self, cost_ms: float, penalty_ms: float, tables: Tables) -> None:

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base.host_rows import HBM_MS
-from shard_gym.cost_models.base.model import COMMUNICATION, FloatArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.cost_models.base.model import COMMUNICATION, AdditiveCostModel, FloatArray
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING
 from shard_gym.plans.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables.tables import Tables
@@ -55,7 +55,7 @@ class NormalizationData:
     phases_ms: NDArray[np.float32]  # (P, D, 4) float32, measured ms
 
 
-class NeuralCostModel(ShardingCostModel):
+class NeuralCostModel(AdditiveCostModel):
     """A cost model whose formulas are a network.
 
     A column shard costs what a table with its columns costs. Other shards only a network estimates that says so in
@@ -82,6 +82,7 @@ class NeuralCostModel(ShardingCostModel):
     learns_host_memory: ClassVar[bool] = True
     sharding_types: ClassVar[tuple[str, ...]] = (TABLE_WISE, COLUMN_WISE)
     version = 1
+    supports = frozenset({TRAINING, SPLITS})
     num_sums: int
     num_maxima: int = 0
 
@@ -89,8 +90,9 @@ class NeuralCostModel(ShardingCostModel):
         self.weights: FloatWeights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         self.card = dict(card or {})
         self._warned: list[Workload] = []
-        self.knows_host_memory = host.learned_by(self.weights)
-        self._least_share = LEAST_SHARE_WITH_HOST if self.knows_host_memory else LEAST_SHARE
+        learned = host.learned_by(self.weights)
+        self.supports = self.supports | {HOST_MEMORY} if learned else self.supports
+        self._least_share = LEAST_SHARE_WITH_HOST if learned else LEAST_SHARE
         self.name = f"neural-{self.architecture}"
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
@@ -184,13 +186,13 @@ class NeuralCostModel(ShardingCostModel):
 
     # The cost model
 
-    def table_loads(self, tables: Tables, topology: Topology) -> FloatArray:
-        """(T, K) float64. Warns, once for each, of another workload of the tables than that of the training data."""
-        self._check_workload(tables.workload)
-        return self._loads(self.describe(tables), host.host_megabytes(tables, TABLE_WISE, topology), topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
+        """(S, K) float64; InvalidOptionError for shards of a type that the network does not estimate.
 
-    def shard_loads(self, shards: Tables, sharding_type: str, topology: Topology) -> FloatArray:
-        """(S, K) float64; InvalidOptionError for shards of a type that the network does not estimate."""
+        Warns, once for each, of another workload of whole tables than that of the training data.
+        """
+        if sharding_type == TABLE_WISE:
+            self._check_workload(shards.workload)
         host_loads = host.host_megabytes(shards, sharding_type, topology)
         return self._loads(self.describe_shards(shards, sharding_type), host_loads, topology)
 
@@ -232,6 +234,10 @@ class NeuralCostModel(ShardingCostModel):
         return np.maximum(self._costs_alone(loads, topology), LEAST_MS)
 
     @override
+    def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
+        return super().single_tables(loads, topology)[0], self.single_table_costs(loads, topology)
+
+    @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
         own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
         phases = np.maximum(self.own_phases(self.weights, own.astype(np.float32)), 0.0)
@@ -251,21 +257,19 @@ class NeuralCostModel(ShardingCostModel):
         return np.asarray(shared[..., self.alone - (self.shared_loads.start or 0)].sum(axis=-1))
 
     def iteration_cost(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> FloatArray:
-        """(...) ms, within the bounds of `cost_bounds`."""
+        """(...) ms, within the `bounds`."""
         return self._bounded(self.overall(self.weights, phases, shared, cluster), self._total_alone(shared))
 
     def _bounded(self, costs: FloatArray, total: FloatArray) -> FloatArray:
         """Costs within the bounds, from the (...) `total` of the costs alone of all placed tables."""
         return np.asarray(np.minimum(np.maximum(costs, self._least_share * total), MAX_SHARE * total), np.float64)
 
-    def cost_bounds(self, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """Shares of the sum of the tables' costs alone."""
-        total = float(loads[:, self.alone].sum())
+    def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
+        """Shares of the sum of the tables' costs alone, with variants of each in its least or largest form."""
+        if variants is None:
+            least = most = float(loads[:, self.alone].sum())
+        else:
+            alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
+            least, most = float(np.nanmin(alone, axis=1).sum()), float(np.nanmax(alone, axis=1).sum())
         # The order of additions differs between placements, so leave room for rounding.
-        return self._least_share * total * (1 - 1e-9), MAX_SHARE * total * (1 + 1e-9)
-
-    def variant_bounds(self, variants: Variants, loads: FloatArray, topology: Topology) -> tuple[float, float]:
-        """Shares of the sum of the tables' costs alone, each in its least or largest form."""
-        alone = np.where(variants.legal, loads[..., self.alone] * variants.parts, np.nan)
-        least, most = np.nanmin(alone, axis=1).sum(), np.nanmax(alone, axis=1).sum()
-        return self._least_share * float(least) * (1 - 1e-9), MAX_SHARE * float(most) * (1 + 1e-9)
+        return self._least_share * least * (1 - 1e-9), MAX_SHARE * most * (1 + 1e-9)

@@ -28,6 +28,7 @@ from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.plans.needs import SEQUENCES, SERVING, SPLITS, TRAINING
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.tables.lookup_statistics import NUM_BINS
 from shard_gym.tables.tables import FEATURE_NAMES, Tables
@@ -69,7 +70,7 @@ class PooledCostModel(NeuralCostModel):
 
     architecture = "pooled"
     version = 2
-    knows_sequences = knows_serving = True
+    supports = frozenset({TRAINING, SERVING, SEQUENCES, SPLITS})
     sharding_types: ClassVar[tuple[str, ...]] = SHARDING_TYPES
     num_work = len(WORK) + len(EXCHANGES)
     num_sums = LATENT + num_work

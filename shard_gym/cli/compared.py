@@ -34,6 +34,7 @@ from shard_gym.planning.explanation import Explanation, explain
 from shard_gym.plans import ShardingPlan, TableSharding, plan_memory_used
 from shard_gym.plans.hbm_split import allotted_caps
 from shard_gym.plans.memory import training_memory
+from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import ONE_GROUP
 from shard_gym.plans.text import brief_sharding
 from shard_gym.tasks.groups import caps_in
@@ -124,7 +125,7 @@ def needs_host_memory(own: OwnModel, plan: ShardingPlan, hbm_rows: NDArray[np.in
     Args:
         hbm_rows: (S,) int64, rows of each shard in HBM, as its file says; None if it does not.
     """
-    if not own.host_bytes or not own.model.knows_host_memory:
+    if not own.host_bytes or HOST_MEMORY not in own.model.supports:
         return False
     away = hbm_rows is not None and bool((hbm_rows < plan.shard_arrays()[:, 3]).any())
     return away or missing_bytes(own.tables, own.in_hbm.topology) > 0

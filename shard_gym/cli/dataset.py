@@ -18,7 +18,7 @@ from shard_gym.cli.options import OptionalInt
 from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted, format_bytes, format_ms
-from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.evaluations import Evaluation
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import TaskSuite
@@ -91,7 +91,7 @@ def dataset(
 
 def _placements(names: Sequence[str], tasks: TaskSuite, count: int, cost_model: str, seed: int) -> list[Evaluation]:
     """Every agent on `count` tasks, again and again with the next seed until it repeats all its placements."""
-    model = make_additive_cost_model(cost_model)
+    model = make_cost_model(cost_model, additive=True)
     evaluations: list[Evaluation] = []
     seen: dict[str, set[tuple[str, str]]] = {}
     for turn, first in enumerate(range(0, count, len(tasks))):

@@ -13,7 +13,7 @@ from shard_gym.cli.console import heading, output, say, sentence
 from shard_gym.common.errors import MissingExtraError, missing_extra
 from shard_gym.common.io.pictures import matplotlib_missing, require_picture, save_picture
 from shard_gym.common.text import counted, format_seconds
-from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.tasks.suites import load_suite
 
@@ -100,7 +100,7 @@ def _torch_missing() -> MissingExtraError | None:
 def _draw(agent: str, path: Path) -> None:
     from shard_gym.envs.placement.rendering.figure import draw_comparison  # needs matplotlib
 
-    model, task = make_additive_cost_model("analytical"), load_suite(SUITE)[PICTURED]
+    model, task = make_cost_model("analytical", additive=True), load_suite(SUITE)[PICTURED]
     views = []
     for name in (HEURISTICS[0], agent):
         placement = make_agent(name).place(task)

@@ -298,7 +298,7 @@ def warn_of_caches(explanation: Explanation) -> None:
         return
     dtype, index_exchange = explanation.communication_dtype, explanation.index_exchange
     model = AnalyticalShardingModel(dtype, host_policy="lru", index_exchange=index_exchange)
-    cached = model.estimate_plan(explanation.plan, task.tables, task.topology)
+    cached = model.estimate(explanation.plan, task.tables, task.topology)
     warn(
         f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "
         f"{format_ms(cached.total_ms)} ms under analytical-lru, not {format_ms(explanation.total_ms)}. "

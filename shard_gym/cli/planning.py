@@ -23,7 +23,7 @@ from shard_gym.common.errors import (
     TableTooLargeError,
 )
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.cost_models import CostModel, make_plan_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.hardware.profile_files import HardwareProfile
 from shard_gym.hardware.topology import MAX_DEVICES, Topology
@@ -31,6 +31,7 @@ from shard_gym.planning.explanation import Explanation
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.hbm_split import packed_caps
 from shard_gym.plans.memory import training_memory, whole_table_bytes
+from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.tables.tables import Tables
 from shard_gym.tasks.groups import caps_in, task_of_plan
 from shard_gym.tasks.problems import Answer, problem_of
@@ -165,7 +166,7 @@ def planned(own: OwnModel, name: str | None, make: Callable[[str], Agent], *, wh
         InvalidOptionError: the named agent does not suit the tables.
         NoPlacementFoundError: the tables fit no plan, or none was found; the message has numbers.
     """
-    knows, name = own.model.knows_host_memory, WHOLE if whole and name is None else name
+    knows, name = HOST_MEMORY in own.model.supports, WHOLE if whole and name is None else name
     try:
         return _planned(own.in_hbm, name, make, whole)
     except (NoPlacementFoundError, _TooLargeWholeError) as error:
@@ -257,7 +258,7 @@ def _within(own: OwnModel, name: str, agent: Agent, splits: bool) -> Planned:
 
 def _require_costs_of_parts(model: CostModel, why: str) -> None:
     try:
-        make_plan_cost_model(model)
+        make_cost_model(model, splits=True)
     except InvalidOptionError as error:
         raise InvalidOptionError(
             f"The cost model {model.name!r} does not cost parts of tables, and {why}. Leave out --cost-model."

@@ -53,6 +53,7 @@ from shard_gym.interop.plan_files import (
 from shard_gym.planning.explanation import Explanation, explain, view_of
 from shard_gym.planning.index_dedup import deduplicated
 from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.needs import HOST_MEMORY, TRAINING
 from shard_gym.plans.plan import ONE_GROUP
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DriftTask
@@ -145,7 +146,7 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
         weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
     )
     made = how_made(given.plan)
-    if made.cost_model.startswith(InferenceCostModel.name) and model.knows_training:
+    if made.cost_model.startswith(InferenceCostModel.name) and TRAINING in model.supports:
         warn(f"{given.plan} is a plan for serving; --cost-model {InferenceCostModel.name} costs it so.")
     num_devices = _num_devices(given.plan, given.num_devices)
     if made.index_dedup:
@@ -172,7 +173,7 @@ def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: st
     shards, away = plan.shard_arrays(), whole_in_host_of_file(given.plan, tables)
     in_host = np.zeros(explanation.task.num_devices, np.int64)
     np.add.at(in_host, shards[:, 1], away[shards[:, 0]] * shards[:, 3] * shards[:, 5] * split_bytes(tables.workload))
-    if in_host.any() and not model.knows_host_memory:
+    if in_host.any() and HOST_MEMORY not in model.supports:
         warn(
             f"{given.plan} keeps rows in host memory, which the cost model {model.name!r} does not know; what follows "
             "is of all rows in HBM."

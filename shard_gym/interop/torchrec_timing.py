@@ -258,7 +258,7 @@ def timed_plans(sampler: PlacementSampler, count: int) -> Iterator[PlanTimes]:
     Raises:
         MissingExtraError: TorchRec or FBGEMM is not installed.
         InvalidOptionError: FBGEMM does not execute the dtype or the optimizer on a CPU.
-        MeasurementError: see `TorchRecProcesses.step_ms` and `MeasuredCostModel.estimate_plan`.
+        MeasurementError: see `TorchRecProcesses.step_ms` and `MeasuredCostModel.estimate`.
     """
     require_torchrec()
     workload, first = sampler.workload, sampler.sample(TEST_EVERY - 1)
@@ -268,7 +268,7 @@ def timed_plans(sampler: PlacementSampler, count: int) -> Iterator[PlanTimes]:
             sampled = sampler.sample(number)
             assert sampled.plan is not None
             what = sampled.plan, sampled.tables, sampled.topology
-            phases_ms = model.estimate_plan(*what).total_ms
+            phases_ms = model.estimate(*what).total_ms
             step_ms = float(np.median(torchrec.step_ms(*what, model.repeats)))
             yield PlanTimes(number, sampled.plan, phases_ms, step_ms)
 

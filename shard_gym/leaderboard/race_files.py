@@ -22,7 +22,7 @@ from shard_gym.common.io.files import read_bytes, read_json, sha256_of, write_at
 from shard_gym.common.io.parquet import lists_of, read_table, require_arrow, write_table
 from shard_gym.common.io.parsing import parse_json, require_schema
 from shard_gym.cost_models.base.model import COMPUTE
-from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms, plan_penalty_ms
+from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
 from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names, devices_of, raced_problem
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.tasks.problems import problem_of
@@ -312,8 +312,7 @@ def _unmeasured_from_json(record: Any, source: str) -> tuple[Unmeasured, ...]:
 
 
 def _penalty_ms(task: Task) -> float:
-    penalty = plan_penalty_ms if task.splittable else penalty_ms
-    return penalty(task.tables, task.topology)
+    return penalty_ms(task.tables, task.topology, splits=task.splittable)
 
 
 def _check_facts(race: Race) -> None:

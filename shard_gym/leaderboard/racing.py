@@ -23,6 +23,7 @@ from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, chec
 from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.plans import ShardingPlan
+from shard_gym.plans.needs import require_supported
 from shard_gym.tasks.problems import Answer, problem_of
 from shard_gym.tasks.task import TaskSuite
 
@@ -103,11 +104,7 @@ def _checked(name: str, answers: Sequence[Answer | None], suite: TaskSuite, mode
         )
     checked = []
     for each, task in zip(answers, suite, strict=True):
-        if task.sync_every:
-            raise InvalidOptionError(
-                f"Plans of task {task.name!r} may have groups of devices, which are not measured: its sync_every is "
-                f"{task.sync_every:,}. Race on tasks without it."
-            )
+        require_supported(f"A race on task {task.name!r}", task.needs, model.supports)
         answer = None if each is None else problem_of(task).checked(each, task)
         if isinstance(answer, ShardingPlan):
             require_executable_plan(answer, model.as_measured(task.tables), task.topology)

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from shard_gym.common.errors import UnwritablePathError
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.text import counted
-from shard_gym.cost_models import ShardingCostModel
 from shard_gym.cost_models.base.model import critical_devices
 from shard_gym.leaderboard.competitors import competitors
 from shard_gym.leaderboard.markdown import MS_PER_HOUR, near_copy_of
@@ -27,6 +26,7 @@ from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
 from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.plans import plan_memory_used
+from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import memory_used, placement_to_json
 from shard_gym.plans.plan import ONE_GROUP
 from shard_gym.replanning.env.windows import KINDS
@@ -325,7 +325,7 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
         return None
     task, model = scorer.suite[number], scorer.model
     own: dict[str, Any]
-    if isinstance(model, ShardingCostModel):
+    if SPLITS in model.supports:
         parts = part_loads(task_of_plan(answer, task), model)
         task, model = parts.task, parts.model
         loads, shards = parts.each_shard(answer)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.errors import wrong_kind
-from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model, make_plan_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of, sync_ms_per_byte
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms, total_sent_bytes
+from shard_gym.cost_models.base import loads_of_shards
 from shard_gym.cost_models.base.model import AdditiveCostModel, CostModel, FloatArray, critical_devices
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
 from shard_gym.cost_models.base.whole_tables import WholeTables
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.envs.placement.rendering.view import PlacementView, PlanView
@@ -173,15 +173,15 @@ def explain(
     if not isinstance(task, Task):
         raise wrong_kind("task", task, "a Task of placement or sharding")
     if isinstance(answer, ShardingPlan):
-        return _explain_plan(task, answer, make_plan_cost_model(model), best_known_ms, lower_bound_ms)
+        return _explain_plan(task, answer, make_cost_model(model, splits=True), best_known_ms, lower_bound_ms)
     model, tables, topology = make_cost_model(model), task.tables, task.topology
     placement = check_placement(answer, tables, topology)
     in_hbm = _all_in_hbm(task)
     plan, additive = plan_of_placement(placement, tables), additive_estimate(model)
-    loads, estimate = additive.table_loads(tables, topology), model.estimate(placement, tables, topology)
+    loads, estimate = additive.loads(tables, topology), model.estimate(placement, tables, topology)
     # The bound of a network is a share of its tables' costs, which says nothing of a placement.
     tells_bounds = additive is model and not isinstance(model, NeuralCostModel)
-    own_bound_ms = additive.cost_bounds(loads, topology)[0] if tells_bounds else None
+    own_bound_ms = additive.bounds(loads, topology)[0] if tells_bounds else None
     moves = best_moves(loads, placement, tables.memory_bytes, topology, additive) if additive is model else None
     return Explanation(
         task=task,
@@ -207,17 +207,17 @@ def _all_in_hbm(task: Task) -> Topology | None:
 
 
 def _explain_plan(
-    task: Task, plan: ShardingPlan, model: PlanCosts, best_known_ms: float | None, lower_bound_ms: float | None
+    task: Task, plan: ShardingPlan, model: CostModel, best_known_ms: float | None, lower_bound_ms: float | None
 ) -> Explanation:
     task = task_of_plan(plan, task)
     tables, topology = task.tables, task.topology
     dtype, index_exchange = getattr(model, "communication_dtype", "fp32"), getattr(model, "index_exchange", HIDDEN)
-    own = model_of(topology, model) if isinstance(model, ShardingCostModel) else None
+    own = model_of(topology, model) if isinstance(model, AdditiveCostModel) else None
     additive, model = own or AnalyticalShardingModel(), own or model
     checked = check_plan(plan, tables, topology)
     in_hbm = _all_in_hbm(task)
-    estimate = model.estimate_plan(checked, tables, topology)
-    loads, shards = additive.each_shard(checked, tables, topology)
+    estimate = model.estimate(checked, tables, topology)
+    loads, shards = loads_of_shards(additive, checked, tables, topology)
     devices = shards[:, 1]
     memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
     moves, without_replicas_ms, splits = None, None, tuple(Split(table, None, None) for table in checked.split_tables)
@@ -244,7 +244,7 @@ def _explain_plan(
         noun="plan",
         communication_dtype=dtype,
         index_exchange=index_exchange,
-        all_in_hbm_ms=None if in_hbm is None else model.estimate_plan(checked, tables, in_hbm).total_ms,
+        all_in_hbm_ms=None if in_hbm is None else model.estimate(checked, tables, in_hbm).total_ms,
         without_replicas_ms=without_replicas_ms,
     )
 

@@ -226,7 +226,7 @@ def robustness(
 def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:
     """At most `MAX_REMADE` indices of the tables that cost most by themselves."""
     model = AnalyticalCostModel()
-    costs = model.single_table_costs(model.table_loads(tables, topology), topology)
+    costs = model.single_table_costs(model.loads(tables, topology), topology)
     return np.argsort(-costs, kind="stable")[:MAX_REMADE]
 
 

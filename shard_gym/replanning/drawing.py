@@ -9,7 +9,7 @@ import numpy as np
 
 from shard_gym.common.errors import InvalidTaskError
 from shard_gym.common.io.files import sha256_of
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.parts import Parts
@@ -112,7 +112,7 @@ def _drifting(recipe: DriftRecipe, task: Task, seed: int) -> DriftTask:
 
 
 def _require_room(task: DriftTask) -> None:
-    model = make_sharding_cost_model("analytical")
+    model = make_cost_model(additive=True, splits=True)
     form = split_of(task, model)
     for devices in np.unique(task.available.sum(axis=1)).tolist():
         Parts(task, form, model, devices).known  # noqa: B018

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError, short_repr
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_sharding_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DAYS, DriftTask
@@ -119,7 +119,11 @@ class ReplanningProblem(Problem[DriftTask]):
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
         """One object for each name, so that histories are computed once."""
-        return _named_model(cost_model) if isinstance(cost_model, str) else make_sharding_cost_model(cost_model)
+        return (
+            _named_model(cost_model)
+            if isinstance(cost_model, str)
+            else make_cost_model(cost_model, additive=True, splits=True)
+        )
 
     @override
     def cost_ms(self, answer: Sequences, task: DriftTask, model: CostModel) -> float:
@@ -199,7 +203,7 @@ def _history(task: DriftTask, actions: Sequences, model: CostModel) -> History:
 
 @lru_cache(maxsize=16)
 def _named_model(name: str) -> CostModel:
-    return make_sharding_cost_model(name)
+    return make_cost_model(name, additive=True, splits=True)
 
 
 @lru_cache(maxsize=4096)

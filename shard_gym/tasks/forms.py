@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models import ShardingCostModel
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
@@ -67,12 +67,12 @@ class SplitTask:
     table: NDArray[np.int64]
     spread: dict[str, NDArray[np.int64]]  # the spread tables by sharding type, "row_wise" or "data_parallel"
 
-    def loads(self, model: ShardingCostModel) -> FloatArray:
+    def loads(self, model: AdditiveCostModel) -> FloatArray:
         """(K,) loads of the spread tables on each device; zeros without any."""
         held = np.zeros((1, model.num_loads_with(self.origin.topology.host is not None)))
         for kind, tables in self.spread.items():
             shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
-            loads = model.shard_loads(shards, kind, self.origin.topology)
+            loads = model.loads(shards, self.origin.topology, kind)
             held = model.add(held, model.reduce(loads, np.zeros(len(tables), np.int64), 1))
         on_each: FloatArray = held[0]
         return on_each

@@ -22,6 +22,7 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes, format_range
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.plans.variants import some_split_fits
 from shard_gym.tables.tables import Tables
@@ -110,6 +111,12 @@ class Task(ReadOnlyArrays):
     def problem(self) -> str:
         """Name of its problem: sharding if its tables may be split, else placement."""
         return "sharding" if self.splittable else "placement"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names in `shard_gym.plans.needs.NEEDS` of what whoever costs, measures or learns it must support."""
+        own = {SPLITS: self.splittable, GROUPS: bool(self.sync_every)}
+        return needs_of(self.tables, self.topology) | {name for name, has in own.items() if has}
 
     @property
     def num_tables(self) -> int:

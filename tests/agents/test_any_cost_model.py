@@ -11,14 +11,7 @@ import pytest
 from shard_gym.agents import CostGreedyAgent, LocalSearchAgent, make_agent
 from shard_gym.agents.training import make_learner
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
-from shard_gym.cost_models import (
-    AnalyticalCostModel,
-    CostEstimate,
-    CostModel,
-    CountedEstimates,
-    make_additive_cost_model,
-    make_cost_model,
-)
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, CountedEstimates, make_cost_model
 from shard_gym.cost_models.analytical.additive_wrapper import AdditiveWrapper
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.evaluation.evaluations import evaluate
@@ -57,7 +50,7 @@ def suite(random_task: Any) -> TaskSuite:
 def test_a_wrapped_model_costs_placements_like_the_model_itself(suite: TaskSuite) -> None:
     task, rng, model = suite[0], np.random.default_rng(1), Estimating()
     wrapped = AdditiveWrapper(model, task.tables, task.topology)
-    loads = wrapped.table_loads(task.tables, task.topology)
+    loads = wrapped.loads(task.tables, task.topology)
     for count in (8, 3):
         some, placement = rng.permutation(8)[:count], rng.integers(3, size=count)
         expected = ANALYTICAL.estimate(placement, task.tables.select(some), task.topology)
@@ -69,7 +62,7 @@ def test_a_wrapped_model_costs_placements_like_the_model_itself(suite: TaskSuite
         expected = ANALYTICAL.estimate(placement, task.tables, task.topology)
         assert wrapped.estimate(placement, task.tables, task.topology).total_ms == expected.total_ms
         assert model.asked == asked
-    low, high = wrapped.cost_bounds(loads, task.topology)
+    low, high = wrapped.bounds(loads, task.topology)
     assert low <= expected.total_ms <= high
     assert wrapped.penalty_ms(task.tables, task.topology) == pytest.approx(model.penalty_ms(task.tables, task.topology))
     assert wrapped.costs(np.zeros((3, 8)), task.topology.cluster())[1] == 0
@@ -191,4 +184,4 @@ def test_a_model_that_is_not_additive_is_refused_where_every_step_is_estimated()
     model = Estimating()
     assert make_cost_model(model) is model
     with pytest.raises(InvalidOptionError, match=r"'estimating' is not additive.*EmbeddingPlacementReal-v0"):
-        make_additive_cost_model(model)
+        make_cost_model(model, additive=True)

@@ -31,7 +31,7 @@ from shard_gym.common.errors import (
     NoPlacementFoundError,
     TrainingDivergedError,
 )
-from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
 from shard_gym.evaluation.evaluations import evaluate
@@ -42,7 +42,7 @@ from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 LEARNED = PooledCostModel(PooledCostModel.new_weights(np.random.default_rng(0)))
 
 
@@ -95,7 +95,7 @@ def test_the_costs_at_the_end_are_those_of_the_plans(random_task: MakeTask, seed
     for episode in np.flatnonzero(rollouts.complete).tolist():
         form = forms[episode // 2]
         plan = check_plan(form.plan(rollouts.placement(episode)), form.origin.tables, form.origin.topology)
-        estimate = MODEL.estimate_plan(plan, form.origin.tables, form.origin.topology)
+        estimate = MODEL.estimate(plan, form.origin.tables, form.origin.topology)
         assert costs[episode] == pytest.approx(estimate.total_ms, rel=1e-9)
 
 
@@ -109,7 +109,7 @@ def test_the_learned_cost_reads_the_shards_of_the_plan(random_task: MakeTask) ->
         inputs, devices = load.inputs(PooledCostModel), load.devices
         loads = LEARNED._loads(inputs, load.host_megabytes(), task.topology)
         held = LEARNED.reduce(loads, devices, 3)
-        parts = LEARNED.reduce(LEARNED.table_loads(form.task.tables, task.topology), placement, 3)
+        parts = LEARNED.reduce(LEARNED.loads(form.task.tables, task.topology), placement, 3)
         np.testing.assert_allclose(held, LEARNED.add(parts, np.tile(form.loads(LEARNED), (3, 1))), rtol=1e-5)
 
 
@@ -185,7 +185,7 @@ def test_the_agent_keeps_the_rollout_that_its_cost_model_prefers(
 
     def cost(agent: AttentionAgent) -> float:
         plan = agent.plan(task) if plans else plan_of_placement(agent.place(task), task.tables)
-        return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
+        return MODEL.estimate(plan, task.tables, task.topology).total_ms
 
     costs = [cost(AttentionAgent("a", policy, MODEL, samples=samples)) for samples in (1, 36, 360)]
     assert costs[0] >= costs[1] >= costs[2]
@@ -268,10 +268,10 @@ def test_tables_of_two_workloads_are_refused(random_task: MakeTask) -> None:
 
 def test_a_cost_model_that_cannot_cost_spread_tables_is_refused_before_training() -> None:
     class WholeOnly(AnalyticalShardingModel):
-        def shard_loads(self, shards: Any, sharding_type: str, topology: Any) -> Any:
+        def loads(self, shards: Any, topology: Any, sharding_type: str = "table_wise") -> Any:
             if sharding_type == "row_wise":
                 raise InvalidOptionError("no rows")
-            return super().shard_loads(shards, sharding_type, topology)
+            return super().loads(shards, topology, sharding_type)
 
     with pytest.raises(InvalidOptionError, match="also splits tables row_wise"):
         AttentionLearner(load_suite("shard-4", "train"), WholeOnly(), 0, **FEW)

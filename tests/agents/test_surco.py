@@ -15,12 +15,12 @@ from shard_gym.agents.search.items import Items
 from shard_gym.agents.surco.agent import SurCoAgent, ZeroOptions, assign, load_surco, perturbed
 from shard_gym.agents.surco.learner import SurCoLearner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
-from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.plans.placement import check_placement
 from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
-MODEL = make_additive_cost_model("analytical")
+MODEL = make_cost_model("analytical", additive=True)
 
 
 @given(seed=st.integers(0, 2**32 - 1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, DeviceMemoryError
-from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.fitting import CalibrationProgress, calibrate, calibrating, load_measurements, measuring
 from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
 from shard_gym.cost_models.measured import MeasuredCostModel, this_machine
@@ -85,7 +85,7 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     assert "plans of tables that it was not fitted to" in profile.device.sources["rates"]
     errors = json.loads((out / "hardware.json").read_text())["errors"]
     assert 0 < errors["forward.lookups"] < 0.2
-    model = make_sharding_cost_model(str(out))
+    model = make_cost_model(str(out), additive=True, splits=True)
     assert model.name == "neural-pooled"
     assert "| network |" in (out / "report.md").read_text()
     tables, plan = tmp_path / "tables.json", tmp_path / "plan.json"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cli.memory import popularity_source
-from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_cost_model
 from shard_gym.hardware.profile_files import usable_bytes
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
@@ -114,7 +114,7 @@ def test_tables_that_are_split_say_their_rows_in_hbm_shard_by_shard(
     whole = int((plan.shard_arrays()[:, 3] * plan.shard_arrays()[:, 5]).sum())
     kept = int((rows * plan.shard_arrays()[:, 5]).sum())
     assert content["host_memory"]["bytes_in_host"] == 4 * (whole - kept) > 0
-    estimate = make_sharding_cost_model().estimate_plan(plan, tables, topology)
+    estimate = make_cost_model(additive=True, splits=True).estimate(plan, tables, topology)
     assert content["cost_ms"] == estimate.total_ms
     again = run.ok(
         *("show", "--tables", path, "--plan", out, "--hardware", "a100-dgx", "--num-devices", 2),

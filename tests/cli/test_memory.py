@@ -98,7 +98,7 @@ def test_the_caps_are_those_of_a_topology_in_python(run: Any, command: Any, tabl
     task = Task("mine", tables, topology, splittable=agent == "plan-search")
     if agent == "plan-search":
         answer: Any = make_agent(agent, max_queries=300).plan(task)  # type: ignore[attr-defined]
-        cost = make_agent(agent).cost_model.estimate_plan(answer, tables, topology)  # type: ignore[attr-defined]
+        cost = make_agent(agent).cost_model.estimate(answer, tables, topology)  # type: ignore[attr-defined]
     else:
         answer = make_agent(agent).place(task)
         cost = make_cost_model("analytical").estimate(answer, tables, topology)

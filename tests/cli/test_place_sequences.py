@@ -42,7 +42,7 @@ def test_sequences_are_planned_and_cost_what_python_says(run: Any, file: Path) -
         tables = deduplicated(TABLES, 4) if flags else TABLES
         topology = hardware_profile("a100-dgx").topology(4)
         plan = plan_from_json(content["plan"], tables, topology)
-        costs.append(AnalyticalShardingModel().estimate_plan(plan, tables, topology).total_ms)
+        costs.append(AnalyticalShardingModel().estimate(plan, tables, topology).total_ms)
         assert content["cost_ms"] == pytest.approx(costs[-1], rel=1e-12)
         assert content.get("index_dedup", False) == bool(flags)
         plan_file = file.with_name("plan.json")

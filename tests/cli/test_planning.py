@@ -16,12 +16,7 @@ from shard_gym.agents import Agent, make_agent
 from shard_gym.cli.named_agents import CustomAgent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.cost_models import (
-    AnalyticalShardingModel,
-    CountedEstimates,
-    make_cost_model,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.plans import ShardingPlan, plan_from_json
@@ -233,7 +228,7 @@ def test_columns_that_cannot_be_halved_are_planned_written_and_shown(
     for name in ("theirs.json", "ours.json"):
         topology = hardware_profile("a100-dgx").topology(devices, memory_cap_bytes=room)
         plans.append(plan_of_file(tmp_path / name, tables, topology))
-        cost = make_sharding_cost_model("analytical").estimate_plan(plans[-1], tables, topology)
+        cost = make_cost_model(additive=True, splits=True).estimate(plans[-1], tables, topology)
         show = [part for name in ("tables", "hardware", "num-devices") for part in (f"--{name}", options[name])]
         shown = run.ok("show", *show, "--plan", tmp_path / name)
         assert f"{cost.total_ms:.4f}" in shown.out

@@ -27,6 +27,7 @@ from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans import ShardingPlan
 from shard_gym.replanning import drifting as drifting_files
 from shard_gym.replanning.drawing import RECIPES, SPARE, _cap
 from shard_gym.replanning.drift.levels import MEDIUM
@@ -43,18 +44,15 @@ assert shard_gym.__version__  # importing it registers the environments
 def made_up_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half as long again as the estimate."""
 
-    def estimate(model: MeasuredCostModel, placement: Any, tables: Tables, topology: Topology) -> Measurement:
-        return longer(AnalyticalCostModel().estimate(placement, tables, topology))
-
-    def estimate_plan(model: MeasuredCostModel, plan: Any, tables: Tables, topology: Topology) -> Measurement:
-        return longer(AnalyticalShardingModel().estimate_plan(plan, tables, topology))
+    def estimate(model: MeasuredCostModel, answer: Any, tables: Tables, topology: Topology) -> Measurement:
+        own = AnalyticalShardingModel() if isinstance(answer, ShardingPlan) else AnalyticalCostModel()
+        return longer(own.estimate(answer, tables, topology))
 
     def longer(estimated: CostEstimate) -> Measurement:
         phases_ms = 1.5 * estimated.phases_ms
         return Measurement(phases_ms, 1.5 * estimated.total_ms, phases_ms[None], spread=0.01, seconds=0.0)
 
     monkeypatch.setattr(MeasuredCostModel, "estimate", estimate)
-    monkeypatch.setattr(MeasuredCostModel, "estimate_plan", estimate_plan)
 
 
 _load_whole = drifting_files.load

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_additive_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.split_rules import SplitRules
@@ -67,7 +67,11 @@ def together() -> Callable[..., EnvProblem]:
     ) -> EnvProblem:
         # No suite: every task is stored once for each environment.
         source: Any = SimpleNamespace(host_memory=any(task.topology.host is not None for task in tasks))
-        model = make_additive_cost_model(cost_model) if rules is None else make_sharding_cost_model(cost_model)
+        model = (
+            make_cost_model(cost_model, additive=True)
+            if rules is None
+            else make_cost_model(cost_model, additive=True, splits=True)
+        )
         prepared = PreparedTasks(source, model, max_tables, max_devices, len(tasks), rules=rules)
         prepared.begin(np.arange(len(tasks)), tasks)
         return prepared.problem

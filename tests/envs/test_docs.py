@@ -15,6 +15,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
+from shard_gym.cost_models.base import bounds_of_plans
 from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
@@ -117,17 +118,17 @@ def test_the_version_history_ends_with_the_registered_version(env_class: Any) ->
 def test_the_penalty_is_the_multiple_named(random_task: Any, env_class: Any) -> None:
     task, model = random_task(np.random.default_rng(0), 4, 3), make_cost_model("analytical")
     charging = model if env_class is EmbeddingPlacementEnv else MeasuredCostModel("cpu")
-    bound = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[1]
+    bound = model.bounds(model.loads(task.tables, task.topology), task.topology)[1]
     (factor,) = re.findall(r"([\d.]+) times an upper bound", " ".join(section("Rewards", env_class).split()))
     assert charging.penalty_ms(task.tables, task.topology) == pytest.approx(float(factor) * bound)
 
 
 def test_the_penalty_of_measured_plans_is_the_multiple_named(random_task: Any) -> None:
     task = random_task(np.random.default_rng(0), 4, 3)
-    bound = AnalyticalShardingModel().plan_bounds(task.tables, task.topology)[1]
+    bound = bounds_of_plans(AnalyticalShardingModel(), task.tables, task.topology)[1]
     text = " ".join(section("Rewards", EmbeddingShardingRealEnv).split())
     (factor,) = re.findall(r"([\d.]+) times an upper bound on the estimated cost of all plans", text)
-    charged = MeasuredCostModel("cpu").plan_penalty_ms(task.tables, task.topology)
+    charged = MeasuredCostModel("cpu").penalty_ms(task.tables, task.topology, splits=True)
     assert charged == pytest.approx(float(factor) * bound)
 
 

@@ -143,7 +143,7 @@ def test_plans_of_torchrec_are_read_costed_and_written_back_as_they_came(seed: i
     theirs, model, tables, topology, kind = written_by_torchrec(seed, planner=seed < PLANNED)
     plan = from_torchrec(theirs, tables, topology)
     assert to_torchrec(plan, tables, topology, model, kind).plan == theirs.plan
-    estimate = AnalyticalShardingModel().estimate_plan(plan, tables, topology)
+    estimate = AnalyticalShardingModel().estimate(plan, tables, topology)
     assert np.isfinite(estimate.phases_ms).all()
     assert estimate.total_ms > 0
     held = training_memory(plan, tables, topology.num_devices)

@@ -171,7 +171,7 @@ class Machine(MeasuredCostModel):
             raise WorkerDiedError("The worker of device 1\ndied.")
         rng = np.random.default_rng(self.count)
         self.count += 1
-        phases = AnalyticalShardingModel().estimate_plan(plan, tables, topology).phases_ms * self.slow(self.count)
+        phases = AnalyticalShardingModel().estimate(plan, tables, topology).phases_ms * self.slow(self.count)
         ms = phases * rng.lognormal(0, 0.02, (self.repeats.iterations, *phases.shape))
         return Measurement(phases, float(phases.max(axis=0).sum()), ms, 0.0, 1.0)
 

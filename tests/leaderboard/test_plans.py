@@ -13,7 +13,7 @@ from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import write_json
 from shard_gym.common.io.markdown import END, begin
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard.evaluations import read_evaluation
 from shard_gym.leaderboard.markdown import TABLES, write_pages
@@ -50,7 +50,7 @@ def test_a_plan_is_an_entry(folder: EntryFolder) -> None:
     assert findings == []
     assert verified is not None
     task, plan = load_suite(SUITE)[0], verified.answers[0][0]
-    cost = make_sharding_cost_model().estimate_plan(plan, task.tables, task.topology).total_ms
+    cost = make_cost_model(additive=True, splits=True).estimate(plan, task.tables, task.topology).total_ms
     assert verified.costs_ms.tolist() == [[pytest.approx(cost, rel=1e-12)]]
     assert verified.league == "zero-query"
     assert plan.split_tables

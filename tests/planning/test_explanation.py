@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, UnknownNameError
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
@@ -120,7 +120,7 @@ def test_a_cost_model_may_be_named_and_a_placement_must_be_valid() -> None:
 
 # Plans
 
-PLANS = make_sharding_cost_model()
+PLANS = make_cost_model(additive=True, splits=True)
 
 
 def told_of(plan: ShardingPlan, tables: Tables, topology: Topology, model: Any) -> Explanation:
@@ -137,8 +137,8 @@ def test_gains_are_differences_of_costs(random_tables: Any, random_plan: Any, se
     )
     plan = random_plan(rng, tables, topology)
     told = told_of(plan, tables, topology, PLANS)
-    assert told.total_ms == PLANS.estimate_plan(plan, tables, topology).total_ms
-    assert np.array_equal(told.phases_ms, PLANS.estimate_plan(plan, tables, topology).phases_ms)
+    assert told.total_ms == PLANS.estimate(plan, tables, topology).total_ms
+    assert np.array_equal(told.phases_ms, PLANS.estimate(plan, tables, topology).phases_ms)
     assert told.hosts.tolist() == [0, 0, 1]
     sent = sent_bytes(plan, tables, topology)
     assert np.array_equal(told.traffic, np.sum(list(sent.values()), axis=0))
@@ -154,7 +154,7 @@ def test_gains_are_differences_of_costs(random_tables: Any, random_plan: Any, se
                 check_plan(ShardingPlan(tuple(shardings)), tables, topology)
             except MemoryExceededError:
                 continue
-            wholes[device] = PLANS.estimate_plan(ShardingPlan(tuple(shardings)), tables, topology).total_ms
+            wholes[device] = PLANS.estimate(ShardingPlan(tuple(shardings)), tables, topology).total_ms
         if not wholes:
             assert (split.gain_ms, split.device) == (None, None)
         else:
@@ -171,7 +171,7 @@ def test_gains_are_differences_of_costs(random_tables: Any, random_plan: Any, se
         shardings = [*plan.tables]
         shardings[table] = replace(plan.tables[table], shards=tuple(shards))
         moved = check_plan(ShardingPlan(tuple(shardings)), tables, topology)
-        after = PLANS.estimate_plan(moved, tables, topology).total_ms
+        after = PLANS.estimate(moved, tables, topology).total_ms
         assert move.gain_ms == pytest.approx(told.total_ms - after, abs=1e-9)
 
 
@@ -186,7 +186,7 @@ def test_the_cost_without_replicas_is_that_of_whole_tables_put_one_after_the_oth
             shardings = [*plan.tables]
             shardings[table] = table_wise(tables, table, device)
             found.append(ShardingPlan(tuple(shardings)))
-        costs = [PLANS.estimate_plan(each, tables, topology).total_ms for each in found]
+        costs = [PLANS.estimate(each, tables, topology).total_ms for each in found]
         plan = found[int(np.argmin(costs))]
     replicated = ShardingPlan((*kept, *(data_parallel(tables, table, topology) for table in (2, 3))))
     told = told_of(replicated, tables, topology, PLANS)

@@ -140,7 +140,7 @@ def test_the_cost_model_finds_no_threshold_that_exchanges_faster(dedup: bool) ->
         parts = deduplicated(parts, 16) if dedup else parts
         shardings = [data_parallel(parts, 0, topology)] if len(parts) > 1 else []
         plan = ShardingPlan((*shardings, row_wise(parts, len(parts) - 1, topology)))
-        phases = model.estimate_plan(plan, parts, topology).phases_ms.max(axis=0)
+        phases = model.estimate(plan, parts, topology).phases_ms.max(axis=0)
         update = 9.22 * parts.num_embeddings[0] * 512 / (topology.device.dram_gb_per_s * 1e6) if shardings else 0.0
         return float(phases[FORWARD_COMM] + phases[BACKWARD_COMM] + update)
 

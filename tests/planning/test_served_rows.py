@@ -185,7 +185,7 @@ def test_the_cost_model_finds_no_number_of_reads_that_serves_faster() -> None:
             (data_parallel if name.endswith(HOT) else row_wise)(parts, number, topology)
             for number, name in enumerate(parts.names)
         ]
-        return float(model.estimate_plan(ShardingPlan(tuple(plan)), parts, topology).total_ms)
+        return float(model.estimate(ShardingPlan(tuple(plan)), parts, topology).total_ms)
 
     chosen = cost_ms(with_hot_tables(tables, topology))
     scanned = [cost_ms(with_hot_tables(tables, topology, least_reads=least)) for least in np.geomspace(1e-4, 1e4, 33)]

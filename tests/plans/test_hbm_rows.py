@@ -129,8 +129,8 @@ def test_the_split_reads_what_the_cost_model_says() -> None:
     columns = plan.shard_arrays()[:, 5]
     read = np.bincount(plan.shard_arrays()[:, 1], split.host_reads * columns * 4) / (16.0 * 1e6)
     model = AnalyticalShardingModel()
-    more = model.estimate_plan(plan, tables, topology).phases_ms[:, 0]
-    more = more - model.estimate_plan(plan, tables, replace(topology, host=None)).phases_ms[:, 0]
+    more = model.estimate(plan, tables, topology).phases_ms[:, 0]
+    more = more - model.estimate(plan, tables, replace(topology, host=None)).phases_ms[:, 0]
     assert (more <= read * (1 + 1e-6)).all()
     assert more.tolist() == pytest.approx(read.tolist(), rel=0.05)
 

@@ -99,7 +99,7 @@ def test_a_plan_costs_what_its_group_costs_and_its_part_of_averaging(
     plain, workload = replace(own.topology, replicas=None), tables.workload
     plan, of_number = random_plan(rng, own.tables, plain), workload.weight_bytes + 8 * (workload.optimizer == "adam")
     cost = PROBLEM.cost_ms(replace(plan, groups=groups), task, MODEL)
-    estimate, longest = MODEL.estimate_plan(plan, own.tables, plain), 0.0
+    estimate, longest = MODEL.estimate(plan, own.tables, plain), 0.0
     numbers = device_numbers(groups, topology.num_devices)
     for device in range(own.num_devices):
         held = sum(
@@ -120,7 +120,7 @@ def test_a_plan_costs_what_its_group_costs_and_its_part_of_averaging(
 def test_one_changed_device_costs_what_the_whole_plan_then_costs() -> None:
     task = task_of_group(task_of(8, 4, count=9), Groups(2, "contiguous"))
     model, rng = MODEL.with_replicas(), np.random.default_rng(0)
-    loads, cluster = model.table_loads(task.tables, task.topology), task.topology.cluster()
+    loads, cluster = model.loads(task.tables, task.topology), task.topology.cluster()
     held = model.reduce(loads, rng.integers(0, 4, 9), 4)
     devices, new = rng.integers(0, 4, 20), model.add(held[rng.integers(0, 4, 20)], loads[rng.integers(0, 9, 20)])
     own = model.device_phases(held)
@@ -215,7 +215,7 @@ def test_batches_that_groups_do_not_divide_and_memory_that_is_too_small_leave_gr
 def test_models_and_topologies_say_what_they_do_not_know() -> None:
     own = task_of_group(task_of(8, 4), Groups(2))
     with pytest.raises(InvalidOptionError, match="does not know replicas in other groups"):
-        MODEL.shard_loads(own.tables, "table_wise", own.topology)
+        MODEL.loads(own.tables, own.topology, "table_wise")
     assert isinstance(MODEL.with_replicas(), GroupedShardingModel)
     with pytest.raises(InvalidTopologyError, match="give host or replicas, not both"):
         replace(own.topology, host=HostMemory(2**20, 10.0, 10.0))

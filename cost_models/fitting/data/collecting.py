@@ -17,7 +17,6 @@ from shard_gym.common.io.lock import exclusive_access
 from shard_gym.common.io.parquet import require_arrow
 from shard_gym.common.text import counted
 from shard_gym.cost_models.base.model import CostEstimate, CostModel
-from shard_gym.cost_models.base.sharding import PlanCosts
 from shard_gym.cost_models.fitting.data.dataset import CostRecorder
 from shard_gym.cost_models.fitting.data.folder import (
     FailedMeasurement,
@@ -186,9 +185,6 @@ class _Writer:
     def _estimate(self, sampled: SampledPlacement, *, again: bool) -> CostEstimate:
         answer = sampled.placement if sampled.plan is None else sampled.plan
         measure: Any = self._model.estimate
-        if sampled.plan is not None:
-            assert isinstance(self._model, PlanCosts)
-            measure = self._model.estimate_plan
         if again:
             measure = getattr(self._model, "measure_again", measure)
         found: CostEstimate = measure(answer, sampled.tables, sampled.topology)

@@ -18,11 +18,15 @@ from shard_gym.cost_models.base.model import PHASES, CostEstimate, FloatArray, I
 from shard_gym.hardware.profile_files import HardwareProfile
 from shard_gym.hardware.topology import Topology, topologies_from_json, topology_to_json
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
+from shard_gym.plans.needs import HOST_MEMORY, NEEDS, REPLICAS, needs_of, require_supported
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
+
+SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS}
+"""What tasks may need whose costs are recorded."""
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
 STORED_ARRAYS = tuple(name for name in TABLE_ARRAYS if name != "pooled")
@@ -281,13 +285,7 @@ class CostRecorder(PlacementRecorder):
 
         `kinds` are those of shards, see `CostDataset`.
         """
-        if topology.replicas is not None:
-            raise InvalidOptionError("A data set holds costs of all devices, not of one of several groups.")
-        if topology.host is not None:
-            raise InvalidOptionError(
-                "A data set holds costs of devices that have all rows in HBM, but these have host memory for some. "
-                "Record costs of a topology without host memory."
-            )
+        require_supported("A data set of costs", needs_of(tables, topology), SUPPORTS)
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "

@@ -21,6 +21,7 @@ from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.fitting.data.dataset import STORED_ARRAYS, CostDataset
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans.needs import SEQUENCES, TRAINING, require_supported
 from shard_gym.tables.lookup_statistics import NUM_BINS
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
@@ -62,7 +63,7 @@ def to_parquet(costs: SplitCosts, info: MeasurementInfo, plans: bool = False) ->
     """The bytes of both files, "tables" and "placements"; with `plans`, the latter has the kinds of the shards."""
     data = costs.data
     if not data.tables.pooled.all():
-        raise InvalidOptionError("Files of measurements have no sequence tables, which no measurement has yet.")
+        require_supported("A file of measurements", {SEQUENCES}, {TRAINING})
     tables = {name: list(getattr(data.tables, name)) for name in STORED_ARRAYS}
     tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
     placements = {

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from shard_gym.common.errors import InvalidCostError
 from shard_gym.common.text import format_bytes
-from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_additive_cost_model
+from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
@@ -97,12 +97,12 @@ class EpisodesConfig(EnvConfig):
 
     @cached_property
     def model(self) -> AdditiveCostModel:
-        """The cost model; with `rules` a `ShardingCostModel`."""
-        return make_additive_cost_model(cost_model_for(self.source, self.cost_model))
+        """The cost model; with `rules` one that supports splits."""
+        return make_cost_model(cost_model_for(self.source, self.cost_model), additive=True)
 
     @property
     def final_cost(self) -> CostModel | None:
-        """The cost model of complete placements, with `rules` a `PlanCosts`; None for `model`."""
+        """The cost model of complete placements, with `rules` one that supports splits; None for `model`."""
         return None
 
     @property

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from shard_gym.common.errors import InvalidTaskError, TableTooLargeError
+from shard_gym.cost_models.base import loads_of_variants
 from shard_gym.cost_models.base.model import PENALTY_MARGIN, PHASES, AdditiveCostModel, FloatArray, placement_order
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.hardware.topology import Cluster
@@ -212,7 +212,7 @@ def prepare(
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
 ) -> EnvProblem:
-    """`task` as a problem with N = 1; the model is a `ShardingCostModel` if there are `rules`.
+    """`task` as a problem with N = 1; the model supports splits if there are `rules`.
 
     The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
     the model evaluates nothing. With `host_memory`, by default that of the task, there is room for what it adds.
@@ -233,15 +233,14 @@ def prepare(
         )
     if rules is None:
         variants = whole_tables(tables)
-        loads = model.table_loads(tables, topology)[:, None]
-        low, penalty = model.cost_bounds(loads[:, 0], topology)[0], model.penalty_ms(tables, topology)
+        loads = model.loads(tables, topology)[:, None]
+        low, high = model.bounds(loads[:, 0], topology)
     else:
-        assert isinstance(model, ShardingCostModel)
         rules.require_hosts(topology, task.name)
         variants = variants_of(tables, topology, rules.sharding_types, rules.max_halvings)
-        loads = model.variant_loads(variants, topology)
-        low, high = model.variant_bounds(variants, loads, topology)
-        penalty = PENALTY_MARGIN * high
+        loads = loads_of_variants(model, variants, topology)
+        low, high = model.bounds(loads, topology, variants)
+    penalty = PENALTY_MARGIN * high
     if MAX_MS < penalty < np.inf:  # a model of NaN or infinite costs is told when an episode ends
         raise InvalidTaskError(
             f"An iteration of task {task.name!r} may take {penalty:.3g} ms, and environments show costs of up to "
@@ -259,7 +258,7 @@ def prepare(
         )
     if order_of is None:
         order = placement_order(loads[:, 0], topology, model)
-        alone = model.single_table_phases(loads.reshape(-1, loads.shape[-1]), topology)
+        alone = model.single_tables(loads.reshape(-1, loads.shape[-1]), topology)[0]
         costs = alone.reshape(*loads.shape[:2], -1).astype(np.float32)
     else:
         order, costs = order_of(tables), np.zeros((*loads.shape[:2], len(PHASES)), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.real.measuring import MeasuringConfig, MeasuringEnv, MeasuringVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
@@ -19,7 +19,7 @@ class ShardingRealConfig(MeasuringConfig, ShardingConfig):
     """The arguments of `EmbeddingShardingRealEnv`."""
 
     suite: str | TaskSource = "shard-cpu-20x2"
-    cost_model: str | Path | ShardingCostModel = "analytical"
+    cost_model: str | Path | AdditiveCostModel = "analytical"
 
 
 class EmbeddingShardingRealEnv(MeasuringEnv, EmbeddingShardingEnv):

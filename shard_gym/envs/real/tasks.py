@@ -13,6 +13,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured.machine import profile_of
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.plans.needs import require_supported
 from shard_gym.tasks.task import Suite, Task, TaskSource, TaskSuite
 
 Source = TypeVar("Source", bound=TaskSource | Suite[Any])
@@ -27,8 +28,8 @@ def as_measured(source: Source, model: CostModel) -> Source:
     suite, so its tasks keep their numbers and names. A model that does not measure changes nothing.
 
     Raises:
-        InvalidOptionError: a task has something that is not executed: sequence tables, tables that are served, rows in
-            host memory, or plans for groups of devices.
+        InvalidOptionError: a task needs something that is not executed: sequence tables, tables that are served, rows
+            in host memory, fewer bytes across hosts, or plans for groups of devices.
     """
     if not isinstance(model, MeasuredCostModel):
         return source
@@ -61,18 +62,7 @@ def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -
 
 def _task_as_measured(task: Task, machine: str, batch_size: int | None) -> Task:
     tables, topology = task.tables, task.topology
-    not_executed = {
-        "sequence tables": not tables.pooled.all(),
-        "tables that are served": not tables.workload.training,
-        "rows in host memory": topology.host is not None,
-        "plans for groups of devices": bool(task.sync_every),
-    }
-    for what, has in not_executed.items():
-        if has:
-            raise InvalidOptionError(
-                f"Task {task.name!r} has {what}, which are not executed, so its costs cannot be measured. Take a task "
-                "without, or --cost-model analytical."
-            )
+    require_supported(f"The measurement of task {task.name!r}", task.needs, MeasuredCostModel.supports, costs=True)
     if batch_size is not None:
         tables = tables.at_batch_size(batch_size)
     profile = profile_of(machine)

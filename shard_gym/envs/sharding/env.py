@@ -122,8 +122,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
 
     - `suite="shard-4"`, `split="train"`, `reward="terminal"`, `observation="full"`, `max_tables=None`,
       `max_devices=None`, `illegal="terminate"`, `info_text=False`, `render_mode=None`: as in `EmbeddingPlacementEnv`;
-    - `cost_model="analytical"`: a name, or a `ShardingCostModel` such as `AnalyticalShardingModel("fp16")`; of a suite
-      whose tables are served, "analytical" is `analytical-inference`;
+    - `cost_model="analytical"`: a name, or a cost model that supports splits, such as
+      `AnalyticalShardingModel("fp16")`; of a suite whose tables are served, "analytical" is `analytical-inference`;
     - `sharding_types=("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")`: those allowed;
       `("table_wise", "column_wise")` is NeuroShard's problem;
     - `max_shards=8`: column shards of a table at most, a power of two;

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.checks import checked_count
-from shard_gym.cost_models import CostEstimate, CostModel, make_sharding_cost_model
-from shard_gym.cost_models.base.model import PHASES
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
+from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
 from shard_gym.envs.core.config import padding
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState, ShardingState
@@ -156,15 +155,15 @@ class ShardingConfig(PlacementConfig):
     """The arguments of `EmbeddingShardingEnv`."""
 
     suite: str | TaskSource = "shard-4"
-    cost_model: str | Path | ShardingCostModel = "analytical"
+    cost_model: str | Path | AdditiveCostModel = "analytical"
     sharding_types: Collection[str] = SHARDING_TYPES
     max_shards: int = 8
     max_hosts: int | None = None
 
     @override
     @cached_property
-    def model(self) -> ShardingCostModel:
-        return make_sharding_cost_model(cost_model_for(self.source, self.cost_model))
+    def model(self) -> AdditiveCostModel:
+        return make_cost_model(cost_model_for(self.source, self.cost_model), additive=True, splits=True)
 
     @override
     @cached_property
@@ -203,23 +202,18 @@ class ShardingEpisodes(PlacementEpisodes):
 
     @override
     def _final_penalty_ms(self, task: Task, model: CostModel) -> float:
-        return _plan_costs(model).plan_penalty_ms(task.tables, task.topology)
+        return model.penalty_ms(task.tables, task.topology, splits=True)
 
     @override
     def _final_cost_of(self, env: int, model: CostModel) -> CostEstimate:
         task = self.task(env)
-        return _plan_costs(model).estimate_plan(self.plan(env), task.tables, task.topology)
+        return model.estimate(self.plan(env), task.tables, task.topology)
 
     @override
     def view(self, env: int) -> PlanView:
         plan = self.plan(env)
         first = np.array([sharding.devices[0] if sharding.shards else -1 for sharding in plan.tables], np.int64)
         return PlanView(placement=first, plan=plan, split_rows=MAX_SPLITS, **self._shown(env))
-
-
-def _plan_costs(model: CostModel) -> PlanCosts:
-    assert isinstance(model, PlanCosts)
-    return model
 
 
 def _hosts_of(source: TaskSource) -> int:

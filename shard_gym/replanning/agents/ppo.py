@@ -29,7 +29,7 @@ from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_r
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import CostModel, make_sharding_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.replanning.agents.base import ReplanningAgent, View
 from shard_gym.replanning.drift.suite import DriftSuite
@@ -246,7 +246,7 @@ class ReplanningPpoLearner(AlgorithmLearner):
     ) -> None:
         if not isinstance(suite, DriftSuite):
             raise wrong_kind("suite", suite, f"a suite of replanning for agent {name!r}, such as drift-strong-30")
-        super().__init__(suite, make_sharding_cost_model(cost_model), seed)
+        super().__init__(suite, make_cost_model(cost_model, additive=True, splits=True), seed)
         self.name, algorithm = name, ALGORITHMS[name]
         self.iterations = checked_count("iterations", iterations)
         self.width = checked_count("width", width, most=MAX_UNITS)

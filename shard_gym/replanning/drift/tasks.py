@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import checked_positive, checked_seed, require_kinds, require_name
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans.needs import HOST_MEMORY, NEEDS, unsupported
 from shard_gym.replanning.drift.levels import DriftLevel
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import MAX_BYTES
 from shard_gym.tasks.task import Task
+
+SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY}
+"""What its tasks may need."""
 
 HISTORY_DAYS, DAYS = 3, 14
 """Days that are known when an episode begins, and days of the episode."""
@@ -63,10 +67,9 @@ class DriftTask:
                 f"Task {self.name!r} has {self.task.num_tables} tables, but row popularities of "
                 f"{len(self.popularity)}. Give one for each table."
             )
-        if self.task.topology.host is not None:
+        if lacking := unsupported(self.task.needs, SUPPORTS):
             raise InvalidTaskError(
-                f"Devices of task {self.name!r} have host memory, which replanning does not cost. Give devices whose "
-                "rows are all in HBM."
+                f"Replanning, of which {self.name!r} is a task, does not support {lacking.what}; {lacking.instead}."
             )
         if self.level.departures and self.task.topology.num_domains > 1:
             raise InvalidTaskError(

@@ -135,7 +135,7 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
 
     - `suite="drift-medium-120"`: name of a suite (docs/environments/replanning.md lists them), or a `DriftSuite`;
     - `split="train"`: or "test", with other tables and other drift;
-    - `cost_model="analytical"`: a name, or a `ShardingCostModel`;
+    - `cost_model="analytical"`: a name, or a cost model that supports splits;
     - `reward="time"`: see Rewards;
     - `headroom=None`: whether there are the actions 5 to 8; by default, if a task of the suite grows;
     - `max_parts=None`, `max_devices=None`: padding; by default the size of the largest task in all splits of the suite;

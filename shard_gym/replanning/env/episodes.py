@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from shard_gym.common.checks import is_one_of
 from shard_gym.common.errors import InvalidCostError, InvalidTaskError, wrong_kind
-from shard_gym.cost_models import AdditiveCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.config import EnvConfig, environment_of, padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
@@ -89,7 +89,7 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
 
     def __init__(self, num_envs: int, config: ReplanningConfig) -> None:
         self.source = drift_source(config.suite, config.split)
-        self.cost_model = make_sharding_cost_model(config.cost_model)
+        self.cost_model = make_cost_model(config.cost_model, additive=True, splits=True)
         self.max_parts = padding("max_parts", config.max_parts, self.source.max_parts)
         self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices, MAX_DEVICES)
         grows = self.source.grows if config.headroom is None else config.headroom

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from shard_gym.common.errors import InvalidTablesError, InvalidTaskError
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.envs.core.problem import IntArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans.placement import Placement
@@ -93,7 +92,7 @@ class Parts:
         for day in range(self.task.drift.days) if _changes(self.task) else (0,):
             loads, everywhere = self.loads(day, highest)
             every = np.concatenate([loads, everywhere[None]])
-            worst = max(worst, self.model.cost_bounds(every, self.topology)[1])
+            worst = max(worst, self.model.bounds(every, self.topology)[1])
         return worst
 
     def _bytes_with(self, rows: FloatArray) -> IntArray:
@@ -121,13 +120,13 @@ class Parts:
         tables = _table_grid(self.task, day)
         parts = tables.select(self.form.table)
         dims = np.repeat(self.form.task.tables.embedding_dim, parts.needed.sum(axis=1))
-        grid = parts.with_loads(self.model.table_loads(parts.tables.with_dims(dims), self.topology))
+        grid = parts.with_loads(self.model.loads(parts.tables.with_dims(dims), self.topology))
         spread = []
         for kind, some in self.form.spread.items():
-            assert isinstance(self.model, ShardingCostModel)  # `split_of` sees to it
+            assert isinstance(self.model, AdditiveCostModel)  # `split_of` sees to it
             chosen = tables.select(some)
             shards = shard_tables(chosen.tables, kind, self.topology)
-            spread.append((some, chosen.with_loads(self.model.shard_loads(shards, kind, self.topology))))
+            spread.append((some, chosen.with_loads(self.model.loads(shards, self.topology, kind))))
         return grid, spread
 
 

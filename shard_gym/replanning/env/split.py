@@ -8,7 +8,7 @@ import numpy as np
 
 from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.cost_models.base.sharding import ShardingCostModel
+from shard_gym.plans.needs import SPLITS
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.parts import Parts
 from shard_gym.replanning.env.planner import NO_PLACEMENT, Planner
@@ -26,7 +26,7 @@ def split_of(task: DriftTask, model: AdditiveCostModel) -> SplitTask:
     """
     if not task.task.splittable:
         return whole(task.task)
-    if not isinstance(model, ShardingCostModel):
+    if SPLITS not in model.supports:
         raise InvalidTaskError(
             f"Tables of task {task.name!r} may be split, but cost model {model.fingerprint!r} knows no shards. Use "
             "'analytical'."
@@ -47,10 +47,10 @@ def split_of(task: DriftTask, model: AdditiveCostModel) -> SplitTask:
     )
 
 
-def _cost(form: SplitTask, model: ShardingCostModel) -> float:
+def _cost(form: SplitTask, model: AdditiveCostModel) -> float:
     """Ms of the greedy placement; infinite if a part has no room."""
     parts, topology = form.task.tables, form.task.topology
-    planner, loads, everywhere = Planner(model, topology), model.table_loads(parts, topology), form.loads(model)
+    planner, loads, everywhere = Planner(model, topology), model.loads(parts, topology), form.loads(model)
     placement = planner.greedy(loads[None], everywhere[None], parts.memory_bytes, topology.memory_cap_bytes)
     if placement[0, 0] == NO_PLACEMENT:
         return float(np.inf)

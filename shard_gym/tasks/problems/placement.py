@@ -64,7 +64,7 @@ class PlacementProblem(Problem[Task]):
 
     @override
     def lower_bound_ms(self, task: Task, model: AdditiveCostModel) -> float:
-        return float(model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0])
+        return float(model.bounds(model.loads(task.tables, task.topology), task.topology)[0])
 
     @override
     def probe_ms(self, task: Task, model: AdditiveCostModel) -> tuple[float, float]:
@@ -96,7 +96,7 @@ class PlacementProblem(Problem[Task]):
 @lru_cache(maxsize=1024)
 def table_loads(task: Task, model: AdditiveCostModel) -> tuple[FloatArray, Cluster]:
     """(T, K) loads of the whole tables of a task, and its topology as arrays; kept for the next answers."""
-    return model.table_loads(task.tables, task.topology), task.topology.cluster()
+    return model.loads(task.tables, task.topology), task.topology.cluster()
 
 
 def alone_ms(task: Task, model: CostModel) -> FloatArray:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models import AdditiveCostModel, CostModel, make_plan_cost_model
+from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of
-from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.cost_models.base.sharding import PlanCosts, ShardingCostModel
+from shard_gym.cost_models.base import bounds_of_plans
+from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
 from shard_gym.plans import ShardingPlan, check_answer, plan_of_placement
 from shard_gym.plans.files import (
     GROUPS,
@@ -80,16 +80,16 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:
-        return make_plan_cost_model(cost_model)
+        return make_cost_model(cost_model, splits=True)
 
     @override
     def cost_ms(self, answer: ShardingPlan, task: Task, model: CostModel) -> float:
         own = task_of_plan(answer, task)
-        return float(_model_of(own, model).estimate_plan(answer, own.tables, own.topology).total_ms)
+        return float(_model_of(own, model).estimate(answer, own.tables, own.topology).total_ms)
 
     @override
     def costs_ms(self, answers: Sequence[ShardingPlan], task: Task, model: AdditiveCostModel) -> FloatArray:
-        assert isinstance(model, ShardingCostModel)
+        assert isinstance(model, AdditiveCostModel)
         costs, groups = np.empty(len(answers)), [plan.groups for plan in answers]
         for each in dict.fromkeys(groups):
             some = [position for position, own in enumerate(groups) if own == each]
@@ -99,13 +99,15 @@ class ShardingProblem(Problem[Task]):
 
     @override
     def penalty_ms(self, task: Task, model: CostModel) -> float:
-        return max(_model_of(own, model).plan_penalty_ms(own.tables, own.topology) for own in tasks_of_groups(task))
+        return max(
+            _model_of(own, model).penalty_ms(own.tables, own.topology, splits=True) for own in tasks_of_groups(task)
+        )
 
     @override
     def lower_bound_ms(self, task: Task, model: AdditiveCostModel) -> float:
-        assert isinstance(model, ShardingCostModel)
+        assert isinstance(model, AdditiveCostModel)
         return min(
-            model_of(own.topology, model).plan_bounds(own.tables, own.topology)[0] for own in tasks_of_groups(task)
+            bounds_of_plans(model_of(own.topology, model), own.tables, own.topology)[0] for own in tasks_of_groups(task)
         )
 
     @override
@@ -165,12 +167,12 @@ class PartLoads:
         model: the cost model of its devices.
     """
 
-    def __init__(self, task: Task, model: ShardingCostModel) -> None:
+    def __init__(self, task: Task, model: AdditiveCostModel) -> None:
         self.task, self.model = task, model
         self._loads: dict[tuple[str, int], FloatArray] = {}
 
     def costs_ms(self, plans: Sequence[ShardingPlan]) -> FloatArray:
-        """(P,) costs of P answers (`check_answer`), of the bits of `estimate_plan`."""
+        """(P,) costs of P answers (`check_answer`), of the bits of `estimate`."""
         device_loads = np.stack([self.of_devices(*self.each_shard(plan)) for plan in plans])
         return self.model.costs(device_loads, self.task.topology.cluster())[1]
 
@@ -179,7 +181,7 @@ class PartLoads:
         return self.model.reduce(loads, shards[:, 1], self.task.num_devices)
 
     def each_shard(self, plan: ShardingPlan) -> tuple[FloatArray, NDArray[np.int64]]:
-        """(S, K) loads of each shard of an answer, and (S, 6) its `shard_arrays`: `ShardingCostModel.each_shard`."""
+        """(S, K) loads of each shard of an answer, and (S, 6) its `shard_arrays`: see `loads_of_shards`."""
         shards = plan.shard_arrays()
         table, columns = shards[:, 0], shards[:, 5]
         kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables])[table]
@@ -197,17 +199,16 @@ class PartLoads:
             tables, topology = self.task.tables, self.task.topology
             widths = np.minimum(tables.embedding_dim, width) if kind == COLUMN_WISE else None
             shards = shard_tables(tables, kind, topology, widths)
-            self._loads[kind, width] = self.model.shard_loads(shards, kind, topology)
+            self._loads[kind, width] = self.model.loads(shards, topology, kind)
         return self._loads[kind, width]
 
 
 @lru_cache(maxsize=256)
-def part_loads(task: Task, model: ShardingCostModel) -> PartLoads:
+def part_loads(task: Task, model: AdditiveCostModel) -> PartLoads:
     """Those of a task, or of that of one group, kept for the next plans."""
     return PartLoads(task, model_of(task.topology, model))
 
 
-def _model_of(task: Task, model: CostModel) -> PlanCosts:
+def _model_of(task: Task, model: CostModel) -> CostModel:
     """`model`, for the devices of a task of one group."""
-    assert isinstance(model, PlanCosts)
-    return model_of(task.topology, model) if isinstance(model, ShardingCostModel) else model
+    return model_of(task.topology, model) if isinstance(model, AdditiveCostModel) else model

@@ -16,7 +16,7 @@ from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.loads import load_of, random_shards
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import under
-from shard_gym.cost_models import CostEstimate, CountedEstimates, make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import CostEstimate, CountedEstimates, make_cost_model
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.cost_models.fitting.training import Samples, relative_loss, trainable
 from shard_gym.cost_models.neural.network import NORMALIZATION
@@ -27,7 +27,7 @@ from shard_gym.tables.tables import Tables
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import Task, TaskSuite
 
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def learner(suite: TaskSuite, **options: Any) -> NeuroShardLearner:
 def test_the_load_of_a_plan_costs_what_the_plan_costs(tasks: TaskSuite) -> None:
     for task in tasks:
         split = PlanSearchAgent(max_queries=3_000).split(task)
-        estimate = MODEL.estimate_plan(split.plan(), task.tables, task.topology)
+        estimate = MODEL.estimate(split.plan(), task.tables, task.topology)
         assert load_of(split).estimate(MODEL).total_ms == pytest.approx(estimate.total_ms, rel=1e-9)
 
 
@@ -85,7 +85,7 @@ def test_after_few_measurements_its_plans_are_nearly_those_of_a_search_on_the_tr
         """(4,) ms of its plans, and relative errors of its estimates of them."""
         plans = [agent.plan(task) for task in tasks]
         true, own = (
-            np.array([model.estimate_plan(p, t.tables, t.topology).total_ms for p, t in zip(plans, tasks, strict=True)])
+            np.array([model.estimate(p, t.tables, t.topology).total_ms for p, t in zip(plans, tasks, strict=True)])
             for model in (MODEL, agent.cost_model)
         )
         return true, np.abs(own / true - 1)
@@ -202,8 +202,8 @@ def test_splits_lower_the_cost_and_make_tables_fit(random_task: Any) -> None:
     found = BeamSearch().search(options)
     plan = check_plan(found.plan(), task.tables, task.topology)
     assert (found.level > 0).any()
-    cost = MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
-    assert cost < MODEL.estimate_plan(unsplit.plan(), task.tables, task.topology).total_ms
+    cost = MODEL.estimate(plan, task.tables, task.topology).total_ms
+    assert cost < MODEL.estimate(unsplit.plan(), task.tables, task.topology).total_ms
 
     largest = int(task.tables.memory_bytes.max())
     caps = np.full(4, int(task.tables.memory_bytes.sum() / 4 * 1.2))

@@ -141,10 +141,10 @@ def test_a_policy_places_in_the_order_of_the_environment() -> None:
 class Refusing(AnalyticalCostModel):
     """A true cost that nobody may ask for."""
 
-    def table_loads(self, tables: Tables, topology: Topology) -> Any:
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = "table_wise") -> Any:
         raise AssertionError("the true cost was asked for")
 
-    device_phases = fill_communication = iteration_cost = estimate = cost_bounds = penalty_ms = table_loads
+    device_phases = fill_communication = iteration_cost = estimate = bounds = penalty_ms = loads
 
 
 def test_a_policy_that_sees_features_never_asks_for_the_true_cost() -> None:

@@ -31,7 +31,7 @@ class Doubled(AnalyticalCostModel):
 
 
 def optimum(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> float:
-    loads = model.table_loads(task.tables, task.topology)
+    loads = model.loads(task.tables, task.topology)
     placed = np.stack([model.reduce(loads, placement, task.num_devices) for placement in placements])
     return float(model.costs(placed, task.topology.cluster())[1].min())
 

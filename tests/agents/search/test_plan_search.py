@@ -23,8 +23,9 @@ from shard_gym.common.errors import (
     NoPlacementFoundError,
     UnknownNameError,
 )
-from shard_gym.cost_models import make_cost_model, make_sharding_cost_model
-from shard_gym.cost_models.base.counted import CountedShardingModel
+from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models.base import bounds_of_plans, loads_of_plan
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
 from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
@@ -51,7 +52,7 @@ from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.task import Task
 
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 
 
 def column_cuts(dim: int, max_shards: int) -> list[list[int]]:
@@ -84,7 +85,7 @@ def shardings(tables: Tables, topology: Topology, max_shards: int) -> Iterator[T
 
 
 def cost_ms(plan: ShardingPlan, task: Task) -> float:
-    return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
+    return MODEL.estimate(plan, task.tables, task.topology).total_ms
 
 
 def best_of_all(task: Task, max_shards: int = 2) -> float:
@@ -93,7 +94,7 @@ def best_of_all(task: Task, max_shards: int = 2) -> float:
     for table in range(task.num_tables):
         alone = task.tables.select([table])
         ways = [ShardingPlan((sharding,)) for sharding in shardings(alone, task.topology, max_shards)]
-        more = np.stack([MODEL.plan_loads(plan, alone, task.topology) for plan in ways])
+        more = np.stack([loads_of_plan(MODEL, plan, alone, task.topology) for plan in ways])
         needed = np.stack([plan_memory_used(plan, alone, task.num_devices) for plan in ways])
         free = (free[:, None] - needed).reshape(-1, task.num_devices)
         loads = MODEL.add(loads[:, None], more).reshape(-1, task.num_devices, MODEL.num_loads)
@@ -166,7 +167,7 @@ def test_tables_are_cut_as_the_caps_need_it(
     widths = {tuple(sorted(shard.num_columns for shard in sharding.shards)) for sharding in plan.tables[:1]}
     assert wanted is None or widths == wanted
     assert split.items().cost_ms(split.device) == cost_ms(plan, task)
-    lower, upper = MODEL.plan_bounds(task.tables, task.topology)
+    lower, upper = bounds_of_plans(MODEL, task.tables, task.topology)
     assert lower <= cost_ms(plan, task) <= upper
     tables, topology = task.tables, task.topology
     for written, read in (
@@ -296,7 +297,7 @@ def test_forms_by_price_put_tables_too_costly_for_a_device_on_a_host_each() -> N
     rows, pooling = [2_000_000] * 4 + [100_000] * 60, [200.0] * 4 + [5.0] * 60
     tables = Tables.from_zipf(rows, [16] * 64, np.array(pooling), 1.0, Workload(batch_size=65_536))
     task = Task("hosts", tables, hardware_profile("v100-nvlink").topology(16, devices_per_host=4), splittable=True)
-    options = SplitOptions(task, CountedShardingModel(MODEL), SHARDING_TYPES, max_shards=8)
+    options = SplitOptions(task, CountedCostModel(MODEL), SHARDING_TYPES, max_shards=8)
     split, _ = shapes_by_price(options, 100_000, most=1)[0]
     spreads = [options.spreads[number] for number in split.spread[split.spread != NOT_SPREAD].tolist()]
     assert [spread.sharding_type for spread in spreads] == ["table_row_wise"] * 4
@@ -311,7 +312,7 @@ def test_large_parts_come_first_where_forms_by_price_would_not_fit() -> None:
     cap = int(1.3 * tables.memory_bytes.sum() / 21)
     topology = hardware_profile("v100-nvlink").topology(21, memory_cap_bytes=cap)
     task = Task("short memory", tables, topology, splittable=True)
-    options = SplitOptions(task, CountedShardingModel(MODEL), SHARDING_TYPES, max_shards=8)
+    options = SplitOptions(task, CountedCostModel(MODEL), SHARDING_TYPES, max_shards=8)
     (best, _), *_ = shapes_by_price(options, 100_000 // 6, most=1)
     assert (best.spread != NOT_SPREAD).sum() == 5
     found = starts(options, 100_000, lambda: False)
@@ -320,7 +321,7 @@ def test_large_parts_come_first_where_forms_by_price_would_not_fit() -> None:
 
 def test_the_first_start_leaves_evaluations_for_others_where_devices_are_many(random_task: Any) -> None:
     task = random_task(np.random.default_rng(0), 50, 32, dims=(128,))
-    model, most = CountedShardingModel(MODEL), 1_000
+    model, most = CountedCostModel(MODEL), 1_000
     options = SplitOptions(task, model, SHARDING_TYPES, max_shards=8)
     found = list(starts(options, most, lambda: model.queries > most))
     assert {len(each.table) for each in found} == {50, 100}, "whole tables, and halves"

@@ -26,7 +26,7 @@ def mlperf(devices: int) -> Task:
 
 
 def cost_ms(plan, task: Task) -> float:
-    return MODEL.estimate_plan(plan, task.tables, task.topology).total_ms
+    return MODEL.estimate(plan, task.tables, task.topology).total_ms
 
 
 def test_seeds_that_differ_are_tried_and_the_cheapest_plan_is_the_answer() -> None:

@@ -18,7 +18,7 @@ from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, networ
 from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.counted import CountedShardingModel
+from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.tasks.task import Task, TaskSuite
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert same(whole.weights(), resumed.weights())
     assert whole.true_cost_queries == resumed.true_cost_queries
     assert 0 < whole.true_cost_queries <= (whole.planned_queries or np.inf)
-    true_cost = CountedShardingModel(AnalyticalShardingModel())
+    true_cost = CountedCostModel(AnalyticalShardingModel())
     loaded = load_agent(tmp_path / "killed", cost_model=true_cost)
     assert loaded.name == whole.name
     for tables, devices in ((1, 1), (7, 2), (40, 3)):  # other sizes than in training

@@ -12,8 +12,7 @@ import pytest
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.loads import load_of_plan, random_plan_load
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
-from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
-from shard_gym.cost_models.base.sharding import PlanCosts
+from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate, CostModel
 from shard_gym.cost_models.fitting.data.random_plans import executable_types
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
@@ -39,29 +38,25 @@ def measured(quick_workers: None) -> Iterator[MeasuredCostModel]:
         yield model
 
 
-class Executed(PlanCosts):
+class Executed(CostModel):
     """The analytical model, but it costs whole plans alone, keeps them, and fails as often as it is told."""
 
     name, version = "executed", 1
+    supports = frozenset({"training", "splits"})
 
     def __init__(self, failures: int = 0) -> None:
         self.failures, self.plans = failures, list[ShardingPlan]()
 
-    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
-        return AnalyticalShardingModel().estimate(placement, tables, topology)
+    def estimate(self, answer: Any, tables: Any, topology: Any) -> CostEstimate:
+        if isinstance(answer, ShardingPlan):
+            if self.failures:
+                self.failures -= 1
+                raise MeasurementError("It was the weather.")
+            self.plans.append(answer)
+        return AnalyticalShardingModel().estimate(answer, tables, topology)
 
-    def estimate_plan(self, plan: ShardingPlan, tables: Any, topology: Any) -> CostEstimate:
-        if self.failures:
-            self.failures -= 1
-            raise MeasurementError("It was the weather.")
-        self.plans.append(plan)
-        return AnalyticalShardingModel().estimate_plan(plan, tables, topology)
-
-    def penalty_ms(self, tables: Any, topology: Any) -> float:
-        return 1e6
-
-    def plan_penalty_ms(self, tables: Any, topology: Any) -> float:
-        return 1e9
+    def penalty_ms(self, tables: Any, topology: Any, *, splits: bool = False) -> float:
+        return 1e9 if splits else 1e6
 
 
 def test_random_plans_are_valid_and_of_the_types_asked_for(tasks: TaskSuite) -> None:
@@ -91,7 +86,7 @@ def test_a_load_of_a_plan_costs_what_the_plan_does(tasks: TaskSuite) -> None:
         load = random_plan_load(tasks, 3, SHARDING_TYPES, rng)
         if load.plan is not None:
             tables, plan = load.plan
-            expected = model.estimate_plan(plan, tables, load.topology).total_ms
+            expected = model.estimate(plan, tables, load.topology).total_ms
             assert load.estimate(model).total_ms == pytest.approx(expected, rel=1e-12)
             assert len(load_of_plan(plan, tables, load.topology).devices) == len(plan.shard_arrays())
 

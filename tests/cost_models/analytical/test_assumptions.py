@@ -42,14 +42,14 @@ def phases_ms(
     scales: dict[str, float], dtype: str = "fp32", topology: Topology = TOPOLOGY
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     model = VariedShardingModel(scales, dtype)
-    return model.estimate_plan(PLAN, TABLES, model.varied_topology(topology)).phases_ms
+    return model.estimate(PLAN, TABLES, model.varied_topology(topology)).phases_ms
 
 
 @pytest.mark.parametrize("scales", [{}, dict.fromkeys(ASSUMED, 1.0)], ids=["none", "all at 1"])
 def test_without_a_change_costs_and_fingerprint_are_those_of_the_model(scales: dict[str, float]) -> None:
     plain = AnalyticalShardingModel("fp16")
     assert VariedShardingModel(scales, "fp16").fingerprint == plain.fingerprint
-    assert (phases_ms(scales, "fp16") == plain.estimate_plan(PLAN, TABLES, TOPOLOGY).phases_ms).all()
+    assert (phases_ms(scales, "fp16") == plain.estimate(PLAN, TABLES, TOPOLOGY).phases_ms).all()
 
 
 def test_another_scale_is_another_model() -> None:
@@ -121,7 +121,7 @@ def test_reduce_scatters_across_hosts_send_at_least_what_rings_do() -> None:
     plan = ShardingPlan((row_wise(tables, 0, topology),))
     scales = assumed_scales([plan], topology, "fp32")
     assert scales["reduce_scatter"] == (1 / 8, 2)
-    least = VariedShardingModel({"reduce_scatter": 1 / 8}).estimate_plan(plan, tables, topology)
+    least = VariedShardingModel({"reduce_scatter": 1 / 8}).estimate(plan, tables, topology)
     sent = 4 * 128 * 65536 / 8 * 8 / 16
     card_ms = 0.0341 + (sent + 0.612 * min(sent, 0.938e6)) / (0.639 * 25e6)
     assert least.phases_ms[:, FORWARD_COMM] == pytest.approx(np.full(16, card_ms))

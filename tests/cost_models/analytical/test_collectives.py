@@ -245,7 +245,7 @@ def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     plan = random_plan(rng, tables, topology)
     phases, sent = plain_phases(plan, tables, topology, BYTES[dtype], PASSES[dtype])
     plain, model = np.array(phases), AnalyticalShardingModel(dtype)
-    cost = model.estimate_plan(plan, tables, topology)
+    cost = model.estimate(plan, tables, topology)
     told = sent_bytes(plan, tables, topology, dtype)
     replicas = sum(
         float(shard.num_rows * shard.num_columns * 4)
@@ -292,7 +292,7 @@ def test_hosts_in_one_domain_cost_what_one_host_of_all_devices_costs(hosts: int,
         *(data_parallel(tables, 2, domain), row_wise(tables, 3, domain)),
     )
     model, plan = AnalyticalShardingModel(), ShardingPlan(shardings)
-    in_domain, in_host, in_hosts = (model.estimate_plan(plan, tables, each) for each in (domain, one, apart))
+    in_domain, in_host, in_hosts = (model.estimate(plan, tables, each) for each in (domain, one, apart))
     np.testing.assert_array_equal(in_domain.phases_ms, in_host.phases_ms)
     assert in_hosts.total_ms > 1.2 * in_host.total_ms
     np.testing.assert_array_equal(
@@ -353,7 +353,7 @@ def test_a_model_that_does_not_know_compression_says_so() -> None:
     topology = replace(hardware_profile("a100-dgx").topology(16), cross_host_ratio=0.5)
     tables = Tables.from_zipf([40], [16], [2.0], 1.05, Workload(100, "fp16", "sgd"))
     with pytest.raises(InvalidOptionError, match=r"does not know that less is sent across hosts.*is 0\.5"):
-        LinearCostModel(np.zeros((23, 4))).table_loads(tables, topology)
+        LinearCostModel(np.zeros((23, 4))).loads(tables, topology)
     agent = make_agent("dreamshard")
     with pytest.warns(UserWarning, match="they learned models that send all of their bytes across hosts"):
         agent.plan(Task("compressing", tables, topology, splittable=True))

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import poisson
 
 from shard_gym.common.errors import UnknownNameError
-from shard_gym.cost_models import (
-    COST_MODELS,
-    AnalyticalCostModel,
-    AnalyticalShardingModel,
-    counted,
-    make_cost_model,
-    make_sharding_cost_model,
-)
+from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, AnalyticalShardingModel, counted, make_cost_model
 from shard_gym.cost_models.analytical.host_cache import (
     ALL_BYTES,
     FIRST_MS,
@@ -205,7 +198,7 @@ def test_nothing_gets_faster_with_another_table(seed: int, optimizer: str, read_
     assert host is not None
     faster = replace(host, read_gb_per_s=host.update_gb_per_s * read_times, dense_ms=seed % 3 * 0.2)
     topology = replace(task.topology, host=faster)
-    loads = MODEL.table_loads(task.tables, topology)
+    loads = MODEL.loads(task.tables, topology)
     assert (loads >= 0).all()
     device = np.zeros(loads.shape[1])
     before = MODEL.device_phases(device)
@@ -237,8 +230,8 @@ def test_plain_numbers_and_arrays_have_the_same_bits(seed: int) -> None:
 def test_bounds_hold_for_every_placement(seed: int, valid_placements: Any) -> None:
     task = sampled(seed, devices=2, tables=(4, 6))
     roomy = replace(task, topology=replace(task.topology, memory_cap_bytes=np.asarray(2**50)), known_placement=None)
-    loads = MODEL.table_loads(task.tables, roomy.topology)
-    low, high = MODEL.cost_bounds(loads, roomy.topology)
+    loads = MODEL.loads(task.tables, roomy.topology)
+    low, high = MODEL.bounds(loads, roomy.topology)
     costs = [
         float(MODEL.costs(MODEL.reduce(loads, placement, 2), roomy.topology.cluster())[1])
         for placement in valid_placements(roomy)
@@ -252,7 +245,7 @@ def test_the_model_has_a_name_of_its_own_and_the_default_is_as_before() -> None:
     assert make_cost_model("analytical-lru").fingerprint == MODEL.fingerprint == "analytical-lru-v2"
     assert AnalyticalCostModel(host_policy="static").fingerprint == STATIC.fingerprint == "analytical-v2"
     assert AnalyticalShardingModel("bf16", host_policy="lru").fingerprint == "analytical-lru-v2-bf16"
-    sharding = make_sharding_cost_model("analytical-lru")
+    sharding = make_cost_model("analytical-lru", additive=True, splits=True)
     assert isinstance(sharding, AnalyticalShardingModel)
     assert (sharding.name, sharding.host_policy) == ("analytical-lru", LRU)
     assert "analytical-lru" in COST_MODELS
@@ -279,7 +272,7 @@ def test_whole_tables_cost_the_same_as_shards_and_counting_changes_nothing() -> 
 @pytest.mark.parametrize("policy", ["static", "lru"])
 def test_placing_table_by_table_costs_the_same_in_plain_numbers_and_in_arrays(policy: str) -> None:
     model, task = AnalyticalCostModel(host_policy=policy), sampled(7, tables=(20, 20), optimizer="adam")
-    loads, cluster = model.table_loads(task.tables, task.topology), Cluster.stack([task.topology.cluster()])
+    loads, cluster = model.loads(task.tables, task.topology), Cluster.stack([task.topology.cluster()])
     devices, phases = np.zeros((1, 3, loads.shape[1])), [[0.0] * 3 for _ in range(4)]
     for table, row in enumerate(loads):
         device = table % 3

@@ -18,13 +18,13 @@ from shard_gym.cost_models import (
     AnalyticalShardingModel,
     InferenceCostModel,
     make_cost_model,
-    make_sharding_cost_model,
     with_index_exchange,
 )
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN, index_exchange_ms
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms, received_index_bytes
+from shard_gym.cost_models.base import loads_of_plan
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.base.no_costs import NoCosts
-from shard_gym.cost_models.base.sharding import ShardingCostModel
 from shard_gym.cost_models.bounds.placements import lower_bound_ms
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Cluster, Replicas, Topology
@@ -56,7 +56,7 @@ def a100s(devices: int, per_host: int = 8, **changes: Any) -> Topology:
 
 def indices(plan: ShardingPlan, tables: Tables, topology: Topology) -> np.ndarray:
     """(D,) what the model says that each device gets."""
-    return WAITS.plan_loads(plan, tables, topology)[:, 0]
+    return loads_of_plan(WAITS, plan, tables, topology)[:, 0]
 
 
 def wait_ms(num_bytes: np.ndarray, topology: Topology) -> float:
@@ -156,10 +156,18 @@ def test_it_is_a_model_of_its_own_and_the_hidden_one_is_as_before() -> None:
         AnalyticalCostModel().fingerprint == AnalyticalCostModel(index_exchange=HIDDEN).fingerprint == "analytical-v2"
     )
     made = make_cost_model("analytical-exposed-indices")
-    assert made.fingerprint == make_sharding_cost_model(made).fingerprint == "analytical-exposed-indices-v2"
+    assert (
+        made.fingerprint
+        == make_cost_model(made, additive=True, splits=True).fingerprint
+        == "analytical-exposed-indices-v2"
+    )
     assert AnalyticalShardingModel("fp16", index_exchange=EXPOSED).fingerprint == "analytical-exposed-indices-v2-fp16"
     cached = AnalyticalCostModel(host_policy="lru", index_exchange=EXPOSED)
-    assert cached.fingerprint == make_sharding_cost_model(cached).fingerprint == "analytical-lru-exposed-indices-v2"
+    assert (
+        cached.fingerprint
+        == make_cost_model(cached, additive=True, splits=True).fingerprint
+        == "analytical-lru-exposed-indices-v2"
+    )
     assert InferenceCostModel(index_exchange=EXPOSED).fingerprint == "analytical-inference-exposed-indices-v2"
     with pytest.raises(UnknownNameError, match="There is no index exchange named 'hiden'"):
         AnalyticalCostModel(index_exchange="hiden")
@@ -192,7 +200,7 @@ def test_an_iteration_is_the_hidden_one_and_the_exchange(
         policy = str(rng.choice(["static", "lru"]))
     plan = random_plan(rng, tables, topology)
     hidden, waits = (AnalyticalShardingModel(dtype, None, policy, name) for name in (HIDDEN, EXPOSED))
-    before, after = (model.plan_loads(plan, tables, topology) for model in (hidden, waits))
+    before, after = (loads_of_plan(model, plan, tables, topology) for model in (hidden, waits))
     assert after[:, 1:].tobytes() == before.tobytes()
     took = wait_ms(after[:, 0], topology)
     costs, longer = (model.costs(loads, topology.cluster()) for model, loads in ((hidden, before), (waits, after)))
@@ -212,10 +220,10 @@ def test_serving_and_groups_wait_too() -> None:
         (InferenceCostModel(), InferenceCostModel(index_exchange=EXPOSED), served, topology),
         (MODEL.with_replicas(), WAITS.with_replicas(), tables, replace(topology, replicas=Replicas(2, 1, 10))),
     ):
-        costs = [model.estimate_plan(plan, read, where).total_ms for model in (hidden, waits)]
+        costs = [model.estimate(plan, read, where).total_ms for model in (hidden, waits)]
         assert costs[1] - costs[0] == pytest.approx(took, rel=1e-9)
         assert waits.estimate(placement, read, where).total_ms == costs[1]
-        single, loads = waits.single_tables(waits.table_loads(read, where), where), waits.table_loads(read, where)
+        single, loads = waits.single_tables(waits.loads(read, where), where), waits.loads(read, where)
         alone = [float(waits.costs(waits.reduce(each[None], np.array([0]), 4), where.cluster())[1]) for each in loads]
         assert single[1] == pytest.approx(alone, rel=1e-12)
 
@@ -229,7 +237,7 @@ def test_placing_table_by_table_costs_the_same_in_plain_numbers_and_in_arrays(
         topology = in_host(Task("task", tables, topology), 0.3).topology
     model = AnalyticalCostModel(None, policy or "static", EXPOSED)
     for padding in (0, 2):
-        loads, cluster = model.table_loads(tables, topology), Cluster.stack([topology.cluster(5 + padding)])
+        loads, cluster = model.loads(tables, topology), Cluster.stack([topology.cluster(5 + padding)])
         devices = np.zeros((1, 5 + padding, model.num_loads_with(policy is not None)))
         phases = [[0.0] * (5 + padding) for _ in range(4)]
         for table, row in enumerate(loads):
@@ -248,7 +256,7 @@ def test_no_cost_falls_when_a_table_is_added(random_tables: Any, random_topology
     rng = np.random.default_rng(seed)
     tables, topology = random_tables(rng, 20), random_topology(rng, 10)
     model, size = AnalyticalCostModel(index_exchange=EXPOSED), topology.num_devices
-    loads = model.table_loads(tables, topology)
+    loads = model.loads(tables, topology)
     held = model.reduce(loads, rng.integers(size, size=20), size)
     _, before = model.costs(held, topology.cluster())
     device, table = rng.integers(size, size=400), rng.integers(20, size=400)
@@ -271,7 +279,7 @@ def test_bounds_hold_for_all_placements_of_tiny_tasks(random_task: Any) -> None:
             model.estimate(np.array(devices), tables, topology).total_ms
             for devices in itertools.product(range(3), repeat=4)
         ]
-        low, high = model.cost_bounds(model.table_loads(tables, topology), topology)
+        low, high = model.bounds(model.loads(tables, topology), topology)
         assert low * (1 - 1e-12) <= min(costs)
         assert max(costs) <= high * (1 + 1e-12) < model.penalty_ms(tables, topology)
         assert lower_bound_ms(tables, topology, model) <= min(costs)
@@ -286,7 +294,7 @@ def test_the_upper_bound_has_the_slowest_of_both_exchanges() -> None:
     for dim in (4, 512):
         topology, changed = replace(a100s(3, 2), links=slow_near), tables.with_dims(dim)
         model = AnalyticalCostModel(index_exchange=EXPOSED)
-        _, high = model.cost_bounds(model.table_loads(changed, topology), topology)
+        _, high = model.bounds(model.loads(changed, topology), topology)
         for placement in itertools.product(range(3), repeat=2):
             assert model.estimate(np.array(placement), changed, topology).total_ms <= high * (1 + 1e-12)
 
@@ -312,7 +320,7 @@ def test_halves_are_cheaper_only_while_the_exchange_is_hidden() -> None:
     """It takes 2.12 ms for whole tables and 3.12 for halves, whose lookups are sent twice."""
     tables, topology, whole, halved = whole_and_halved()
     hidden, exposed = (
-        [model.estimate_plan(plan, tables, topology).total_ms for plan in (whole, halved)] for model in (MODEL, WAITS)
+        [model.estimate(plan, tables, topology).total_ms for plan in (whole, halved)] for model in (MODEL, WAITS)
     )
     assert hidden == pytest.approx([5.33, 4.87], abs=0.005)
     assert exposed == pytest.approx([7.46, 7.985], abs=0.005)
@@ -325,9 +333,9 @@ def test_a_search_that_waits_for_it_beats_both() -> None:
     task = Task("indices", tables, topology, splittable=True)
 
     def cost_ms(plan: ShardingPlan) -> float:
-        return WAITS.estimate_plan(plan, tables, topology).total_ms
+        return WAITS.estimate(plan, tables, topology).total_ms
 
-    def planned(model: ShardingCostModel) -> ShardingPlan:
+    def planned(model: AdditiveCostModel) -> ShardingPlan:
         agent = make_agent("plan-search", cost_model=model, max_queries=10_000, seed=0)
         return problem_of(task).checked(problem_of(task).asker(agent)(task), task)
 

@@ -12,12 +12,14 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.agents.training import make_learner
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
+from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.cost_models.analytical.inference import InferenceCostModel
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
 from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.hardware import Replicas
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
 from shard_gym.leaderboard.scorer import load_scorer
@@ -62,8 +64,8 @@ def plan_of(tables: Tables, topology: Topology) -> ShardingPlan:
 def test_phases_are_those_of_the_forward(host: bool) -> None:
     tables, topology = tables_of(), topology_of(host=host)
     plan = plan_of(tables, topology)
-    serving = SERVING.estimate_plan(plan, tables, topology)
-    trained = TRAINING.estimate_plan(plan, tables.with_training(training=True), topology)
+    serving = SERVING.estimate(plan, tables, topology)
+    trained = TRAINING.estimate(plan, tables.with_training(training=True), topology)
     assert not serving.phases_ms[:, [BACKWARD, BACKWARD_COMM]].any()
     assert (serving.phases_ms[:, FORWARD_COMM] == trained.phases_ms[:, FORWARD_COMM]).all()
     assert serving.total_ms == pytest.approx(serving.phases_ms.max(axis=0).sum(), rel=1e-12)
@@ -81,7 +83,7 @@ def test_the_fast_ways_have_the_costs_of_complete_placements(host: bool) -> None
     cost = SERVING.estimate(placement, tables, topology).total_ms
     low, penalty = (problem_of(task).lower_bound_ms(task, SERVING), problem_of(task).penalty_ms(task, SERVING))
     assert low <= cost < penalty
-    loads = SERVING.table_loads(tables, topology)
+    loads = SERVING.loads(tables, topology)
     device = np.array([SERVING.reduce(loads, placement, 8)])
     assert SERVING.costs(device, topology.cluster())[1][0] == cost
 
@@ -98,17 +100,17 @@ def test_a_search_replicates_what_memory_allows() -> None:
     """Where there is room, copies on all devices exchange nothing; where there is none, tables are split up."""
     tables, roomy = tables_of(6), topology_of()
     tight = replace(roomy, memory_cap_bytes=np.full(8, int(tables.memory_bytes.sum() / 5)))
-    model, costs = make_sharding_cost_model("analytical-inference"), []
+    model, costs = make_cost_model("analytical-inference", additive=True, splits=True), []
     for topology in (roomy, tight):
         plan = make_agent("plan-search", cost_model=model, max_queries=5000).plan(
             Task("t", tables, topology, splittable=True)
         )
-        costs.append(model.estimate_plan(plan, tables, topology))
+        costs.append(model.estimate(plan, tables, topology))
     assert not costs[0].phases_ms[:, FORWARD_COMM].any()
     assert costs[1].phases_ms[:, FORWARD_COMM].any()
     assert costs[0].total_ms < costs[1].total_ms
     everywhere = ShardingPlan(tuple(data_parallel(tables, table, roomy) for table in range(6)))
-    assert costs[0].total_ms <= model.estimate_plan(everywhere, tables, roomy).total_ms
+    assert costs[0].total_ms <= model.estimate(everywhere, tables, roomy).total_ms
 
 
 def test_each_model_refuses_the_tables_of_the_other() -> None:
@@ -150,7 +152,8 @@ def test_a_suite_of_serving_is_scored_by_its_own_model() -> None:
 
 def test_what_serving_does_not_have_is_refused() -> None:
     assert make_cost_model("analytical-inference").fingerprint == "analytical-inference-v2"
-    with pytest.raises(InvalidOptionError, match="never averaged"):
-        SERVING.with_replicas()
+    in_groups = replace(topology_of(), replicas=Replicas(2, 1, 10))
+    with pytest.raises(InvalidOptionError, match="'analytical-inference' does not support plans for groups"):
+        model_of(in_groups, SERVING)
     with pytest.raises(InvalidOptionError, match="no lower bound under the cost model 'analytical-inference'"):
         plan_lower_bound_ms(tables_of(), topology_of(), SERVING)

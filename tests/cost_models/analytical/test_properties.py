@@ -74,7 +74,7 @@ def test_costs_are_deterministic_and_within_their_bounds(zipf_tables: Any, probl
     empty = np.bincount(problem.placement, minlength=problem.topology.num_devices) == 0
     assert (first.phases_ms[empty][:, COMPUTE] == 0).all()
     assert (first.phases_ms[~empty][:, COMPUTE] > 0).all()
-    low, high = MODEL.cost_bounds(MODEL.table_loads(tables, problem.topology), problem.topology)
+    low, high = MODEL.bounds(MODEL.loads(tables, problem.topology), problem.topology)
     assert 0 < low <= first.total_ms * (1 + 1e-12)
     assert first.total_ms * (1 - 1e-12) <= high < MODEL.penalty_ms(tables, problem.topology) < np.inf
 
@@ -130,7 +130,7 @@ def test_placing_table_by_table_costs_the_same_in_plain_numbers_and_in_arrays(
     size = problem.topology.num_devices + padding
     cluster = Cluster.stack([problem.topology.cluster(size)])
     tables = zipf_tables(**problem.tables)
-    loads = MODEL.table_loads(tables, problem.topology)
+    loads = MODEL.loads(tables, problem.topology)
     devices = np.zeros((1, size, MODEL.num_loads))
     phases = [[0.0] * size for _ in range(4)]
     for row, device in enumerate(problem.placement):
@@ -150,7 +150,7 @@ def test_padded_and_stacked_clusters_cost_what_each_costs_alone(
     zipf_tables: Any, problem: Problem, others: list[Topology]
 ) -> None:
     """Batched twice: N topologies, and for each two placements, one of them with nothing on any device."""
-    loads = MODEL.table_loads(zipf_tables(**problem.tables), problem.topology)
+    loads = MODEL.loads(zipf_tables(**problem.tables), problem.topology)
     clusters = [topology.cluster(7) for topology in others]
     devices = np.stack([MODEL.reduce(loads, problem.placement % t.num_devices, 7) for t in others])
     stacked = MODEL.device_costs(devices, Cluster.stack(clusters))

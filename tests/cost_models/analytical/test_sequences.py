@@ -143,7 +143,7 @@ def test_a_sequence_of_one_lookup_costs_what_a_bag_of_one_costs(
 ) -> None:
     bag = Tables.from_zipf([rows], dim, 1.0, exponent, Workload(batch, "fp32", "rowwise_adagrad"))
     sequence, topology = replace(bag, pooled=np.zeros(1, bool)), topology_of()
-    loads = [AnalyticalShardingModel().table_loads(each, topology) for each in (bag, sequence)]
+    loads = [AnalyticalShardingModel().loads(each, topology) for each in (bag, sequence)]
     assert (loads[0] == loads[1]).all()
     plan = ShardingPlan((table_wise(bag, 0, 2),))
     memory = [training_memory(plan, each, DEVICES).of_shards for each in (bag, sequence)]
@@ -156,7 +156,7 @@ def test_outputs_and_buffers_follow_from_the_lookups(pooling: float, device: int
     tables, topology = tables_of(pooled=False), topology_of()
     tables = replace(tables, **Tables.from_zipf(ROWS, DIMS, pooling, 1.0, tables.workload, pooled=False).__dict__)
     lookups = max(BATCH * pooling, 1.0)
-    loads = AnalyticalCostModel().table_loads(tables, topology)
+    loads = AnalyticalCostModel().loads(tables, topology)
     np.testing.assert_allclose(loads[:, OUTPUT_BYTES_SENT], 4 * np.array(DIMS) * lookups, atol=1 / 1024)
     plan = ShardingPlan(tuple(table_wise(tables, table, device) for table in range(4)))
     found = training_memory(plan, tables, DEVICES).of_shards[:, 2]
@@ -167,10 +167,10 @@ def test_the_rows_of_all_blocks_have_the_bytes_of_the_table() -> None:
     tables, topology = tables_of(), topology_of()
     model = AnalyticalShardingModel()
     whole, blocks = (
-        model.shard_loads(
+        model.loads(
             tables if kind == "table_wise" else variants_of(tables, topology, ("table_wise", kind)).tables[1],
-            kind,
             topology,
+            kind,
         )
         for kind in ("table_wise", "row_wise")
     )
@@ -202,16 +202,14 @@ def test_plan_search_is_not_above_plans_in_rows_and_bounds_hold(seed: int) -> No
     topology = topology_of()
     task, model = Task("t", tables, topology, splittable=True), AnalyticalShardingModel()
     found = make_agent("plan-search", cost_model=model, max_queries=20_000).plan(task)
-    cost = model.estimate_plan(found, tables, topology).total_ms
+    cost = model.estimate(found, tables, topology).total_ms
     in_rows = ShardingPlan(
         tuple(
             table_wise(tables, table, table % DEVICES) if tables.pooled[table] else row_wise(tables, table, topology)
             for table in range(12)
         )
     )
-    assert (
-        plan_lower_bound_ms(tables, topology, model) <= cost <= model.estimate_plan(in_rows, tables, topology).total_ms
-    )
+    assert plan_lower_bound_ms(tables, topology, model) <= cost <= model.estimate(in_rows, tables, topology).total_ms
 
 
 def test_models_that_do_not_know_sequences_refuse_them() -> None:

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
-from shard_gym.cost_models import AnalyticalCostModel, counted, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, counted, make_cost_model
 from shard_gym.cost_models.analytical.index_exchange import INDEX_EXCHANGES
 from shard_gym.cost_models.analytical.inference import InferenceCostModel
 from shard_gym.cost_models.analytical.model import FITTED
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES, PARTIAL_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.traffic import sent_bytes
+from shard_gym.cost_models.base import loads_of_plan, loads_of_shards, loads_of_variants
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import (
@@ -56,7 +57,7 @@ def test_a_plan_of_whole_tables_costs_what_the_placement_costs(
     wanted = ANALYTICAL.estimate(placement, tables, topology)
     columns = tuple(column_wise(tables, table, [device]) for table, device in enumerate(placement))
     for plan in (plan_of_placement(placement, tables), ShardingPlan(columns)):
-        cost = MODEL.estimate_plan(plan, tables, topology)
+        cost = MODEL.estimate(plan, tables, topology)
         assert cost.total_ms == wanted.total_ms
         assert np.array_equal(cost.phases_ms, wanted.phases_ms)
     cost = MODEL.estimate(placement, tables, topology)
@@ -70,12 +71,12 @@ def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_t
     rng = np.random.default_rng(seed)
     tables, topology = random_tables(rng, 3, dims=(16, 24, 64)), random_topology(rng, 8)
     variants = variants_of(tables, topology)
-    loads = MODEL.variant_loads(variants, topology)
+    loads = loads_of_variants(MODEL, variants, topology)
     for number, (kind, parts) in enumerate(zip(variants.sharding_types, variants.parts.tolist(), strict=True)):
         for table in np.flatnonzero(variants.legal[:, number]).tolist():
             sharding = sharding_of(rng, tables, table, kind, parts, topology)
             plan = ShardingPlan((sharding,))
-            each, arrays = MODEL.each_shard(plan, tables.select([table]), topology)
+            each, arrays = loads_of_shards(MODEL, plan, tables.select([table]), topology)
             assert (each == loads[table, number]).all()
             assert len(each) == parts
             size = tables.workload.weight_bytes * arrays[:, 3] * arrays[:, 5]
@@ -108,10 +109,10 @@ def test_blocks_without_rows_cost_their_outputs_and_the_others_read_more(random_
     blocks = row_wise(tables, 0, six)
     empty = tuple(Shard(device, 12, 0, 0, int(tables.embedding_dim[0])) for device in (6, 7))
     plan = ShardingPlan((replace(blocks, shards=blocks.shards + empty),))
-    loads, _ = MODEL.each_shard(plan, tables, eight)
-    assert np.array_equal(loads[:6], MODEL.each_shard(ShardingPlan((blocks,)), tables, six)[0])
+    loads, _ = loads_of_shards(MODEL, plan, tables, eight)
+    assert np.array_equal(loads[:6], loads_of_shards(MODEL, ShardingPlan((blocks,)), tables, six)[0])
     no_lookups = Tables.from_zipf([1], tables.embedding_dim, [0.0], 1.0, tables.workload, tables.num_features)
-    alone = MODEL.shard_loads(replace(no_lookups, pooled=[pooled]), "row_wise", eight)
+    alone = MODEL.loads(replace(no_lookups, pooled=[pooled]), eight, "row_wise")
     assert np.array_equal(loads[6:], np.repeat(alone, 2, axis=0))
     assert (loads[6:, PARTIAL_BYTES] == loads[0, PARTIAL_BYTES]).all()
     assert (loads[0, PARTIAL_BYTES] > 0) == pooled
@@ -120,9 +121,11 @@ def test_blocks_without_rows_cost_their_outputs_and_the_others_read_more(random_
     assert (partial == partial[0]).all()
     if not pooled:  # empty blocks send none in the forward, and get no gradients
         assert sent["all_to_all"][6:].sum() < sent["all_to_all"][:2].sum()
-    estimate = MODEL.estimate_plan(plan, tables, eight)
-    assert np.array_equal(estimate.phases_ms, MODEL.costs(MODEL.plan_loads(plan, tables, eight), eight.cluster())[0])
-    on_six = MODEL.estimate_plan(ShardingPlan((blocks,)), tables, six)
+    estimate = MODEL.estimate(plan, tables, eight)
+    assert np.array_equal(
+        estimate.phases_ms, MODEL.costs(loads_of_plan(MODEL, plan, tables, eight), eight.cluster())[0]
+    )
+    on_six = MODEL.estimate(ShardingPlan((blocks,)), tables, six)
     assert np.array_equal(estimate.phases_ms[:6, 0], on_six.phases_ms[:, 0])
     assert (estimate.phases_ms[6:, 0] < estimate.phases_ms[0, 0]).all()
 
@@ -139,7 +142,7 @@ def test_a_table_of_any_rows_is_costed_in_any_blocks(rows: int, known: bool) -> 
         begins = [min(size * block, rows) for block in range(count + 1)]
         shards = tuple(Shard(i, begins[i], begins[i + 1] - begins[i], 0, 16) for i in range(count))
         plan = ShardingPlan((TableSharding("row_wise", shards),))
-        loads, arrays = MODEL.each_shard(check_plan(plan, tables, topology), tables, topology)
+        loads, arrays = loads_of_shards(MODEL, check_plan(plan, tables, topology), tables, topology)
         filled = arrays[:, 3] > 0
         assert filled.sum() == -(-rows // size)
         assert (loads[filled] >= loads[~filled].max(axis=0, initial=0.0)).all()
@@ -176,7 +179,7 @@ def assert_alike(
     tables: Tables, plan: ShardingPlan, other_tables: Tables, other: ShardingPlan, topology: Topology
 ) -> None:
     """Both plans cost, send and hold the same, in every bit."""
-    estimate, same = MODEL.estimate_plan(plan, tables, topology), MODEL.estimate_plan(other, other_tables, topology)
+    estimate, same = MODEL.estimate(plan, tables, topology), MODEL.estimate(other, other_tables, topology)
     assert np.array_equal(estimate.phases_ms, same.phases_ms)
     assert estimate.total_ms == same.total_ms
     for name, sent in sent_bytes(plan, tables, topology).items():
@@ -196,12 +199,12 @@ def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random
         str(rng.choice(sorted(COMMUNICATION_BYTES))), index_exchange=str(rng.choice(INDEX_EXCHANGES))
     )
     variants = variants_of(tables, topology, types, max_halvings=2)
-    low, high = model.variant_bounds(variants, model.variant_loads(variants, topology), topology)
+    low, high = model.bounds(loads_of_variants(model, variants, topology), topology, variants)
     kinds = list(zip(variants.sharding_types, variants.parts.tolist(), strict=True))
     for pair in itertools.product(*(list(itertools.compress(kinds, legal)) for legal in variants.legal)):
         for _ in range(3):
             shardings = [sharding_of(rng, tables, table, *each, topology) for table, each in enumerate(pair)]
-            cost_ms = model.estimate_plan(ShardingPlan(tuple(shardings)), tables, topology).total_ms
+            cost_ms = model.estimate(ShardingPlan(tuple(shardings)), tables, topology).total_ms
             assert low * (1 - 1e-9) <= cost_ms <= high * (1 + 1e-9)
 
 
@@ -210,10 +213,10 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
     rng = np.random.default_rng(0)
     tables, topology = random_tables(rng, 3), hardware_profile("a100-dgx").topology(4, devices_per_host=2)
     plans = [random_plan(rng, tables, topology, (kind,)) for kind in SHARDING_TYPES]
-    loads = np.stack([MODEL.plan_loads(plan, tables, topology) for plan in plans])
+    loads = np.stack([loads_of_plan(MODEL, plan, tables, topology) for plan in plans])
     phases, costs = MODEL.costs(loads, topology.cluster())
     for number, plan in enumerate(plans):
-        alone = MODEL.estimate_plan(plan, tables, topology)
+        alone = MODEL.estimate(plan, tables, topology)
         assert costs[number] == alone.total_ms
         assert np.array_equal(phases[number], alone.phases_ms)
 
@@ -230,7 +233,7 @@ def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: i
     topology = hardware_profile("a100-dgx").topology(size, devices_per_host=per_host)
     tables = replace(random_tables(rng, 6), pooled=rng.random(6) < 0.5)
     variants = variants_of(tables, topology)
-    loads = np.where(variants.legal[..., None], model.variant_loads(variants, topology), 0.0)
+    loads = np.where(variants.legal[..., None], loads_of_variants(model, variants, topology), 0.0)
     kinds = np.array(variants.sharding_types)
     every = np.isin(kinds, ("row_wise", "table_row_wise", "data_parallel"))
     on_all = loads[:, every][:, rng.integers(every.sum())].sum(axis=0)  # what is on all devices, and one part on each
@@ -245,18 +248,18 @@ def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: i
 
 
 def test_the_name_of_the_analytical_model_serves_plans() -> None:
-    assert make_sharding_cost_model("analytical").fingerprint == ANALYTICAL.fingerprint
+    assert make_cost_model(additive=True, splits=True).fingerprint == ANALYTICAL.fingerprint
     constants = FITTED._replace(cycles_per_row=1.0)
-    made = make_sharding_cost_model(AnalyticalCostModel(constants))
+    made = make_cost_model(AnalyticalCostModel(constants), additive=True, splits=True)
     assert isinstance(made, AnalyticalShardingModel)
     assert made.constants == constants
     half = AnalyticalShardingModel("fp16")
-    assert make_sharding_cost_model(half) is half
+    assert make_cost_model(half, additive=True, splits=True) is half
     assert len({AnalyticalShardingModel(t).fingerprint for t in COMMUNICATION_BYTES}) == 6
     with pytest.raises(UnknownNameError, match=r"'fp4'.*bf16, fp16, fp32, fp8, int8, mx4"):
         AnalyticalShardingModel("fp4")
     with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
-        make_sharding_cost_model("measured")
+        make_cost_model("measured", additive=True, splits=True)
 
 
 @pytest.mark.parametrize(
@@ -286,12 +289,12 @@ def test_parts_alone_cost_the_same_whichever_devices_are_looked_at(
     model = InferenceCostModel(dtype) if served else AnalyticalShardingModel(dtype)
     tables, topology = random_tables(rng, int(rng.integers(1, 8))), random_topology(rng, 12)
     variants = variants_of(tables.with_training(training=not served), topology)
-    loads = model.variant_loads(variants, topology).reshape(-1, model.num_loads_with(topology.host is not None))
+    loads = loads_of_variants(model, variants, topology).reshape(-1, model.num_loads_with(topology.host is not None))
     held = np.zeros((len(loads), topology.num_devices, loads.shape[1]))
     held[:, 0] = loads
     phases, costs = model.costs(held, topology.cluster())
     for each in (model, counted(model)):
-        assert np.array_equal(each.single_table_phases(loads, topology), phases[:, 0])
+        assert np.array_equal(each.single_tables(loads, topology)[0], phases[:, 0])
         assert np.array_equal(each.single_table_costs(loads, topology), costs)
 
 
@@ -306,7 +309,7 @@ def test_parts_alone_are_costed_on_a_few_of_many_devices(random_tables: Any, mon
 
     monkeypatch.setattr(AnalyticalShardingModel, "fill_communication", counting)
     tables, topology = random_tables(np.random.default_rng(0), 5), hardware_profile("a100-dgx").topology(4096)
-    loads = MODEL.variant_loads(variants_of(tables, topology), topology)
+    loads = loads_of_variants(MODEL, variants_of(tables, topology), topology)
     MODEL.single_table_costs(loads.reshape(-1, loads.shape[-1]), topology)
     assert seen
     assert max(seen) <= 4

@@ -81,7 +81,7 @@ def sorted_split(read: list[np.ndarray], row_bytes: np.ndarray, hbm: float) -> f
 
 def host_bytes(shards: Tables, kind: str, topology: Topology, model: AnalyticalShardingModel = SHARDING) -> float:
     """Those that the cost model charges the first device for, if it has all of these shards."""
-    loads = model.shard_loads(shards, kind, topology)
+    loads = model.loads(shards, topology, kind)
     device = model.reduce(loads, np.zeros(len(shards), np.int64), 1)[0, model.num_loads :]
     assert topology.host is not None
     return float(host_read_ms(device)) * topology.host.read_gb_per_s * 1e6
@@ -210,7 +210,7 @@ def test_columns_have_their_part_of_the_bytes() -> None:
     tables = any_tables(np.random.default_rng(2), law=True).with_dims(np.full(6, 64))
     topology = with_host(10**6, 4)
     whole, part = (
-        SHARDING.shard_loads(tables.with_dims(np.full(6, width)), kind, topology)
+        SHARDING.loads(tables.with_dims(np.full(6, width)), topology, kind)
         for width, kind in ((64, TABLE_WISE), (16, COLUMN_WISE))
     )
     assert whole[:, SHARDING.num_loads + 2 :] == pytest.approx(4 * part[:, SHARDING.num_loads + 2 :], rel=1e-12)
@@ -224,7 +224,7 @@ def test_blocks_of_rows_have_together_the_curve_of_the_table(law: bool) -> None:
     errors = 4 * rows_by_threshold(blocks) / rows_by_threshold(tables) - 1.0
     assert np.abs(errors).mean() < 0.01
     assert np.abs(errors).max() < 0.15  # a block has no quarter of the first row of a steep law
-    single = SHARDING.shard_loads(blocks, ROW_WISE, topology)[:, SHARDING.num_loads :]
+    single = SHARDING.loads(blocks, topology, ROW_WISE)[:, SHARDING.num_loads :]
     assert np.array_equal(single, host_loads(blocks, topology))
 
 
@@ -233,7 +233,7 @@ def test_replicas_are_updated_in_full_where_there_are_several() -> None:
     for devices in (1, 4):
         topology = with_host(10**6, devices)
         replicas = shard_tables(tables, DATA_PARALLEL, topology)
-        loads = SHARDING.shard_loads(replicas, DATA_PARALLEL, topology)[:, SHARDING.num_loads + 2 :]
+        loads = SHARDING.loads(replicas, topology, DATA_PARALLEL)[:, SHARDING.num_loads + 2 :]
         rows = loads / loads[:, :1] * tables.num_embeddings[:, None]
         if devices == 1:
             assert np.array_equal(loads, host_loads(tables, topology)[:, 2:])
@@ -257,8 +257,8 @@ def test_where_all_rows_fit_no_bit_changes(model: AdditiveCostModel, law: bool, 
         fullest = np.bincount(placement, tables.memory_bytes).max()  # it fills the HBM to the last byte
         topology = with_host(fullest, 3)
         plain = replace(topology, host=None)
-        loads = model.table_loads(tables, topology)
-        assert model.table_loads(tables, plain).tobytes() == loads[:, : model.num_loads].tobytes()
+        loads = model.loads(tables, topology)
+        assert model.loads(tables, plain).tobytes() == loads[:, : model.num_loads].tobytes()
         assert loads.shape[1] == model.num_loads_with(host_memory=True)
         costs = [model.estimate(placement, tables, each) for each in (topology, plain)]
         assert costs[0].phases_ms.tobytes() == costs[1].phases_ms.tobytes()
@@ -270,7 +270,7 @@ def test_a_table_more_never_makes_a_device_faster(seed: int, law: bool, model: A
     rng = np.random.default_rng(seed)
     tables, devices = any_tables(rng, law, 7, 3_000), int(rng.integers(1, 4))
     topology = with_host(np.exp(rng.uniform(-5, 0.5)) * tables.memory_bytes.sum() / devices, devices)
-    loads, placement = model.table_loads(tables, topology), rng.integers(devices, size=7)
+    loads, placement = model.loads(tables, topology), rng.integers(devices, size=7)
     few, more = (model.reduce(loads[:count], placement[:count], devices) for count in (6, 7))
     before, after = (model.costs(each, topology.cluster()) for each in (few, more))
     assert (after[0] >= before[0] * (1 - 1e-12)).all()

@@ -40,8 +40,8 @@ TOPOLOGY = hardware_profile("a100-dgx").topology(3)
 
 
 def test_a_table_alone_costs_what_a_task_of_that_table_costs(four_tables: Tables) -> None:
-    loads = MODEL.table_loads(four_tables, TOPOLOGY)
-    phases = MODEL.single_table_phases(loads, TOPOLOGY)
+    loads = MODEL.loads(four_tables, TOPOLOGY)
+    phases = MODEL.single_tables(loads, TOPOLOGY)[0]
     costs = MODEL.single_table_costs(loads, TOPOLOGY)
     for table in range(len(four_tables)):
         estimate = MODEL.estimate(np.zeros(1, np.int64), four_tables.select([table]), TOPOLOGY)
@@ -50,13 +50,13 @@ def test_a_table_alone_costs_what_a_task_of_that_table_costs(four_tables: Tables
 
 
 def test_tables_are_placed_by_descending_cost_and_equal_ones_in_order(four_tables: Tables) -> None:
-    loads = MODEL.table_loads(four_tables, TOPOLOGY)
+    loads = MODEL.loads(four_tables, TOPOLOGY)
     order = placement_order(loads, TOPOLOGY, MODEL)
     costs = MODEL.single_table_costs(loads, TOPOLOGY)[order]
     assert sorted(order) == [0, 1, 2, 3]
     assert (np.diff(costs) < 0).all()
     cheap, dear = order[[2, 1]]
-    equal = MODEL.table_loads(four_tables.select([cheap, dear] * 40), TOPOLOGY)
+    equal = MODEL.loads(four_tables.select([cheap, dear] * 40), TOPOLOGY)
     assert placement_order(equal, TOPOLOGY, MODEL).tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
 
 
@@ -181,8 +181,8 @@ def test_a_counted_model_counts_placements_and_changes_no_number(four_tables: Ta
     estimate = counted.estimate(placement, four_tables, TOPOLOGY)
     assert counted.queries == 1
     assert np.array_equal(estimate.phases_ms, MODEL.estimate(placement, four_tables, TOPOLOGY).phases_ms)
-    loads = counted.table_loads(four_tables, TOPOLOGY)
-    assert counted.cost_bounds(loads, TOPOLOGY) == MODEL.cost_bounds(loads, TOPOLOGY)
+    loads = counted.loads(four_tables, TOPOLOGY)
+    assert counted.bounds(loads, TOPOLOGY) == MODEL.bounds(loads, TOPOLOGY)
     assert counted.penalty_ms(four_tables, TOPOLOGY) == MODEL.penalty_ms(four_tables, TOPOLOGY)
     assert counted.queries == 1
     counted.device_costs(np.zeros((5, 2, 3, counted.num_loads)), TOPOLOGY.cluster())
@@ -224,13 +224,10 @@ class BlindSharding(AnalyticalShardingModel):
     """A model of a user that does not know host memory."""
 
     name = "blind"
-    knows_host_memory = False
+    supports = AnalyticalShardingModel.supports - {"host-memory"}
 
-    def table_loads(self, tables: Any, topology: Any) -> Any:
-        return super().table_loads(tables, topology)
-
-    def shard_loads(self, shards: Any, sharding_type: str, topology: Any) -> Any:
-        return super().shard_loads(shards, sharding_type, topology)
+    def loads(self, shards: Any, topology: Any, sharding_type: str = "table_wise") -> Any:
+        return super().loads(shards, topology, sharding_type)
 
 
 class BlindEstimate(CostModel):
@@ -251,16 +248,16 @@ def test_a_model_that_does_not_know_host_memory_refuses_it(four_tables: Tables) 
     sharding, other, tables = BlindSharding(), BlindEstimate(), four_tables
     asked: list[tuple[CostModel, Callable[[Any], Any]]] = [
         (sharding, lambda topology: sharding.estimate(placement, tables, topology)),
-        (sharding, lambda topology: sharding.table_loads(tables, topology=topology)),
-        (sharding, lambda topology: sharding.shard_loads(tables, "row_wise", topology)),
+        (sharding, lambda topology: sharding.loads(tables, topology=topology)),
+        (sharding, lambda topology: sharding.loads(tables, topology, "row_wise")),
         (other, lambda topology: other.estimate(placement, tables, topology)),
         (counted(other), lambda topology: counted(other).estimate(placement, tables, topology)),
-        (counted(sharding), lambda topology: counted(sharding).table_loads(tables, topology)),
+        (counted(sharding), lambda topology: counted(sharding).loads(tables, topology)),
     ]
     for model, ask in asked:
         ask(TOPOLOGY)
-        assert not model.knows_host_memory
+        assert "host-memory" not in model.supports
         with pytest.raises(InvalidOptionError, match="The cost model 'blind' does not know host memory"):
             ask(tiered)
-    assert counted(MODEL).knows_host_memory
+    assert "host-memory" in counted(MODEL).supports
     MODEL.estimate(placement, tables, tiered)

@@ -31,7 +31,7 @@ MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_los
 
 
 def cheapest(task: Task, placements: np.ndarray, model: AdditiveCostModel) -> float:
-    loads, cluster = model.table_loads(task.tables, task.topology), task.topology.cluster()
+    loads, cluster = model.loads(task.tables, task.topology), task.topology.cluster()
     placed = np.stack([model.reduce(loads, placement, task.num_devices) for placement in placements])
     return float(model.costs(placed, cluster)[1].min())
 
@@ -59,7 +59,7 @@ def test_the_bound_is_between_the_simple_one_and_the_optimum_of_400_tasks(
     for seed in range(100):
         task = tiny(random_task, seed, in_host if host_memory else None)
         optimum = cheapest(task, valid_placements(task), model)
-        simple = model.cost_bounds(model.table_loads(task.tables, task.topology), task.topology)[0]
+        simple = model.bounds(model.loads(task.tables, task.topology), task.topology)[0]
         bound = lower_bound_ms(task.tables, task.topology, model)
         assert simple * (1 - 2e-12) <= bound <= optimum  # not even by a rounding error above it
         gaps.append([optimum / simple - 1, optimum / bound - 1])
@@ -98,7 +98,7 @@ def test_it_is_close_to_what_local_search_finds_with_host_memory(random_task: An
     task = in_host(random_task(np.random.default_rng(seed), 40, 4), (0.02, 0.05, 0.2)[seed])
     found = LocalSearchAgent(MODELS[0], max_queries=5000).place(task)
     cost = MODELS[0].estimate(found, task.tables, task.topology).total_ms
-    simple = MODELS[0].cost_bounds(MODELS[0].table_loads(task.tables, task.topology), task.topology)[0]
+    simple = MODELS[0].bounds(MODELS[0].loads(task.tables, task.topology), task.topology)[0]
     bound = lower_bound_ms(task.tables, task.topology, MODELS[0])
     assert simple < 0.97 * bound
     assert 0.85 * cost < bound <= cost

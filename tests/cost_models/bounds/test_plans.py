@@ -44,7 +44,7 @@ MODEL = AnalyticalShardingModel()
 def cost_ms(plan: ShardingPlan, task: Task, model: AnalyticalShardingModel = MODEL) -> float:
     """Infinity where the plan does not fit."""
     try:
-        return model.estimate_plan(check_plan(plan, task.tables, task.topology), task.tables, task.topology).total_ms
+        return model.estimate(check_plan(plan, task.tables, task.topology), task.tables, task.topology).total_ms
     except MemoryExceededError:
         return float("inf")
 

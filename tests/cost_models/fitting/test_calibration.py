@@ -39,7 +39,7 @@ def measured(random_tables: Any, seed: int, devices: int, noise: float = 0.0, pl
         tables = random_tables(rng, int(rng.integers(2, 30)))
         placement, topology = rng.integers(devices, size=len(tables)), RIGHT.topology(devices)
         plan = random_plan(placement, tables, topology, rng)
-        cost = model.estimate_plan(plan, tables, topology) if plans else model.estimate(placement, tables, topology)
+        cost = model.estimate(plan, tables, topology) if plans else model.estimate(placement, tables, topology)
         phases = cost.phases_ms * np.exp(noise * rng.standard_normal(cost.phases_ms.shape))
         noisy = replace(cost, phases_ms=phases)
         if plans:
@@ -107,7 +107,7 @@ def test_other_hardware_keeps_the_hosts(random_tables: Any) -> None:
     rng, recorder, model = np.random.default_rng(0), CostRecorder("made up"), AnalyticalShardingModel()
     tables, topology = random_tables(rng, 6), RIGHT.topology(4, devices_per_host=2)
     plan = ShardingPlan(tuple(table_row_wise(tables, table, topology, table % 2) for table in range(6)))
-    cost = model.estimate_plan(plan, tables, topology)
+    cost = model.estimate(plan, tables, topology)
     recorder.add_plan(tables, topology, plan, cost)
     assert estimates_of(model, recorder.dataset().on(RIGHT)).cost_ms[0] == pytest.approx(cost.total_ms)
 

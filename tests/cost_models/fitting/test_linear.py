@@ -29,8 +29,8 @@ def test_costs_lie_within_the_bounds(costs: SplitCosts) -> None:
         rows, topology = slice(data.start[p], data.start[p + 1]), data.topologies[data.topology[p]]
         tables = data.tables.select(data.members[rows])
         said = model.estimate(data.devices[rows], tables, topology)
-        low, high = model.cost_bounds(model.table_loads(tables, topology), topology)
+        low, high = model.bounds(model.loads(tables, topology), topology)
         assert low <= said.total_ms <= high * (1 + 1e-12)
         assert (said.phases_ms >= 0).all()
         assert said.total_ms == pytest.approx(said.phases_ms.max(axis=0).sum())
-        assert (model.table_loads(tables, topology) >= 0).all()
+        assert (model.loads(tables, topology) >= 0).all()

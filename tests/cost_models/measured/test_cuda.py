@@ -90,7 +90,7 @@ def test_one_gpu_measures_the_devices_of_a_plan() -> None:
         )
     )
     with MeasuredCostModel("cuda", layout=SEQUENTIAL, **QUICK) as model:
-        found = model.estimate_plan(plan, some, topology)
+        found = model.estimate(plan, some, topology)
     assert (found.phases_ms > 0).all()
     assert found.late == 0  # the dense update does not wait for the GPU either
 

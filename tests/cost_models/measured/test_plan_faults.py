@@ -53,16 +53,16 @@ def test_a_dead_worker_is_named_and_the_same_plan_can_be_measured_again() -> Non
     some = tables()
     with MeasuredCostModel("cpu", **{**OPTIONS, "iterations": LONG, "timeout_s": 30.0}) as slow:
         slow.repeats = replace(slow.repeats, iterations=3)
-        slow.estimate_plan(plan(some), some, TWO)
+        slow.estimate(plan(some), some, TWO)
         assert slow._session is not None
         victim = slow._session.pids[1]
         slow.repeats = replace(slow.repeats, iterations=LONG)
         killer = threading.Timer(0.3, os.kill, (victim, signal.SIGKILL))
         killer.start()
         with pytest.raises(WorkerDiedError, match=r"device 1 \(4 shards, .*was killed by SIGKILL"):
-            slow.estimate_plan(plan(some), some, TWO)
+            slow.estimate(plan(some), some, TWO)
         slow.repeats = replace(slow.repeats, iterations=3, seed=1)
-        assert slow.estimate_plan(plan(some), some, TWO).seconds > 0
+        assert slow.estimate(plan(some), some, TWO).seconds > 0
 
 
 def test_a_stuck_collective_is_noticed_within_the_timeout() -> None:
@@ -70,7 +70,7 @@ def test_a_stuck_collective_is_noticed_within_the_timeout() -> None:
     with MeasuredCostModel("cpu", **{**OPTIONS, "iterations": LONG}) as model:
         begin = time.monotonic()
         with pytest.raises(MeasurementTimeoutError, match=r"device 0 \(3 shards, .*device 1 \(4 shards"):
-            model.estimate_plan(plan(some), some, TWO)
+            model.estimate(plan(some), some, TWO)
         assert time.monotonic() - begin < 30
         assert model._session is not None
         assert not model._session.pids  # terminated
@@ -81,23 +81,23 @@ def test_too_little_memory_is_told_by_the_machine_or_by_the_worker(monkeypatch: 
     with MeasuredCostModel("cpu", **OPTIONS) as model:
         monkeypatch.setattr(memory, "available_memory", lambda: 1000)
         with pytest.raises(DeviceMemoryError, match=r"device [01] \([34] shards"):
-            model.estimate_plan(plan(some), some, TWO)
+            model.estimate(plan(some), some, TWO)
         monkeypatch.setattr(memory, "available_memory", lambda: None)
         huge = replace(some, num_embeddings=np.full(4, MUCH // 2**9 * 2**9))
         roomy = replace(TWO, memory_cap_bytes=np.full(2, 2**62))
         with pytest.raises(DeviceMemoryError, match="There is not enough memory for device"):
-            model.estimate_plan(plan(huge), huge, roomy)
-        assert model.estimate_plan(plan(some), some, TWO).seconds > 0
+            model.estimate(plan(huge), huge, roomy)
+        assert model.estimate(plan(some), some, TWO).seconds > 0
 
 
 def test_a_damaged_cache_is_left_aside_with_a_warning(tmp_path: Path) -> None:
     some, path = tables(), tmp_path / "cache.sqlite"
     with MeasuredCostModel("cpu", **OPTIONS, cache=path) as model:
-        first = model.estimate_plan(plan(some), some, TWO)
-        assert model.estimate_plan(plan(some), some, TWO).seconds == 0
+        first = model.estimate(plan(some), some, TWO)
+        assert model.estimate(plan(some), some, TWO).seconds == 0
     with sqlite3.connect(path) as file:
         file.execute("UPDATE times SET ms = '[1.0]'")
     with MeasuredCostModel("cpu", **OPTIONS, cache=path) as another, pytest.warns(DamagedCacheWarning):
-        again = another.estimate_plan(plan(some), some, TWO)
+        again = another.estimate(plan(some), some, TWO)
     assert again.seconds > 0
     assert again.phases_ms.tolist() != first.phases_ms.tolist()

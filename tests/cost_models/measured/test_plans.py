@@ -230,7 +230,7 @@ def test_a_plan_of_whole_tables_measures_what_the_placement_does(
 ) -> None:
     tables, placement = some_tables(), np.arange(9) % 4
     placed = sequential.estimate(placement, tables, FOUR)
-    planned = sequential.estimate_plan(plan_of_placement(placement, tables), tables, FOUR)
+    planned = sequential.estimate(plan_of_placement(placement, tables), tables, FOUR)
     assert planned.seconds == 0  # from the cache
     assert planned.phases_ms.tolist() == placed.phases_ms.tolist()
 
@@ -240,14 +240,14 @@ def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(
 ) -> None:
     tables = some_tables()
     plan = every_type(tables, FOUR)
-    found = sequential.estimate_plan(plan, tables, FOUR)
+    found = sequential.estimate(plan, tables, FOUR)
     assert (found.phases_ms > 0).all()
     assert found.phases_ms[:, 1:3].tolist() == modelled_exchange_ms(plan, tables, FOUR).tolist()
     assert found.total_ms == pytest.approx(found.phases_ms.max(axis=0).sum())
-    assert found.total_ms < sequential.plan_penalty_ms(tables, FOUR)
+    assert found.total_ms < sequential.penalty_ms(tables, FOUR, splits=True)
     again = sequential.measure_again(plan, tables, FOUR)
     assert again.iterations_ms.tolist() != found.iterations_ms.tolist()
-    assert sequential.estimate_plan(plan, tables, FOUR).iterations_ms.tolist() == again.iterations_ms.tolist()
+    assert sequential.estimate(plan, tables, FOUR).iterations_ms.tolist() == again.iterations_ms.tolist()
 
 
 @pytest.mark.parametrize("layout", ["sequential", "parallel"])
@@ -255,8 +255,8 @@ def test_equal_shards_have_one_time_which_the_cache_has_too(quick_workers: None,
     table, two = some_tables().select([1]), hardware_profile("cpu").topology(2)
     halves = ShardingPlan((column_wise(table, 0, [0, 1]),))
     with MeasuredCostModel("cpu", layout=layout, **QUICK) as model:
-        first = model.estimate_plan(halves, table, two)
-        again = model.estimate_plan(halves, table, two)
+        first = model.estimate(halves, table, two)
+        again = model.estimate(halves, table, two)
     assert again.seconds == 0
     assert again.iterations_ms.tolist() == first.iterations_ms.tolist()
     assert first.phases_ms[0, [0, 3]].tolist() == first.phases_ms[1, [0, 3]].tolist()
@@ -277,8 +277,8 @@ def test_parallel_devices_execute_the_collectives_and_the_dense_update(forked_wo
     large = replace(tables, num_embeddings=np.full(9, 50_000))
     replicas = ShardingPlan(tuple(data_parallel(large, table, two) for table in range(9)))
     with MeasuredCostModel("cpu", layout="parallel", **QUICK) as model:
-        found = model.estimate_plan(replicas, large, two)
-        rows = model.estimate_plan(ShardingPlan(tuple(row_wise(large, t, two) for t in range(9))), large, two)
+        found = model.estimate(replicas, large, two)
+        rows = model.estimate(ShardingPlan(tuple(row_wise(large, t, two) for t in range(9))), large, two)
     assert (found.phases_ms[:, 1] == 0).all()  # every device has the outputs of its samples
     assert (found.phases_ms[:, 2] > 0).all()
     assert found.phases_ms[:, 3].max() > 3 * rows.phases_ms[:, 3].max()  # all rows are updated
@@ -297,7 +297,7 @@ def test_what_is_not_executed_is_refused(sequential: MeasuredCostModel, change: 
     tables = some_tables()
     plan, given = change(every_type(tables, FOUR), tables)
     with pytest.raises(InvalidOptionError, match=says):
-        sequential.estimate_plan(plan, given, FOUR)
+        sequential.estimate(plan, given, FOUR)
 
 
 def test_the_memory_of_one_plan_is_there_for_the_next() -> None:
@@ -311,7 +311,7 @@ def test_the_memory_of_one_plan_is_there_for_the_next() -> None:
         for number in range(6):
             large = replace(some_tables(), num_embeddings=np.full(9, 60_000 + number))  # about 25 MiB in all
             kinds = [data_parallel(large, t, two) if t % 2 else row_wise(large, t, two) for t in range(9)]
-            model.estimate_plan(ShardingPlan(tuple(kinds)), large, two)
+            model.estimate(ShardingPlan(tuple(kinds)), large, two)
             assert model._session is not None
             status = Path(f"/proc/{model._session.pids[0]}/statm")
             held.append(int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // mib)

@@ -36,7 +36,7 @@ def test_placing_table_by_table_costs_what_the_estimate_says(
     architecture: str, untrained: Untrained, drawn: Any, seed: int, wild: float
 ) -> None:
     model, (tables, topology, placement) = untrained(architecture, seed, wild=wild), drawn(seed)
-    loads, cluster = model.table_loads(tables, topology), topology.cluster()
+    loads, cluster = model.loads(tables, topology), topology.cluster()
     devices = np.zeros((topology.num_devices, model.num_loads))
     for table in np.random.default_rng(seed).permutation(len(tables)):
         devices[placement[table]] = model.add(devices[placement[table]], loads[table])
@@ -60,7 +60,7 @@ def test_loads_times_and_costs_are_within_their_bounds(
     architecture: str, untrained: Untrained, drawn: Any, seed: int, wild: float
 ) -> None:
     model, (tables, topology, placement) = untrained(architecture, seed, wild=wild), drawn(seed)
-    loads, estimate = model.table_loads(tables, topology), model.estimate(placement, tables, topology)
+    loads, estimate = model.loads(tables, topology), model.estimate(placement, tables, topology)
     assert loads.shape == (len(tables), model.num_loads)
     assert loads.dtype == np.float64
     assert (loads >= 0).all()
@@ -71,7 +71,7 @@ def test_loads_times_and_costs_are_within_their_bounds(
     assert (estimate.phases_ms >= 0).all()
     empty = np.setdiff1d(np.arange(topology.num_devices), placement)
     assert not estimate.phases_ms[empty][:, COMPUTE].any()  # it may receive outputs of others
-    low, high = model.cost_bounds(loads, topology)
+    low, high = model.bounds(loads, topology)
     assert 0 < low <= estimate.total_ms <= high < model.penalty_ms(tables, topology) < np.inf
 
 
@@ -81,7 +81,7 @@ def test_the_bounds_are_reached_where_a_network_is_wrong(architecture: str, untr
     clipped = 0
     for seed in range(40):
         model, (tables, topology, placement) = untrained(architecture, seed, wild=4.0), drawn(seed)
-        bounds = model.cost_bounds(model.table_loads(tables, topology), topology)
+        bounds = model.bounds(model.loads(tables, topology), topology)
         clipped += model.estimate(placement, tables, topology).total_ms in [pytest.approx(b, rel=1e-6) for b in bounds]
     assert 0 < clipped < 40
 
@@ -93,7 +93,7 @@ def test_padding_and_batches_change_nothing(architecture: str, untrained: Untrai
     model, (tables, topology, placement) = untrained(architecture, seed), drawn(seed)
     size, wide = topology.num_devices, topology.num_devices + 3
     loads = np.zeros((4, wide, model.num_loads))
-    loads[1:3, :size] = model.reduce(model.table_loads(tables, topology), placement, size)
+    loads[1:3, :size] = model.reduce(model.loads(tables, topology), placement, size)
     phases, cost = model.costs(loads, topology.cluster(wide))
     estimate = model.estimate(placement, tables, topology)
     scale = max(1.0, np.abs(estimate.phases_ms).max())
@@ -111,7 +111,7 @@ def test_a_cost_alone_is_that_of_a_task_of_one_table(architecture: str, untraine
     compared = 0
     for seed in range(8):
         model, (tables, topology, _) = untrained(architecture, seed), drawn(seed)
-        alone = model.table_loads(tables, topology)[:, model.alone]
+        alone = model.loads(tables, topology)[:, model.alone]
         for table in np.flatnonzero(alone > LEAST_MS):
             estimate = model.estimate(np.zeros(1, np.int64), tables.select([table]), topology).total_ms
             assert estimate == pytest.approx(alone[table], rel=TOLERANCE)
@@ -133,10 +133,10 @@ def test_tables_of_another_workload_are_warned_of_once(untrained: Untrained, ran
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for card in ({}, {"data": {"workload": asdict(tables.workload)}}, {"data": "x"}):
-            type(plain)(plain.weights, card).table_loads(tables, topology)
+            type(plain)(plain.weights, card).loads(tables, topology)
     strange = type(plain)(plain.weights, {"data": {"workload": other}})
     with pytest.warns(UserWarning, match=r"was fitted to \{'batch_size': .* are guesses"):
-        strange.table_loads(tables, topology)
+        strange.loads(tables, topology)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        strange.table_loads(tables, topology)
+        strange.loads(tables, topology)

@@ -66,11 +66,11 @@ def test_without_host_memory_no_bit_changes(architecture: str, knowing: Any, dra
     model, (tables, topology, placement) = knowing(architecture), drawn(seed)
     own = {name: array for name, array in model.weights.items() if name not in new_rates()}
     plain = type(model)(own)
-    assert np.array_equal(plain.table_loads(tables, topology), model.table_loads(tables, topology))
+    assert np.array_equal(plain.loads(tables, topology), model.loads(tables, topology))
     one, other = (each.estimate(placement, tables, topology) for each in (plain, model))
     assert np.array_equal(one.phases_ms, other.phases_ms)
-    assert not plain.knows_host_memory
-    assert model.knows_host_memory
+    assert "host-memory" not in plain.supports
+    assert "host-memory" in model.supports
     assert plain.num_loads_with(True) == model.num_loads_with(False) == model.num_loads
 
 
@@ -83,12 +83,12 @@ def test_a_device_adds_what_its_bytes_take_at_the_learned_rates(
     """The bytes are those of the analytical model, at the rates that its topology gives them."""
     model, (tables, topology, placement) = knowing(architecture), drawn(seed)
     placed = with_host(tables, topology.num_devices, share)
-    loads = model.reduce(model.table_loads(tables, placed), placement, placed.num_devices)
+    loads = model.reduce(model.loads(tables, placed), placement, placed.num_devices)
     assert loads.shape[1] == model.num_loads_with(True)
     host = placed.host
     assert host is not None
     own = AdditiveCostModel.reduce(
-        AnalyticalCostModel(), AnalyticalCostModel().table_loads(tables, placed), placement, placed.num_devices
+        AnalyticalCostModel(), AnalyticalCostModel().loads(tables, placed), placement, placed.num_devices
     )[:, LOADS:]
     read_mb = host_read_ms(own) * host.read_gb_per_s
     workload = tables.workload
@@ -186,7 +186,7 @@ def test_recorded_loads_come_back_from_arrays(random_tables: Any) -> None:
 def test_a_network_that_did_not_learn_host_memory_refuses_it(untrained: Any, random_tables: Any) -> None:
     model, tables = untrained("pooled", 1), random_tables(np.random.default_rng(0), 6)
     with pytest.raises(InvalidOptionError, match="'neural-pooled' does not know host memory"):
-        model.table_loads(tables, with_host(tables, 2, 0.1))
+        model.loads(tables, with_host(tables, 2, 0.1))
 
 
 def test_a_network_without_phases_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_files_keep_the_rates(architecture: str, knowing: Any, tmp_path: Path) -
     model = knowing(architecture)
     save_cost_model(model, tmp_path / "model.safetensors")
     again = load_cost_model(tmp_path / "model.safetensors")
-    assert again.knows_host_memory
+    assert "host-memory" in again.supports
     assert again.fingerprint == model.fingerprint
 
 
@@ -211,7 +211,7 @@ def test_costs_with_host_memory_are_within_their_bounds(
 ) -> None:
     model, (tables, topology, placement) = knowing(architecture, seed), drawn(seed)
     placed = with_host(tables, topology.num_devices, share)
-    loads, cost = model.table_loads(tables, placed), model.estimate(placement, tables, placed).total_ms
-    low, high = model.cost_bounds(loads, placed)
+    loads, cost = model.loads(tables, placed), model.estimate(placement, tables, placed).total_ms
+    low, high = model.bounds(loads, placed)
     assert 0 < low <= cost <= high < np.inf
     assert (model.single_table_costs(loads, placed) <= loads[:, model.alone] * (1 + 1e-9)).all()

@@ -17,6 +17,7 @@ from shard_gym.cost_models.analytical.sharding import (
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
+from shard_gym.cost_models.base import loads_of_variants
 from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.neural.pooled import (
     ALL_REDUCE,
@@ -47,7 +48,7 @@ def test_one_more_shard_costs_what_the_plain_way_says(
     model, tables = untrained("pooled", 1), random_tables(rng, 12)
     topology = hardware_profile("a100-dgx").topology(devices, devices_per_host=of_host)
     variants = variants_of(tables, topology)
-    loads = model.variant_loads(variants, topology)
+    loads = loads_of_variants(model, variants, topology)
     held = np.zeros((devices, model.num_loads))
     for table in range(9):
         kind = spread[table % len(spread)] if spread and table % 3 else TABLE_WISE
@@ -80,7 +81,7 @@ def test_blocks_of_sequences_send_rows_and_served_copies_nothing(random_tables: 
     topology, model = hardware_profile("a100-dgx").topology(16), AnalyticalShardingModel()
     for kind in SHARDING_TYPES:
         shards = shard_tables(tables, kind, topology)
-        sent, loads = work(shards, kind)[:, -len(EXCHANGES) :] * MIB, model.shard_loads(shards, kind, topology)
+        sent, loads = work(shards, kind)[:, -len(EXCHANGES) :] * MIB, model.loads(shards, topology, kind)
         outputs = to_parts_of_bytes(sent[:, ALL_TO_ALL])  # as the model has them
         np.testing.assert_allclose(outputs, loads[:, OUTPUT_BYTES_SENT], rtol=1e-12)
         np.testing.assert_allclose(sent[:, ALL_REDUCE], loads[:, GRADIENT_BYTES], rtol=1e-12)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidTaskError
-from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.base.host_rows import THRESHOLDS
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS, bounded, hbm_curves
@@ -81,7 +81,7 @@ def test_bounded_is_a_half_where_the_hbm_is_full() -> None:
     assert found.tolist() == [0.0, 0.5, 0.75, 1.0]
 
 
-@pytest.mark.parametrize("model", [make_additive_cost_model("analytical"), NoCosts()])
+@pytest.mark.parametrize("model", [make_cost_model("analytical", additive=True), NoCosts()])
 def test_a_task_with_host_memory_needs_room_for_it(tiered_task: Any, random_task: Any, model: Any) -> None:
     rng = np.random.default_rng(0)
     tiered, plain = tiered_task(rng, 3, 2), random_task(rng, 3, 2)

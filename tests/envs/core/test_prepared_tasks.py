@@ -31,9 +31,9 @@ class Noting(AnalyticalCostModel):
         super().__init__()
         self.asked: list[int] = []
 
-    def table_loads(self, tables: Tables, topology: Topology) -> np.ndarray:
-        self.asked.append(len(tables))
-        return super().table_loads(tables, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = "table_wise") -> np.ndarray:
+        self.asked.append(len(shards))
+        return super().loads(shards, topology, sharding_type)
 
 
 def envs(*numbers: int) -> np.ndarray:
@@ -71,7 +71,7 @@ def shows(prepared: PreparedTasks, *expected: Task) -> bool:
 def test_the_tables_stand_in_placement_order(random_task: Any) -> None:
     task = random_task(np.random.default_rng(8), 7, 3, slack=1.3)
     problem = prepare(task, MODEL, 7, 3)
-    loads = MODEL.table_loads(task.tables, task.topology)
+    loads = MODEL.loads(task.tables, task.topology)
     alone = MODEL.single_table_costs(loads, task.topology)
     order = problem.order[0]
     assert sorted(order) == list(range(7))

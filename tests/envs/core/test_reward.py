@@ -54,7 +54,7 @@ def test_normalized_rewards_are_the_cost_in_lower_bounds(random_task: Any, env_o
     task = random_task(rng, int(rng.integers(1, 9)), int(rng.integers(1, 5)), devices_per_host=int(rng.integers(1, 4)))
     env = env_of(task, reward="normalized", max_devices=5)
     rewards, info = rewards_of(env, rng.integers(task.num_devices, size=task.num_tables))
-    bound = MODEL.cost_bounds(MODEL.table_loads(task.tables, task.topology), task.topology)[0]
+    bound = MODEL.bounds(MODEL.loads(task.tables, task.topology), task.topology)[0]
     assert rewards[-1] == pytest.approx(-info["cost_ms"] / bound)
     assert rewards[-1] <= -1 + 1e-12
     assert not any(rewards[:-1])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.envs.core.episode_state import ShardingState, Status
 from shard_gym.envs.core.plans import plan_of
@@ -21,7 +21,7 @@ from shard_gym.envs.core.state import action_mask, advance, initial_state
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
 from shard_gym.tasks.task import Task
 
-MODEL = make_sharding_cost_model()
+MODEL = make_cost_model(additive=True, splits=True)
 MAX_TABLES, MAX_DEVICES, MAX_HOSTS = 5, 5, 3
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -71,7 +71,7 @@ def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: 
             assert state.waiting[env].tolist() == [1] + [0] * rules.max_halvings, "a dead end within a table"
             continue
         plan = check_plan(plan_in(task, problem, state, env), task.tables, task.topology)
-        estimate = MODEL.estimate_plan(plan, task.tables, task.topology)
+        estimate = MODEL.estimate(plan, task.tables, task.topology)
         assert state.cost_ms[env] == pytest.approx(estimate.total_ms, rel=1e-9)
         assert state.phases_ms[env, : task.num_devices] == pytest.approx(estimate.phases_ms, rel=1e-9)
         used = plan_memory_used(plan, task.tables, task.num_devices)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, PlainCosts, make_additive_cost_model
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, PlainCosts, make_cost_model
 from shard_gym.envs.core.episode_state import UNPLACED, PlacementState, Status
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.plans.placement import memory_used
 
-MODEL = make_additive_cost_model("analytical")
+MODEL = make_cost_model("analytical", additive=True)
 MAX_TABLES, MAX_DEVICES = 12, 9
 
 
@@ -90,7 +90,7 @@ def test_many_rows_step_exactly_as_each_would_alone(
     memory = hosts.endswith("memory")
     if memory:  # of all tasks but each third
         tasks = [task if row % 3 == 2 else in_host(task, rng.uniform(0.01, 1.1)) for row, task in enumerate(tasks)]
-    model = make_additive_cost_model(cost_model)
+    model = make_cost_model(cost_model, additive=True)
     problems, many = (
         [prepared(task, memory, model) for task in tasks],
         together(tasks, MAX_TABLES, MAX_DEVICES, cost_model=cost_model),

@@ -118,8 +118,8 @@ class Reversed(AnalyticalCostModel):
 
     fingerprint = "reversed-v1"
 
-    def table_loads(self, tables: Tables, topology: Topology) -> Any:
-        loads = super().table_loads(tables, topology)
+    def loads(self, shards: Tables, topology: Topology, sharding_type: str = "table_wise") -> Any:
+        loads = super().loads(shards, topology, sharding_type)
         return loads.max(axis=0) + loads.min(axis=0) - loads
 
 

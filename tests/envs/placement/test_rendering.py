@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shard_gym.common.errors import InvalidPlacementError
-from shard_gym.cost_models import AnalyticalCostModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.envs.core.config import RENDER_MODES
 from shard_gym.envs.placement.rendering.modes import render_ansi
 from shard_gym.envs.placement.rendering.view import MAX_ROWS, MAX_SPLITS, PlacementView, PlanView
@@ -295,11 +295,11 @@ def test_numbers_of_one_scale_have_equal_decimals() -> None:
     assert [format_like(value, scale) for value, scale in cases] == written
 
 
-MODEL = make_sharding_cost_model()
+MODEL = make_cost_model(additive=True, splits=True)
 
 
 def view_of(task: Task, plan: ShardingPlan) -> PlanView:
-    cost = MODEL.estimate_plan(plan, task.tables, task.topology)
+    cost = MODEL.estimate(plan, task.tables, task.topology)
     first = np.array([sharding.devices[0] for sharding in plan.tables])
     return PlanView(task, first, cost.phases_ms, cost.total_ms, plan=plan)
 

@@ -12,12 +12,12 @@ import pytest
 
 import shard_gym
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
-from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
-from shard_gym.cost_models.base.sharding import PlanCosts
+from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate, CostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.real.tasks import as_measured
+from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
 from shard_gym.tasks.problems import problem_of
 from shard_gym.tasks.suites import load_suite
@@ -68,12 +68,12 @@ def test_the_cost_is_that_of_the_measured_plan(measured: MeasuredCostModel, suit
         assert plan == env.plan
         kinds |= {sharding.sharding_type for sharding in plan.tables}
         assert info["measurement_seconds"] > 0
-        again = measured.estimate_plan(plan, env.task.tables, env.task.topology)  # from the cache
+        again = measured.estimate(plan, env.task.tables, env.task.topology)  # from the cache
         assert (info["cost_ms"], again.details["seconds"]) == (again.total_ms, 0.0)
         assert info["cost_ms"] == problem_of(env.task).cost_ms(plan, env.task, measured)
         assert np.array_equal(info["phase_costs_ms"], again.phases_ms)
         assert obs["device_costs"] == pytest.approx(again.phases_ms.ravel(), rel=1e-6)
-        penalty = measured.plan_penalty_ms(env.task.tables, env.task.topology)
+        penalty = measured.penalty_ms(env.task.tables, env.task.topology, splits=True)
         assert total == -min(again.total_ms, np.nextafter(penalty, 0.0))
     assert kinds >= {COLUMN_WISE, ROW_WISE, DATA_PARALLEL}
 
@@ -112,27 +112,25 @@ def test_many_at_once_give_what_single_ones_do(measured: MeasuredCostModel, suit
     assert not measured._session.pids
 
 
-class Scorer(PlanCosts):
+class Scorer(CostModel):
     """Fails as often as it is told, then says what the estimate of a plan says, times a factor."""
 
     name, version = "scorer", 1
+    supports = frozenset({"training", "splits"})
 
     def __init__(self, failures: int, factor: float) -> None:
         self.failures, self.factor = failures, factor
 
-    def estimate(self, placement: Any, tables: Any, topology: Any) -> CostEstimate:
-        raise AssertionError("plans are measured")
-
-    def estimate_plan(self, plan: Any, tables: Any, topology: Any) -> CostEstimate:
+    def estimate(self, answer: Any, tables: Any, topology: Any) -> CostEstimate:
+        assert isinstance(answer, ShardingPlan)
         if self.failures:
             self.failures -= 1
             raise MeasurementError("It was the weather.")
-        found = AnalyticalShardingModel().estimate_plan(plan, tables, topology)
+        found = AnalyticalShardingModel().estimate(answer, tables, topology)
         return CostEstimate(self.factor * found.phases_ms, self.factor * found.total_ms)
 
-    penalty_ms = estimate  # type: ignore[assignment]
-
-    def plan_penalty_ms(self, tables: Any, topology: Any) -> float:
+    def penalty_ms(self, tables: Any, topology: Any, *, splits: bool = False) -> float:
+        assert splits
         return 1000.0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidActionError, InvalidOptionError, TableTooLargeError, UnknownNameError
-from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS
@@ -52,7 +52,7 @@ def test_an_episode_makes_a_plan_and_is_charged_its_cost(random_task: Any, rewar
             continue
         plan = check_plan(env.plan, env.task.tables, env.task.topology)
         kinds |= {sharding.sharding_type for sharding in plan.tables}
-        cost = model.estimate_plan(plan, env.task.tables, env.task.topology)
+        cost = model.estimate(plan, env.task.tables, env.task.topology)
         assert -total == pytest.approx(cost.total_ms) == pytest.approx(info["cost_ms"])
         assert info["phase_costs_ms"] == pytest.approx(cost.phases_ms)
         assert plan_of(env.task, info["placement"], env.rules) == plan
@@ -65,11 +65,11 @@ def test_the_observation_is_of_the_current_part(random_task: Any) -> None:
     whole, _ = env.reset(seed=0)
     half = env.step(env.rules.halve)[0]
     first = int(env.problem.order[0, 0])
-    model = make_sharding_cost_model()
+    model = make_cost_model(additive=True, splits=True)
     for obs, tables in ((whole, task.tables), (half, task.tables.with_dims(16))):
         assert np.array_equal(obs["current_table"], tables.features()[first])
-        loads = model.table_loads(tables.select([first]), task.topology)
-        alone = model.single_table_phases(loads, task.topology)[0]
+        loads = model.loads(tables.select([first]), task.topology)
+        alone = model.single_tables(loads, task.topology)[0][0]
         assert obs["current_table_costs"] == pytest.approx(alone.astype(np.float32))
     assert [obs["parts_waiting"].tolist() for obs in (whole, half)] == [[1, 0, 0], [0, 2, 0]]
     variants = whole["variant_costs"].reshape(env.rules.num_variants, 4)

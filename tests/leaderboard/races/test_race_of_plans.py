@@ -14,7 +14,7 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, InvalidPlanError
 from shard_gym.cost_models.base.model import COMPUTE
-from shard_gym.cost_models.measured.model import MeasuredCostModel, plan_penalty_ms
+from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
 from shard_gym.leaderboard.race import Answers, Race, devices_of
 from shard_gym.leaderboard.race_files import load_race, write_race
 from shard_gym.leaderboard.racing import run_race
@@ -98,7 +98,7 @@ def test_plans_are_raced_and_a_race_that_was_stopped_goes_on(
 
 
 def test_a_task_without_a_plan_costs_the_penalty_of_plans(raced: Race, tmp_path: Path, suite: TaskSuite) -> None:
-    penalty = plan_penalty_ms(suite[0].tables, suite[0].topology)
+    penalty = penalty_ms(suite[0].tables, suite[0].topology, splits=True)
     assert raced.penalties_ms[0] == penalty
     assert raced.costs_ms()[list(raced.answers).index("holed"), 0].tolist() == [penalty] * 2
     write_race(tmp_path, replace(raced, penalties_ms=raced.penalties_ms / 2))

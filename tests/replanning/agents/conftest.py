@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning.agents.base import View
 from shard_gym.replanning.drift.levels import STRONG
 from shard_gym.replanning.drift.tasks import DriftTask
@@ -30,7 +30,7 @@ def drifting(drift_task: Callable[..., DriftTask]) -> list[DriftTask]:
 @pytest.fixture(scope="session")
 def tables(drifting: list[DriftTask]) -> list[PlanTable]:
     """The plans of these tasks."""
-    model = make_sharding_cost_model("analytical")
+    model = make_cost_model(additive=True, splits=True)
     return [PlanTable.of(episode_data(task, model)) for task in drifting]
 
 

@@ -14,7 +14,7 @@ from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, InvalidOptionError, UnknownNameError
 from shard_gym.common.io.arrays import load_arrays, save_arrays
 from shard_gym.common.io.files import read_json
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning.agents.rules import DETECTORS, Never, SkiRental, draw_samples, fitted_weights
 from shard_gym.replanning.agents.tuning import DATA, TUNABLE, TableEpisodes, replanner, tune, tuned_suites
 from shard_gym.replanning.drift.suite import DriftSuite
@@ -23,7 +23,7 @@ from shard_gym.replanning.env.plan_table import PlanTable, plan_tables
 from shard_gym.replanning.env.windows import HOURS, LAST_DAYS, WINDOWS
 from shard_gym.tasks.suites import load_suite, suite_names
 
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 
 
 @pytest.fixture(scope="module")

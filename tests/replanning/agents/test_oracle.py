@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning.agents.rules import EveryHours, Never, SkiRental
 from shard_gym.replanning.drift.levels import STRONG
 from shard_gym.replanning.drift.suite import DriftSuite
@@ -19,7 +19,7 @@ from shard_gym.replanning.env.oracle import best_sequence
 from shard_gym.replanning.env.plan_table import PlanTable
 from shard_gym.replanning.env.play import history_of, play
 
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 WILD = replace(STRONG, daily=1.0, walk=0.8, walk_hours=2.0, incidents=6.0)
 """So strong that within four hours it matters what is done."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import make_additive_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical.model import FORWARD_DRAM_MS
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.replanning.drift.load_grid import NODES, ROUNDING, LoadGrid, TableGrid, drifted_tables
@@ -16,7 +16,7 @@ from shard_gym.tables.pools import load_pool
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import Tables
 
-MODEL = make_additive_cost_model("analytical")
+MODEL = make_cost_model("analytical", additive=True)
 TOPOLOGY = hardware_profile("a100-dgx").topology(4)
 POOL = load_pool("dlrm-2021")
 CHOSEN = np.arange(0, len(POOL.tables), 40)
@@ -27,7 +27,7 @@ SAME = np.ones(len(TABLES))
 
 
 def loads_of(tables: Tables) -> np.ndarray:
-    return MODEL.table_loads(tables, TOPOLOGY)
+    return MODEL.loads(tables, TOPOLOGY)
 
 
 def grid_of(lowest: np.ndarray, highest: np.ndarray, rows: np.ndarray = SAME, exponent: np.ndarray = SAME) -> LoadGrid:

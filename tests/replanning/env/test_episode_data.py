@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidTaskError
-from shard_gym.cost_models import AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import LinkSpec
 from shard_gym.plans.migration import migration_seconds
@@ -28,7 +28,7 @@ from shard_gym.replanning.env.windows import HOURS, LAST_DAYS, WINDOWS
 from shard_gym.tables.row_popularity import RowPopularity
 
 MakeDriftTask = Callable[..., DriftTask]
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 QUICK = replace(GROWING, age_days=(3.0, 6.0), pruned=0.02)
 OFTEN = replace(SPOT, departures=4.0, away_hours=(2.0, 8.0))
 
@@ -147,7 +147,7 @@ def test_tasks_that_differ_in_their_pause_and_equal_models_share_their_data(drif
     task = drift_task(seed=11)
     data = episode_data(task, MODEL)
     assert episode_data(replace(task, pause_s=7.0, name="other"), MODEL) is data
-    assert episode_data(task, make_sharding_cost_model("analytical")) is data
+    assert episode_data(task, make_cost_model(additive=True, splits=True)) is data
 
 
 class Other(AnalyticalShardingModel):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.base.model import placement_order
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.plan import ROW_WISE
@@ -29,7 +29,7 @@ from shard_gym.tasks.forms import whole
 from shard_gym.tasks.task import Task
 
 MakeDriftTask = Callable[..., DriftTask]
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 QUICK = replace(GROWING, age_days=(3.0, 6.0), pruned=0.02)
 
 
@@ -200,7 +200,7 @@ MakeTask = Callable[..., Task]
 
 def some_windows(task: Task, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Loads that differ from window to window, the first those of the task itself; and none on every device."""
-    loads = MODEL.table_loads(task.tables, task.topology)
+    loads = MODEL.loads(task.tables, task.topology)
     factor = np.exp(np.random.default_rng(0).normal(0.0, 0.5, (count, len(loads), 1)))
     factor[0] = 1.0
     many = np.where(np.arange(MODEL.num_loads) < MODEL.num_sum_loads - 1, loads * factor, loads)
@@ -210,7 +210,7 @@ def some_windows(task: Task, count: int) -> tuple[np.ndarray, np.ndarray]:
 def row_wise_loads(task: Task) -> np.ndarray:
     """(K,) loads on every device when the first table is row-wise."""
     shards = shard_tables(task.tables.select([0]), ROW_WISE, task.topology)
-    return np.asarray(MODEL.shard_loads(shards, ROW_WISE, task.topology)[0])
+    return np.asarray(MODEL.loads(shards, task.topology)[0], ROW_WISE)
 
 
 @pytest.mark.parametrize("spread", [False, True])

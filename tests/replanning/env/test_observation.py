@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning.drift.levels import GROWING
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask
@@ -21,7 +21,7 @@ from shard_gym.replanning.env.windows import HOURS, KINDS, LAST_DAYS, WINDOWS, w
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]
 NAMES = ("growing", "spot", "split")
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 W = len(WINDOWS)
 
 

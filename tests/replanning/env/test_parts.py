@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidTaskError
-from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_sharding_cost_model
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_cost_model
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
@@ -24,7 +24,7 @@ from shard_gym.tables.tables import Tables
 from shard_gym.tasks.forms import FINER, FORMS, NO_LIMIT, Form, SplitTask, formed, forms_of, whole
 
 MakeDriftTask = Callable[..., DriftTask]
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 SEED = 4
 """One of the five tables of this task is heavy."""
 
@@ -158,10 +158,10 @@ def test_costs_are_those_of_the_drifted_tables(drift_task: MakeDriftTask, kind: 
             found = Planner(MODEL, parts.topology).costs(*parts.loads(day, lookups), placement)
             tables = tables_on(task, day, lookups)
             parted = tables.select(form.table).with_dims(form.task.tables.embedding_dim)
-            held = MODEL.reduce(MODEL.table_loads(parted, parts.topology), placement, devices)
+            held = MODEL.reduce(MODEL.loads(parted, parts.topology), placement, devices)
             for spread, some in form.spread.items():
                 shards = shard_tables(tables.select(some), spread, parts.topology)
-                for loads in MODEL.shard_loads(shards, spread, parts.topology):
+                for loads in MODEL.loads(shards, parts.topology, spread):
                     held = MODEL.add(held, loads)
             exact = MODEL.costs(held, parts.topology.cluster())[1]
             assert float(found) == pytest.approx(float(exact), rel=2e-3)
@@ -207,11 +207,11 @@ def has_room(task: DriftTask, form: SplitTask, devices: int) -> bool:
 def cost_of(form: SplitTask) -> float:
     """ms under the cost model of the plan of the greedy placement."""
     parts, topology = form.task.tables, form.task.topology
-    loads = MODEL.table_loads(parts, topology)[None]
+    loads = MODEL.loads(parts, topology)[None]
     greedy = Planner(MODEL, topology).greedy(
         loads, form.loads(MODEL)[None], parts.memory_bytes, topology.memory_cap_bytes
     )
-    return MODEL.estimate_plan(form.plan(greedy[0]), form.origin.tables, form.origin.topology).total_ms
+    return MODEL.estimate(form.plan(greedy[0]), form.origin.tables, form.origin.topology).total_ms
 
 
 def same_form(one: SplitTask, other: SplitTask) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from shard_gym.agents import PolicyAgent, make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
-from shard_gym.cost_models import make_sharding_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
@@ -26,7 +26,7 @@ from shard_gym.tasks.groups import task_of_group
 from shard_gym.tasks.problems import PROBLEMS, problem_of
 from shard_gym.tasks.task import Task, TaskSuite
 
-MODEL = make_sharding_cost_model("analytical")
+MODEL = make_cost_model(additive=True, splits=True)
 PLANS, SEQUENCES = PROBLEMS["sharding"], PROBLEMS["replanning"]
 
 
@@ -78,7 +78,7 @@ def test_bounds_hold_for_columns_that_are_no_halves(four_tables: Tables, dims: l
             for width in (32, 128)
         )
         for shardings in (narrow, wide, wider):
-            cost = MODEL.estimate_plan(ShardingPlan(tuple(shardings)), tables, task.topology).total_ms
+            cost = MODEL.estimate(ShardingPlan(tuple(shardings)), tables, task.topology).total_ms
             assert PLANS.lower_bound_ms(task, MODEL) <= cost * (1 + 1e-12)
             assert cost < PLANS.penalty_ms(task, MODEL)
 

@@ -62,7 +62,7 @@ def test_host_memory_compression_and_the_popularity_of_rows_are_kept(tmp_path: P
     assert loaded.topology.host.sources == task.topology.host.sources
     assert isinstance(loaded.tables.popularity, type(tables.popularity))
     model = AnalyticalCostModel()
-    loads = [model.table_loads(each.tables, each.topology).tolist() for each in (loaded, task)]
+    loads = [model.loads(each.tables, each.topology).tolist() for each in (loaded, task)]
     assert loads[0] == loads[1]
     plain = replace(tables, popularity=None)
     bare = replace(task, tables=plain, topology=replace(task.topology, host=None, cross_host_ratio=1.0))

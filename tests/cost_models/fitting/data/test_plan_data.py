@@ -11,6 +11,7 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
+from shard_gym.cost_models.base import loads_of_plan
 from shard_gym.cost_models.fitting.data.collecting import collect
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, CostRecorder
 from shard_gym.cost_models.fitting.data.designed import EXCHANGES, WIDTHS, DesignedSampler
@@ -39,7 +40,7 @@ def recorded(count: int = 40) -> tuple[CostDataset, list[CostEstimate]]:
             costs.append(model.estimate(sampled.placement, tables, topology))
             recorder.add(tables, topology, sampled.placement, costs[-1])
         else:
-            costs.append(model.estimate_plan(plan, tables, topology))
+            costs.append(model.estimate(plan, tables, topology))
             recorder.add_plan(tables, topology, plan, costs[-1])
     return recorder.dataset(), costs
 
@@ -103,9 +104,9 @@ def test_a_network_is_trained_on_the_shards_that_it_estimates() -> None:
         sampled = SAMPLER.sample(p)
         topology = sampled.topology
         if sampled.plan is not None:
-            own = model.plan_loads(sampled.plan, sampled.tables, topology)
+            own = loads_of_plan(model, sampled.plan, sampled.tables, topology)
         else:
-            table_loads = model.table_loads(sampled.tables, topology)
+            table_loads = model.loads(sampled.tables, topology)
             own = model.reduce(table_loads, sampled.placement, topology.num_devices)
         own = own.copy()
         own[:, model.alone] = loads[p][:, model.alone]  # training has a 1 for each shard in its place
@@ -157,6 +158,6 @@ def test_designed_exchanges_have_each_collective_in_each_size() -> None:
             sent.append(model.estimate(sampled.placement, sampled.tables, sampled.topology).phases_ms[:, 1:3].max())
         else:
             check_plan(plan, sampled.tables, sampled.topology)
-            sent.append(model.estimate_plan(plan, sampled.tables, sampled.topology).phases_ms[:, 1:3].max())
+            sent.append(model.estimate(plan, sampled.tables, sampled.topology).phases_ms[:, 1:3].max())
     by_kind = np.array(sent).reshape(len(WIDTHS), len(EXCHANGES))
     assert (np.diff(by_kind, axis=0) > 0).all()
