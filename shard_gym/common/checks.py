@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from shard_gym.common.errors import InvalidOptionError, ShardGymError, short_repr
 
@@ -33,6 +35,16 @@ class ReadOnlyArrays:
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
         self.__dict__.update(state)
+
+    def derived(self, **changes: Any) -> Self:
+        """A copy of this dataclass with other values of some fields, made of checked ones: nothing is checked again."""
+        made = object.__new__(type(self))
+        for each in fields(self):  # type: ignore[arg-type]
+            value = changes.get(each.name, getattr(self, each.name))
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(made, each.name, value)
+        return made
 
 
 def is_integer(value: Any) -> bool:

@@ -88,7 +88,7 @@ class RowPopularity(ReadOnlyArrays):
 
     def select(self, indices: NDArray[np.integer[Any]]) -> RowPopularity:
         """Those of the tables at `indices`."""
-        return RowPopularity(self.q[indices], self.s[indices])
+        return self.derived(q=self.q[indices], s=self.s[indices])
 
     def of_blocks(self, blocks: ArrayLike) -> RowPopularity:
         """Those of a block of every n-th row, n of each table or of all in `blocks`: (n k + q)^-s ~ (k + q / n)^-s."""
@@ -175,7 +175,7 @@ class RowSteps(ReadOnlyArrays):
 
     def select(self, indices: NDArray[np.integer[Any]]) -> RowSteps:
         """Those of the tables at `indices`."""
-        return RowSteps(self.rows[indices], self.shares[indices])
+        return self.derived(rows=self.rows[indices], shares=self.shares[indices])
 
     def of_blocks(self, blocks: ArrayLike) -> RowSteps:
         """Those of a block with an n-th of the rows of each step, n of each table or of all in `blocks`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -226,12 +226,7 @@ class Tables(ReadOnlyArrays):
 
     def _changed(self, **changes: Any) -> Tables:
         """These tables with other values of some fields, each valid by itself; the others are not checked again."""
-        made = object.__new__(Tables)
-        for each in fields(self):
-            value = changes.get(each.name, getattr(self, each.name))
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
-            object.__setattr__(made, each.name, value)
+        made = self.derived(**changes)
         made._check_memory()
         return made
 

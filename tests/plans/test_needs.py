@@ -69,7 +69,7 @@ def test_plans_are_costed_by_models_of_splits_and_plans_of_whole_tables_by_all()
     whole = ShardingPlan(tuple(table_wise(tables, table, table) for table in range(3)))
     halved = ShardingPlan((column_wise(tables, 0, [0, 1]), *whole.tables[1:]))
     assert Nothing().estimate(whole, tables, DEVICES).total_ms == 0.0
-    with pytest.raises(InvalidOptionError, match="'nothing' does not support split tables. Name 'analytical'"):
+    with pytest.raises(InvalidOptionError, match="'nothing' does not support split tables"):
         Nothing().estimate(halved, tables, DEVICES)
     analytical = make_cost_model()
     placement = analytical.estimate(np.arange(3), tables, DEVICES)
