@@ -125,7 +125,8 @@ def _at_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
             if SPLITS not in model.supports and any(map(_splits, given)):
                 needs |= {SPLITS}
             if not needs <= model.supports:
-                require_supported(f"The cost model {model.name!r}", needs, model.supports, costs=True)
+                of = tables, topology
+                require_supported(f"The cost model {model.name!r}", needs, model.supports, of, costs=True)
         return method(model, *args, **kwargs)
 
     return checked

@@ -104,7 +104,7 @@ def _checked(name: str, answers: Sequence[Answer | None], suite: TaskSuite, mode
         )
     checked = []
     for each, task in zip(answers, suite, strict=True):
-        require_supported(f"A race on task {task.name!r}", task.needs, model.supports)
+        require_supported(f"A race on task {task.name!r}", task.needs, model.supports, (task.tables, task.topology))
         answer = None if each is None else problem_of(task).checked(each, task)
         if isinstance(answer, ShardingPlan):
             require_executable_plan(answer, model.as_measured(task.tables), task.topology)

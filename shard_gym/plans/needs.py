@@ -27,12 +27,14 @@ class Need:
         models: names of cost models that support it, for sentences; tests compare them with the registry.
         instead: what a user can do without them, as an imperative.
         found: whether tables on a topology have it; None for what only a task has.
+        example: what of them has it, behind `what` in sentences; may be empty.
     """
 
     what: str
     models: tuple[str, ...]
     instead: str
     found: Callable[[Tables, Topology], bool] | None = None
+    example: Callable[[Tables, Topology], str] = lambda tables, topology: ""
 
 
 NEEDS: dict[str, Need] = {
@@ -49,16 +51,18 @@ NEEDS: dict[str, Need] = {
         lambda tables, topology: topology.replicas is not None,
     ),
     COMPRESSION: Need(
-        "links across hosts that send fewer bytes (cross_host_ratio)",
+        "links across hosts that send fewer bytes",
         ("analytical", "analytical-inference"),
         "leave cross_host_ratio at 1",
         lambda tables, topology: topology.cross_host_ratio != 1.0,
+        lambda tables, topology: f", and cross_host_ratio is {topology.cross_host_ratio:g}",
     ),
     SEQUENCES: Need(
         "sequence tables, whose rows are not added up",
         ("analytical", "analytical-inference"),
         "take pooled tables",
         lambda tables, topology: not tables.pooled.all(),
+        lambda tables, topology: f", such as {tables.names[int(tables.pooled.argmin())]!r}",
     ),
     SERVING: Need(
         "tables that are served (the training of their workload is False)",
@@ -88,13 +92,21 @@ def unsupported(needs: Collection[str], supports: Collection[str]) -> Need | Non
     return next((need for name, need in NEEDS.items() if name in needs and name not in supports), None)
 
 
-def require_supported(who: str, needs: Collection[str], supports: Collection[str], *, costs: bool = False) -> None:
+def require_supported(
+    who: str,
+    needs: Collection[str],
+    supports: Collection[str],
+    of: tuple[Tables, Topology] | None = None,
+    *,
+    costs: bool = False,
+) -> None:
     """Refuse needs that are not supported.
 
     Args:
         who: the subject of the sentence, such as "A data set".
         needs: names in `NEEDS`, such as those of `Task.needs`.
         supports: names in `NEEDS`.
+        of: the tables and the topology that need them, for an example in the sentence.
         costs: whether `who` is a cost model; the sentence then names others that support it.
 
     Raises:
@@ -106,4 +118,5 @@ def require_supported(who: str, needs: Collection[str], supports: Collection[str
     way_out = need.instead
     if costs and need.models:
         way_out = f"name {' or '.join(map(repr, need.models))}, or {way_out}"
-    raise InvalidOptionError(f"{who} does not support {need.what}. {way_out[0].upper()}{way_out[1:]}.")
+    example = "" if of is None or need.found is None else need.example(*of)
+    raise InvalidOptionError(f"{who} does not support {need.what}{example}. {way_out[0].upper()}{way_out[1:]}.")

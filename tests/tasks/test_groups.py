@@ -214,7 +214,7 @@ def test_batches_that_groups_do_not_divide_and_memory_that_is_too_small_leave_gr
 
 def test_models_and_topologies_say_what_they_do_not_know() -> None:
     own = task_of_group(task_of(8, 4), Groups(2))
-    with pytest.raises(InvalidOptionError, match="does not know replicas in other groups"):
+    with pytest.raises(InvalidOptionError, match="does not support devices whose shards have replicas in other groups"):
         MODEL.loads(own.tables, own.topology, "table_wise")
     assert isinstance(MODEL.with_replicas(), GroupedShardingModel)
     with pytest.raises(InvalidTopologyError, match="give host or replicas, not both"):

@@ -285,7 +285,7 @@ class CostRecorder(PlacementRecorder):
 
         `kinds` are those of shards, see `CostDataset`.
         """
-        require_supported("A data set of costs", needs_of(tables, topology), SUPPORTS)
+        require_supported("A data set of costs", needs_of(tables, topology), SUPPORTS, (tables, topology))
         if self._tables and tables.workload != self._tables[0][0].workload:
             raise InvalidOptionError(
                 f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "

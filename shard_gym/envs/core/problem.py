@@ -235,12 +235,14 @@ def prepare(
         variants = whole_tables(tables)
         loads = model.loads(tables, topology)[:, None]
         low, high = model.bounds(loads[:, 0], topology)
+        own_penalty = type(model).penalty_ms is not AdditiveCostModel.penalty_ms
+        penalty = model.penalty_ms(tables, topology) if own_penalty else PENALTY_MARGIN * high
     else:
         rules.require_hosts(topology, task.name)
         variants = variants_of(tables, topology, rules.sharding_types, rules.max_halvings)
         loads = loads_of_variants(model, variants, topology)
         low, high = model.bounds(loads, topology, variants)
-    penalty = PENALTY_MARGIN * high
+        penalty = PENALTY_MARGIN * high
     if MAX_MS < penalty < np.inf:  # a model of NaN or infinite costs is told when an episode ends
         raise InvalidTaskError(
             f"An iteration of task {task.name!r} may take {penalty:.3g} ms, and environments show costs of up to "

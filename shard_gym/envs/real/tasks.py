@@ -62,7 +62,8 @@ def suite_as_measured(suite: TaskSuite, hardware: str, batch_size: int | None) -
 
 def _task_as_measured(task: Task, machine: str, batch_size: int | None) -> Task:
     tables, topology = task.tables, task.topology
-    require_supported(f"The measurement of task {task.name!r}", task.needs, MeasuredCostModel.supports, costs=True)
+    who, of = f"The measurement of task {task.name!r}", (tables, topology)
+    require_supported(who, task.needs, MeasuredCostModel.supports, of, costs=True)
     if batch_size is not None:
         tables = tables.at_batch_size(batch_size)
     profile = profile_of(machine)

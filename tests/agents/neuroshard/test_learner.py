@@ -126,7 +126,7 @@ def test_a_network_of_column_shards_is_trained_on_those_alone(tasks: TaskSuite) 
 
 
 def test_damaged_measurements_and_models_of_whole_tables_are_refused(tasks: TaskSuite) -> None:
-    with pytest.raises(InvalidOptionError, match="does not estimate sharded tables"):
+    with pytest.raises(InvalidOptionError, match="does not support split tables"):
         make_learner("neuroshard", tasks, cost_model=CountedEstimates(make_cost_model("analytical")))
     made = learner(tasks, iterations=2, measurements=2, cost_updates=2)
     made.iterate()

@@ -138,8 +138,8 @@ def test_a_learner_measures_plans_on_a_machine(measured: MeasuredCostModel, task
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("attention", {}, "does not estimate sharded tables"),
-        ("maskable-ppo", {"observation": "splits"}, "does not estimate sharded tables"),
+        ("attention", {}, "is not additive"),
+        ("maskable-ppo", {"observation": "splits"}, "is not additive"),
         ("surco", {}, "learns placement, and"),
         ("autoshard", {}, "learns placement, and"),
     ],

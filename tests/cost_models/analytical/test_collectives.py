@@ -352,8 +352,8 @@ def test_bytes_of_one_table_in_hosts_of_two(kind: str, num_devices: int, near: l
 def test_a_model_that_does_not_know_compression_says_so() -> None:
     topology = replace(hardware_profile("a100-dgx").topology(16), cross_host_ratio=0.5)
     tables = Tables.from_zipf([40], [16], [2.0], 1.05, Workload(100, "fp16", "sgd"))
-    with pytest.raises(InvalidOptionError, match=r"does not know that less is sent across hosts.*is 0\.5"):
+    with pytest.raises(InvalidOptionError, match=r"does not support links across hosts that send fewer bytes.*is 0\.5"):
         LinearCostModel(np.zeros((23, 4))).loads(tables, topology)
     agent = make_agent("dreamshard")
-    with pytest.warns(UserWarning, match="they learned models that send all of their bytes across hosts"):
+    with pytest.warns(UserWarning, match="they did not learn links across hosts that send fewer bytes"):
         agent.plan(Task("compressing", tables, topology, splittable=True))

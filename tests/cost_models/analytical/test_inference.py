@@ -116,9 +116,9 @@ def test_a_search_replicates_what_memory_allows() -> None:
 def test_each_model_refuses_the_tables_of_the_other() -> None:
     tables, topology = tables_of(), topology_of()
     placement = np.zeros(5, np.int64)
-    with pytest.raises(InvalidOptionError, match="'analytical' is of training, and these tables are served"):
+    with pytest.raises(InvalidOptionError, match="'analytical' does not support tables that are served"):
         TRAINING.estimate(placement, tables, topology)
-    with pytest.raises(InvalidOptionError, match="is of serving, and these tables are trained"):
+    with pytest.raises(InvalidOptionError, match="does not support tables that are trained"):
         SERVING.estimate(placement, tables.with_training(training=True), topology)
 
 

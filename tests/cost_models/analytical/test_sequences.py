@@ -214,7 +214,7 @@ def test_plan_search_is_not_above_plans_in_rows_and_bounds_hold(seed: int) -> No
 
 def test_models_that_do_not_know_sequences_refuse_them() -> None:
     tables, topology = tables_of(pooled=(True, False, True, True)), topology_of()
-    with pytest.raises(InvalidOptionError, match=r"'measured' does not know sequence tables.*such as 'table_1'"):
+    with pytest.raises(InvalidOptionError, match=r"'measured' does not support sequence tables.*such as 'table_1'"):
         make_cost_model("measured").estimate(np.zeros(4, int), tables, topology)
     for name in ("analytical", "analytical-lru"):
         assert make_cost_model(name).estimate(np.zeros(4, int), tables, topology).total_ms > 0

@@ -221,7 +221,7 @@ def test_a_step_counts_the_same_on_plain_numbers_and_on_arrays(random_task: Any)
 
 
 class BlindSharding(AnalyticalShardingModel):
-    """A model of a user that does not know host memory."""
+    """A model of a user that does not support host memory."""
 
     name = "blind"
     supports = AnalyticalShardingModel.supports - {"host-memory"}
@@ -257,7 +257,7 @@ def test_a_model_that_does_not_know_host_memory_refuses_it(four_tables: Tables) 
     for model, ask in asked:
         ask(TOPOLOGY)
         assert "host-memory" not in model.supports
-        with pytest.raises(InvalidOptionError, match="The cost model 'blind' does not know host memory"):
+        with pytest.raises(InvalidOptionError, match="The cost model 'blind' does not support rows in host memory"):
             ask(tiered)
     assert "host-memory" in counted(MODEL).supports
     MODEL.estimate(placement, tables, tiered)

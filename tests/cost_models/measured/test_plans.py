@@ -289,8 +289,8 @@ def test_parallel_devices_execute_the_collectives_and_the_dense_update(forked_wo
     ("change", "says"),
     [
         (lambda plan, tables: (plan, tables.at_batch_size(14)), "4 devices do not divide a batch of 14"),
-        (lambda plan, tables: (plan, tables.with_training(training=False)), "these tables are served"),
-        (lambda plan, tables: (plan, replace(tables, pooled=np.arange(9) > 0)), "does not know sequence tables"),
+        (lambda plan, tables: (plan, tables.with_training(training=False)), "does not support tables that are served"),
+        (lambda plan, tables: (plan, replace(tables, pooled=np.arange(9) > 0)), "does not support sequence tables"),
     ],
 )
 def test_what_is_not_executed_is_refused(sequential: MeasuredCostModel, change: Any, says: str) -> None:

@@ -185,7 +185,7 @@ def test_recorded_loads_come_back_from_arrays(random_tables: Any) -> None:
 
 def test_a_network_that_did_not_learn_host_memory_refuses_it(untrained: Any, random_tables: Any) -> None:
     model, tables = untrained("pooled", 1), random_tables(np.random.default_rng(0), 6)
-    with pytest.raises(InvalidOptionError, match="'neural-pooled' does not know host memory"):
+    with pytest.raises(InvalidOptionError, match="'neural-pooled' does not support rows in host memory"):
         model.loads(tables, with_host(tables, 2, 0.1))
 
 

@@ -202,7 +202,7 @@ def test_what_is_not_executed_is_refused_at_the_edge(suite: TaskSuite, what: str
         task = replace(task, tables=task.tables.with_training(training=False))
     else:
         task = replace(task, splittable=True, sync_every=10)
-    with pytest.raises(InvalidOptionError, match=f"has {what}, which are not executed"):
+    with pytest.raises(InvalidOptionError, match=f"The measurement of task .* does not support {what}"):
         as_measured(TaskSuite("mine", [task]), MeasuredCostModel("cpu"))
 
 

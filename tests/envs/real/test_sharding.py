@@ -180,7 +180,7 @@ def test_sequences_are_refused(suite: TaskSuite) -> None:
     task = suite[0]
     pooled = np.arange(6) > 0
     sequences = TaskSuite("sequences", [replace(task, tables=replace(task.tables, pooled=pooled))])
-    with pytest.raises(InvalidOptionError, match="has sequence tables, which are not executed"):
+    with pytest.raises(InvalidOptionError, match="does not support sequence tables"):
         EmbeddingShardingRealEnv(sequences, **QUICK)
 
 

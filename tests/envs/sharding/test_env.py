@@ -107,7 +107,7 @@ def test_the_sharding_types_decide_the_actions(random_task: Any, types: tuple[st
         ({"max_shards": 3}, "power of two"),
         ({"sharding_types": ("table_wise", "rowwise")}, "rowwise"),
         ({"sharding_types": np.array("table_wise")}, "sharding_types must be a list of sharding types"),
-        ({"cost_model": "measured"}, "does not estimate sharded tables"),
+        ({"cost_model": "measured"}, "'measured' is not additive"),
         ({"max_devices": 2}, "max_devices must be an integer of at least 4"),
     ],
 )

@@ -158,7 +158,7 @@ def test_what_is_not_measured_is_refused_before_anything_is(
     with pytest.raises(InvalidPlacementError, match="has 2 plans for the 3 tasks"):
         run_race(tmp_path, suite, {**plans, "short": plans["whole"][1:]}, model)
     in_groups = replace(suite, tasks=tuple(replace(task, sync_every=10) for task in suite))
-    with pytest.raises(InvalidOptionError, match="may have groups of devices, which are not measured"):
+    with pytest.raises(InvalidOptionError, match="does not support plans for groups of devices"):
         run_race(tmp_path, in_groups, plans, model)
     with (
         Counting("cpu", layout="parallel", iterations=4, batch_size=511) as uneven,

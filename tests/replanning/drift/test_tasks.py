@@ -137,5 +137,5 @@ def test_host_memory_is_refused(drift_task: MakeDriftTask) -> None:
     task = drift_task(6, 2)
     host = HostMemory(2**30, 16.0, 20.0)
     tiered = replace(task.task, topology=replace(task.task.topology, host=host))
-    with pytest.raises(InvalidTaskError, match="have host memory, which replanning does not cost"):
+    with pytest.raises(InvalidTaskError, match="does not support rows in host memory"):
         replace(task, task=tiered)
