@@ -95,7 +95,7 @@ class CountedCostModel(AdditiveCostModel):
 
     @override
     def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
-        return self.model.penalty_ms(tables, topology, splits=splits)
+        return penalty_of(self.model, tables, topology, splits)
 
     @override
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
@@ -143,7 +143,12 @@ class CountedEstimates(CostModel):
 
     @override
     def penalty_ms(self, tables: Tables, topology: Topology, *, splits: bool = False) -> float:
-        return self.model.penalty_ms(tables, topology, splits=splits)
+        return penalty_of(self.model, tables, topology, splits)
+
+
+def penalty_of(model: CostModel, tables: Tables, topology: Topology, splits: bool) -> float:
+    """`penalty_ms` of a model that has no argument `splits` if it does not support them."""
+    return model.penalty_ms(tables, topology, splits=True) if splits else model.penalty_ms(tables, topology)
 
 
 def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
