@@ -10,10 +10,13 @@ from shard_gym.cost_models.base.model import (
     CostModel,
     FloatArray,
     PlainCosts,
+    bounds_of_plans,
     critical_devices,
+    loads_of_plan,
+    loads_of_shards,
+    loads_of_variants,
     placement_order,
 )
-from shard_gym.cost_models.base.plan_loads import bounds_of_plans, loads_of_plan, loads_of_shards, loads_of_variants
 
 __all__ = [
     "COMMUNICATION",

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray
-from shard_gym.cost_models.base.plan_loads import loads_of_shards
+from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray, loads_of_shards
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan, table_wise
 from shard_gym.tables.tables import Tables

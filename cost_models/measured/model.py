@@ -21,8 +21,7 @@ from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError, unkno
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray
-from shard_gym.cost_models.base.plan_loads import loads_of_plan
+from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray, loads_of_plan
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Command, Job, Part, Repeats, Timing, Widths
 from shard_gym.cost_models.measured.machine import Machine, this_machine
