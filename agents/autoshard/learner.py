@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from shard_gym.agents.autoshard.agent import (
     play,
     scored,
 )
-from shard_gym.agents.training.learner import PresetLearner, Report, TrueCost
+from shard_gym.agents.base.presets import preset_options
+from shard_gym.agents.training.learner import Learner, Report, TrueCost
 from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.common.errors import InvalidCheckpointError
@@ -94,17 +96,22 @@ VALUE_WEIGHT, MAX_GRADIENT_NORM, COST_BATCH = 0.5, 40.0, 512
 """The numbers are those of daochenzha/autoshard (run_autoshard.py)."""
 
 
-class AutoShardLearner(PresetLearner):
+class AutoShardLearner(Learner):
     """AutoShard in training, with one of two presets (see `AutoShardPaperOptions` and `CostOptions`).
 
     In each step the policy of before the last step plays an episode of each of some drawn tasks, as if it played while
     the last step was made; V-trace corrects for that. Every complete placement is one evaluation of the true cost. The
     compute times of its devices train the cost network, whose predictions order the tables and describe the devices.
 
-    The other arguments, and the errors, are those of `PresetLearner`; an unknown reward is one, too.
-
     Args:
+        suite, cost_model, seed: see `Learner`.
+        name: of the agent.
         preset: "cost" or "paper".
+        changes: options of the preset that differ from its defaults.
+
+    Raises:
+        UnknownNameError: there is no such preset, option or reward.
+        InvalidOptionError: an option has an impossible value.
     """
 
     presets = PRESETS
@@ -121,7 +128,10 @@ class AutoShardLearner(PresetLearner):
         preset: str = "cost",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, cost_model, seed, name, preset, changes)
+        super().__init__(suite, cost_model, seed)
+        self.name, self.preset = name, preset
+        self.options = preset_options(self.presets, preset, **changes)
+        self.iterations = self.options.iterations
         self.planned_queries = self.iterations * self.options.episodes
         self._tables = concatenate_tables([task.tables for task in suite])
         self._first = np.cumsum([0, *(task.num_tables for task in suite)])
@@ -223,6 +233,10 @@ class AutoShardLearner(PresetLearner):
     @override
     def weights(self) -> Arrays:
         return self._training.weights()
+
+    @override
+    def about(self) -> dict[str, Any]:
+        return {"preset": self.preset, "options": asdict(self.options)}
 
     @override
     def agent(self) -> AutoShardAgent:

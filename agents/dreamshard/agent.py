@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import MAX_QUERIES, Agent
-from shard_gym.agents.base.presets import COST, TYPES, CostNetworkOptions, options_to_place
+from shard_gym.agents.base.presets import COST, TYPES, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
@@ -54,6 +54,7 @@ class SearchOptions(CostNetworkOptions):
     """
 
     placing: ClassVar[tuple[str, ...]] = ("queries",)
+    weight_decay: ClassVar[float] = WEIGHT_DECAY
 
     iterations: int = 5
     measurements: int = 20

@@ -1,9 +1,19 @@
-"""Training of DreamShard: measure placements, train a surrogate on their costs, and for `paper` a policy under it."""
+"""Training of DreamShard: measure placements, train a surrogate on their costs, and for `paper` a policy under it.
+
+An iteration (`CostNetworkLearner.iterate`) has these steps:
+
+1. Measure. `dream-search` measures random loads first (`load_to_search`) and then what its own search finds
+   (`load_of_search`); `paper` measures episodes of its policy. With `data` nothing is measured.
+2. Train the surrogate on all measurements so far: `relative_loss`, in `paper` with the paper's network `paper_loss`.
+3. Only `paper`: REINFORCE on episodes under the surrogate (`PolicyTraining`).
+
+The agent of now is in `agent.py`: a search under the surrogate, or the policy.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +39,7 @@ from shard_gym.agents.dreamshard.agent import (
     new_policy,
     play,
 )
-from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
+from shard_gym.agents.training.cost_network import CostNetworkLearner
 from shard_gym.agents.training.loads import (
     ShardLoad,
     load_of,
@@ -156,55 +166,35 @@ def action_log_probabilities(weights: Weights, steps: DreamShardTrajectories) ->
 PROPOSAL_QUERIES = 5_000  # surrogate evaluations of a search for an answer to measure
 
 
-class SurrogateSearchLearner(CostNetworkLearner):
-    """A `CostNetworkLearner` whose agent searches under the network, if its options are `SearchOptions`.
+def load_to_search(learner: CostNetworkLearner, max_shards: int, rng: np.random.Generator) -> ShardLoad | None:
+    """The random load that a learner whose agent searches measures in its first iteration; None in the later ones."""
+    if learner.iteration:
+        return None
+    if not learner.plans:
+        return random_load(learner.suite, rng)
+    draw = random_plan_load if learner.measures_plans else random_shards
+    return draw(learner.suite, max_shards.bit_length() - 1, learner.sharding_types, rng)
 
-    A subclass with another preset overrides what is measured for it, and the agent.
-    """
 
-    def __init__(
-        self, suite: TaskSuite, cost_model: CostModel, seed: int, name: str, preset: str, changes: Mapping[str, Any]
-    ) -> None:
-        decay = WEIGHT_DECAY if self.presets.get(preset) is SearchOptions else 0.0
-        super().__init__(suite, cost_model, seed, name, preset, changes, decay)
-
-    @property
-    def _search_options(self) -> SearchOptions:
-        assert isinstance(self.options, SearchOptions)
-        return self.options
-
-    @override
-    def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
-        if self.iteration:
-            return None
-        if not self.plans:
-            return random_load(self.suite, rng)
-        max_halvings = self._search_options.max_shards.bit_length() - 1
-        draw = random_plan_load if self.measures_plans else random_shards
-        return draw(self.suite, max_halvings, self.sharding_types, rng)
-
-    @override
-    def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
-        seed = int(rng.integers(2**31))
-        types = self.sharding_types if task.splittable else (TABLE_WISE,)
-        if not self.measures_plans:
-            return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
-        split = agent.split(task, executable_types(types, task.tables, task.topology), PROPOSAL_QUERIES, seed)
-        return load_of_plan(split.plan(), task.tables, task.topology)
-
-    @override
-    def agent(self) -> Agent:
-        model, options = self.network.model(), self._search_options
-        return SurrogateSearchAgent(self.name, model, options, self.sharding_types, self.seed)
+def load_of_search(
+    learner: CostNetworkLearner, agent: SurrogateSearchAgent, task: Task, rng: np.random.Generator
+) -> ShardLoad:
+    """The load of what the agent of such a learner finds for a task, in a short search; of parts that are executed."""
+    seed = int(rng.integers(2**31))
+    types = learner.sharding_types if task.splittable else (TABLE_WISE,)
+    if not learner.measures_plans:
+        return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
+    split = agent.split(task, executable_types(types, task.tables, task.topology), PROPOSAL_QUERIES, seed)
+    return load_of_plan(split.plan(), task.tables, task.topology)
 
 
 TRAIN_POLICY = 2  # purpose of a random generator, after those of `CostNetworkLearner`
 
 
-class DreamShardLearner(SurrogateSearchLearner):
+class DreamShardLearner(CostNetworkLearner):
     """DreamShard in training, with one of two presets (see `SearchOptions` and `DreamShardPaperOptions`).
 
-    The arguments and errors that are not named here are those of `PresetLearner`.
+    The arguments and errors that are not named here are those of `CostNetworkLearner`.
 
     Args:
         preset: "dream-search" or "paper".
@@ -259,13 +249,14 @@ class DreamShardLearner(SurrogateSearchLearner):
 
     @override
     def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
-        """None also for the preset `paper`, whose policy proposes all placements."""
-        return None if self._policy else super()._random_load(number, rng)
+        if isinstance(self.options, SearchOptions):
+            return load_to_search(self, self.options.max_shards, rng)
+        return None  # the policy proposes all placements
 
     @override
     def _proposed(self, agent: Any, task: Task, rng: np.random.Generator) -> ShardLoad:
-        if self._policy is None:
-            return super()._proposed(agent, task, rng)
+        if isinstance(agent, SurrogateSearchAgent):
+            return load_of_search(self, agent, task, rng)
         return whole_tables(task.tables, task.topology, agent.proposal(task, rng))
 
     @property
@@ -317,10 +308,11 @@ class DreamShardLearner(SurrogateSearchLearner):
 
     @override
     def agent(self) -> Agent:
-        if self._policy is None:
-            return super().agent()
-        assert isinstance(self.options, DreamShardPaperOptions)
-        return DreamShardAgent(self.name, self.network.model(), self.options, self._policy.arrays())
+        model = self.network.model()
+        if isinstance(self.options, SearchOptions):
+            return SurrogateSearchAgent(self.name, model, self.options, self.sharding_types, self.seed)
+        assert self._policy is not None
+        return DreamShardAgent(self.name, model, self.options, self._policy.arrays())
 
 
 def _warn_of_other_devices(suite: TaskSuite, data: CostDataset, folder: str, hardware: str) -> None:

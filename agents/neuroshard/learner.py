@@ -8,15 +8,16 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
-from shard_gym.agents.dreamshard.agent import SearchOptions
-from shard_gym.agents.dreamshard.learner import SurrogateSearchLearner
+from shard_gym.agents.dreamshard.agent import SearchOptions, SurrogateSearchAgent
+from shard_gym.agents.dreamshard.learner import load_of_search, load_to_search
 from shard_gym.agents.neuroshard.agent import PRESETS, NeuroShardAgent, NeuroShardPaperOptions
+from shard_gym.agents.training.cost_network import CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, whole_tables, with_whole_memory
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks.task import Task, TaskSuite
 
 PAPER_DIMS = (4, 8, 16, 32, 64, 128)
 MAX_ON_ONE, ON_ALL = 15, (10, 60)
@@ -54,10 +55,10 @@ def paper_load(suite: TaskSuite, one_device: bool, rng: np.random.Generator) -> 
     )
 
 
-class NeuroShardLearner(SurrogateSearchLearner):
+class NeuroShardLearner(CostNetworkLearner):
     """NeuroShard in training, with one of two presets (see `SearchOptions` and `NeuroShardPaperOptions`).
 
-    The arguments and errors that are not named here are those of `PresetLearner`.
+    The arguments and errors that are not named here are those of `CostNetworkLearner`.
 
     Args:
         cost_model: the true cost.
@@ -86,8 +87,12 @@ class NeuroShardLearner(SurrogateSearchLearner):
     @override
     def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
         if isinstance(self.options, SearchOptions):
-            return super()._random_load(number, rng)
+            return load_to_search(self, self.options.max_shards, rng)
         return paper_load(self.suite, number % 2 == 0, rng)  # on one device and on all of them in turn
+
+    @override
+    def _proposed(self, agent: SurrogateSearchAgent, task: Task, rng: np.random.Generator) -> ShardLoad:
+        return load_of_search(self, agent, task, rng)  # of the preset `search` alone: `paper` measures random loads
 
     @override
     def _train(self) -> float:
@@ -99,6 +104,7 @@ class NeuroShardLearner(SurrogateSearchLearner):
 
     @override
     def agent(self) -> Agent:
+        model = self.network.model()
         if isinstance(self.options, SearchOptions):
-            return super().agent()
-        return NeuroShardAgent(self.name, self.network.model(), self.options)
+            return SurrogateSearchAgent(self.name, model, self.options, self.sharding_types, self.seed)
+        return NeuroShardAgent(self.name, model, self.options)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import MAX_QUERIES, Agent, task_rng
-from shard_gym.agents.base.presets import COST, CostNetworkOptions, options_to_place
+from shard_gym.agents.base.presets import COST, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.items import Items
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
@@ -40,6 +40,7 @@ class ZeroOptions(CostNetworkOptions):
     """
 
     placing: ClassVar[tuple[str, ...]] = ("steps",)
+    weight_decay: ClassVar[float] = WEIGHT_DECAY
 
     iterations: int = 5
     measurements: int = 20

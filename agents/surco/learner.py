@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.surco.agent import PRESETS, SurCoAgent, ZeroOptions
-from shard_gym.agents.training.cost_network import WEIGHT_DECAY, CostNetworkLearner
+from shard_gym.agents.training.cost_network import CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, random_load, whole_tables
 from shard_gym.cost_models import CostModel
 from shard_gym.tasks.task import Task, TaskSuite
@@ -19,7 +19,7 @@ class SurCoLearner(CostNetworkLearner):
 
     The first iteration measures random loads, the later ones the agent's own placements, as `dream-search` does.
 
-    The other arguments, and the errors, are those of `PresetLearner`.
+    The other arguments, and the errors, are those of `CostNetworkLearner`.
 
     Args:
         preset: "zero".
@@ -40,7 +40,7 @@ class SurCoLearner(CostNetworkLearner):
         preset: str = "zero",
         **changes: Any,
     ) -> None:
-        super().__init__(suite, cost_model, seed, name, preset, changes, WEIGHT_DECAY)
+        super().__init__(suite, cost_model, seed, name, preset, changes)
 
     @override
     def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.presets import COST, TYPES, CostNetworkOptions
-from shard_gym.agents.training.learner import PresetLearner, Report
+from shard_gym.agents.base.presets import COST, TYPES, CostNetworkOptions, preset_options
+from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.loads import ShardLoad
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
@@ -40,12 +41,6 @@ DATA = "data."
 """Prefix of what was measured in a state; that of the weights is `COST`."""
 
 COST_OPTIMIZER = "cost_optimizer."  # prefix of the averages of the optimizer in a state
-
-WEIGHT_DECAY = 0.5
-"""Weight decay of cost networks that a search works under, for tasks with more devices than in training.
-
-`dream-search` trained on dlrm-50x4 (seed 0) has a mean error of 19% on its own placements for the first ten tasks of
-dlrm-40x8. Without decay it is 93% over the suite (November 2026)."""
 
 
 class CostNetworkTraining:
@@ -129,51 +124,47 @@ class CostNetworkTraining:
         self._normalized = len(self.recorder) > 0
 
 
-class CostNetworkLearner(PresetLearner):
+class CostNetworkLearner(Learner):
     """A learner that measures costs and fits a cost network to all of them so far, in each iteration.
 
-    It measures random loads, and what its agent proposes for training tasks: placements, and plans where tasks may be
-    split and the network estimates parts of tables.
+    What is measured is the subclass's: random loads (`_random_load`), or what its agent proposes for training tasks
+    (`_proposed`): placements, and plans where tasks may be split and the network estimates parts of tables.
 
     Args:
-        suite, cost_model, seed, name, preset, changes: see `PresetLearner`.
-        weight_decay: of the network.
+        suite, cost_model, seed: see `Learner`.
+        name: of the agent.
+        preset: one of `presets`, whose options it has.
+        changes: options of the preset that differ from its defaults.
 
     Attributes:
         plans: whether tables are split.
+        network: the cost network, and what was measured.
         first_weights: the random generator of the first weights.
 
     Raises:
-        InvalidOptionError: tasks may be split, and the cost model costs no plans.
+        UnknownNameError: there is no such preset or option.
+        InvalidOptionError: an option has an impossible value, or tasks may be split, and the cost model costs no plans.
     """
 
     MEASURE: ClassVar[int] = 0
     TRAIN: ClassVar[int] = 1
     """Purposes of random generators."""
 
-    measuring: ClassVar[str] = "measuring placements"
-    """The name of the first stage."""
-
     options: CostNetworkOptions
 
     def __init__(
-        self,
-        suite: TaskSuite,
-        cost_model: CostModel,
-        seed: int,
-        name: str,
-        preset: str,
-        changes: Mapping[str, Any],
-        weight_decay: float = 0.0,
+        self, suite: TaskSuite, cost_model: CostModel, seed: int, name: str, preset: str, changes: Mapping[str, Any]
     ) -> None:
         plans = any(task.splittable for task in suite)
-        true_cost = make_cost_model(cost_model, splits=True) if plans else cost_model
-        super().__init__(suite, true_cost, seed, name, preset, changes)
+        super().__init__(suite, make_cost_model(cost_model, splits=True) if plans else cost_model, seed)
+        self.name, self.preset = name, preset
+        self.options = preset_options(self.presets, preset, **changes)
+        self.iterations = self.options.iterations
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
         self.first_weights = np.random.default_rng([self.seed])
         self.network = CostNetworkTraining(
-            self.options.architecture, self.first_weights, weight_decay, suite.host_memory
+            self.options.architecture, self.first_weights, self.options.weight_decay, suite.host_memory
         )
 
     @override
@@ -193,7 +184,7 @@ class CostNetworkLearner(PresetLearner):
     def iterate(self) -> Report:
         """Measure costs, then train the cost network."""
         with one_thread():
-            self.on_stage(self.measuring)
+            self.on_stage("measuring placements")
             costs = self._measure()
             self.on_stage("training the cost network")
             numbers = {"cost_loss": self._train()} if len(self.network.recorder) else {}
@@ -284,4 +275,4 @@ class CostNetworkLearner(PresetLearner):
 
     @override
     def about(self) -> dict[str, Any]:
-        return {**super().about(), TYPES: list(self.sharding_types)}
+        return {"preset": self.preset, "options": asdict(self.options), TYPES: list(self.sharding_types)}

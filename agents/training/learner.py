@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
-from shard_gym.agents.base.presets import preset_options
 from shard_gym.agents.registry.agents import LEARNERS, learner_class
 from shard_gym.common.attempts import tried_twice
 from shard_gym.common.checks import checked_seed
@@ -33,7 +31,7 @@ from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.tables.tables import Tables
 from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Suite, TaskSuite, cost_model_for
+from shard_gym.tasks.task import Suite, cost_model_for
 
 DEVICES = ("cpu", "cuda")
 
@@ -244,36 +242,6 @@ def require_device(device: str) -> None:
         raise InvalidOptionError(
             f"torch {torch.__version__} can train on no GPU: {why}. Train on the device cpu, or repair that."
         )
-
-
-class PresetLearner(Learner):
-    """A learner whose options are those of a preset, with changes.
-
-    Args:
-        suite, cost_model, seed: see `Learner`.
-        name: of the agent.
-        preset: one of `presets`.
-        changes: options of the preset that differ from its defaults.
-
-    Raises:
-        UnknownNameError: there is no such preset or option.
-        InvalidOptionError: an option has an impossible value.
-    """
-
-    options: Any
-
-    def __init__(
-        self, suite: TaskSuite, cost_model: CostModel, seed: int, name: str, preset: str, changes: Mapping[str, Any]
-    ) -> None:
-        super().__init__(suite, cost_model, seed)
-        self.name = name
-        self.preset = preset
-        self.options = preset_options(self.presets, preset, **changes)
-        self.iterations = self.options.iterations
-
-    @override
-    def about(self) -> dict[str, Any]:
-        return {"preset": self.preset, "options": asdict(self.options)}
 
 
 def make_learner(
