@@ -20,7 +20,7 @@ from shard_gym.agents.training import LEARNERS
 from shard_gym.cli import COMMANDS, main
 from shard_gym.common.text import format_ms
 from shard_gym.envs.real.tasks import suite_as_measured
-from shard_gym.leaderboard.race_files import load_race
+from shard_gym.leaderboard.race import load_race
 from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.tasks.suites import load_suite, suite_info
 from shard_gym.tasks.suites.gaps import PROVEN

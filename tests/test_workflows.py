@@ -36,7 +36,7 @@ def test_what_verifies_entries_is_installed_by_hash() -> None:
 def test_a_change_of_entries_is_told_by_the_pages_that_entries_change() -> None:
     """Whatever else a pull request changes makes it one of code, which is verified by its own."""
     pytest.importorskip("pydantic")
-    from shard_gym.leaderboard.markdown import PAGES
+    from shard_gym.leaderboard.store import PAGES
 
     workflow = (GITHUB / "workflows" / "leaderboards.yml").read_text()
     (allowed,) = re.findall(r"grep -qvE '\^\((.*?)\)'", workflow)

@@ -28,14 +28,13 @@ from shard_gym.cli.job_options import JobOptions
 from shard_gym.common.io.files import read_json, write_atomically, write_json
 from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.io.pictures import save_picture
-from shard_gym.common.system import cpu_model
+from shard_gym.common.system import cpu_model, current_commit
 from shard_gym.common.text import format_seconds
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.curve import CURVE, load_curve
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.evaluation.plots import plot_learning
-from shard_gym.leaderboard.schema import SEEDS
-from shard_gym.leaderboard.submit import current_commit
+from shard_gym.leaderboard.entry import SEEDS
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs

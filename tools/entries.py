@@ -27,11 +27,11 @@ from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.leaderboard import Render, Verify
 from shard_gym.cli.train import Files, files_of, write_files
 from shard_gym.common.errors import unknown_name
-from shard_gym.common.system import cpu_model, instruction_set, usable_cpus
+from shard_gym.common.system import cpu_model, current_commit, instruction_set, usable_cpus
+from shard_gym.leaderboard.entry import SEEDS
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent
-from shard_gym.leaderboard.schema import SEEDS
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.submit import EntryInfo, current_commit, submit
+from shard_gym.leaderboard.submission import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.tasks.suites import suite_names
 from shard_gym.tasks.suites.info import CORE_SUITES, REPLANNING, SHARDING, SIMULATED

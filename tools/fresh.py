@@ -19,10 +19,9 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.registry import AGENT
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.leaderboard.entry import FreshEntry, FreshTasks, VerifiedEntry
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh
-from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.fresh import fresh_name

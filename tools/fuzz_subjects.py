@@ -29,10 +29,9 @@ from shard_gym.hardware.topology import HostMemory
 from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
-from shard_gym.leaderboard.race import Measured, Race
-from shard_gym.leaderboard.race_files import load_race, write_race
+from shard_gym.leaderboard.race import Measured, Race, load_race, write_race
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.submit import EntryInfo, submit
+from shard_gym.leaderboard.submission import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.files import write_plan

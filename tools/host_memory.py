@@ -24,13 +24,13 @@ from shard_gym.agents import make_agent
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, save_picture
+from shard_gym.common.system import current_commit
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.analytical.assumptions import VariedShardingModel
 from shard_gym.cost_models.analytical.model import BACKWARD_LANE_MS, FORWARD_LANE_MS, LANE_SHARE, AnalyticalCostModel
 from shard_gym.cost_models.base.host_rows import host_loads, host_read_ms
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Topology
-from shard_gym.leaderboard.submit import current_commit
 from shard_gym.planning.trust import other_lookups
 from shard_gym.plans.hbm_split import best_split
 from shard_gym.plans.plan import TABLE_WISE

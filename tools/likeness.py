@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from shard_gym.common.io.markdown import table
-from shard_gym.leaderboard.copies import MOST, likeness
-from shard_gym.leaderboard.rows import MANY_TASKS
+from shard_gym.leaderboard.copies import MANY_TASKS, MOST, likeness
+from shard_gym.leaderboard.entry import VerifiedEntry, can_replay
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import find_entries
-from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.tasks.problems.placement import alone_ms
 from shard_gym.tasks.suites.best_known import best_known

@@ -17,11 +17,11 @@ import tyro
 
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import table, with_block
+from shard_gym.common.system import current_commit
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel, InferenceCostModel
 from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.submit import current_commit
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.planning.trust import other_lookups
 from shard_gym.plans import ShardingPlan

@@ -16,23 +16,19 @@ from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError
-from shard_gym.common.system import cpu_model, instruction_set, usable_cpus
+from shard_gym.common.system import cpu_model, current_commit, instruction_set, usable_cpus
 from shard_gym.common.text import counted, format_seconds
-from shard_gym.leaderboard.changes import check_changes
-from shard_gym.leaderboard.copies import check_entries_differ, to_replay
+from shard_gym.leaderboard.check import check_all, check_changes, check_some
+from shard_gym.leaderboard.entry import ReplayRow, VerifiedEntry, can_replay, near_copy_of
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent, read_evaluations
-from shard_gym.leaderboard.fresh import read_fresh
-from shard_gym.leaderboard.markdown import near_copy_of, outdated, render_command, write_pages
-from shard_gym.leaderboard.measured_track import read_races, verify_races
+from shard_gym.leaderboard.markdown import outdated, render_command, write_pages
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.replay import how_compared, read_replays, replay, write_replays
-from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
-from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries, race_folder
-from shard_gym.leaderboard.submit import EntryInfo, current_commit, require_free, submit
-from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
-from shard_gym.leaderboard.verify import new_ids, verify_all, verify_entry, verify_folders
+from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries
+from shard_gym.leaderboard.submission import EntryInfo, require_free, submit
+from shard_gym.leaderboard.verify import new_ids, to_replay, verify_entry
 from shard_gym.tasks.suites import suite_info, suite_names
 from shard_gym.tasks.suites.info import MEASURED
 
@@ -231,27 +227,17 @@ class Verify:
     def _verified(self) -> tuple[list[VerifiedEntry], list[Finding]]:
         few = usable_cpus() if self.all and self.cluster is None else 1
         where = JobOptions(few if self.jobs is None else self.jobs, self.cluster)
-        if self.all:
-            with new_progress() as progress:
-                bar = progress.add_task("entries", total=None)
-                verified, findings = verify_all(
-                    self.root,
-                    run=where.run,
-                    on_done=lambda done, count: progress.update(bar, completed=done, total=count),
-                    before=self.before,
-                )
-            # Times that are about to be replaced may be out of date.
-            stale = [] if self.keep_times else read_replays(self.root, verified)[1]
-            stale += read_fresh(self.root, verified)[1]
-            return verified, [*findings, *read_races(self.root, verified)[1], *stale]
-        races = [race for race in (race_folder(self.root, each) for each in self.entries) if race]
-        ids = [each for each in self.entries if race_folder(self.root, each) is None]
-        folders = [entry_folder(self.root, each) for each in ids]
-        outcomes = verify_folders(folders, run=where.run)
-        findings = [finding for _, wrong in outcomes for finding in wrong]
-        entries = [entry for entry, _ in outcomes if entry]
-        findings += _differences(self.root, entries)
-        return entries, findings + (verify_races(self.root, races) if races else [])
+        if not self.all:
+            return check_some(self.root, self.entries, where.run)
+        with new_progress() as progress:
+            bar = progress.add_task("entries", total=None)
+            return check_all(
+                self.root,
+                where.run,
+                lambda done, count: progress.update(bar, completed=done, total=count),
+                before=self.before,
+                old_times=not self.keep_times,
+            )
 
     def _print_improvements(self, verified: Sequence[VerifiedEntry]) -> None:
         """Print which best known placements the entries improve, and write them if asked to."""
@@ -262,15 +248,6 @@ class Verify:
                 say(f"Written to {update_best_known(suite, better)}.", "dim")
             else:
                 say("Write them with --update-best-known.", "dim")
-
-
-def _differences(root: Path, entries: Sequence[VerifiedEntry]) -> list[Finding]:
-    """The findings about entries that are too like others of their suites."""
-    ids, boards = {each.folder.id for each in entries}, {each.folder.board for each in entries}
-    rest = [each for each in find_entries(root)[0] if each.board in boards and each.id not in ids]
-    others = [each for each, _ in (verify_entry(one, recompute=False) for one in rest) if each is not None]
-    found = check_entries_differ([*others, *entries], new=ids)
-    return [each for each in found if each.file.rpartition("/")[0] in ids]
 
 
 @dataclass(frozen=True)

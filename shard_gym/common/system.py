@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,15 @@ _LEVELS = {"AVX-512": {"X86_V4", "AVX512_SKX"}, "AVX2": {"X86_V3", "AVX2"}, "SSE
 
 _BLAS = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
 """The names of libraries by what threadpoolctl calls them."""
+
+
+def current_commit() -> str:
+    """The commit of the checkout that ShardGym runs from; empty if it does not run from a checkout."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def usable_cpus() -> int:

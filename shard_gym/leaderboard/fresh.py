@@ -15,11 +15,10 @@ import numpy as np
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.common.io.files import write_json
 from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.leaderboard.rows import TOLERANCE
-from shard_gym.leaderboard.schema import SCHEMA, FreshEntry, FreshTable, FreshTasks, parse
+from shard_gym.leaderboard.entry import SCHEMA, FreshEntry, FreshTable, FreshTasks, VerifiedEntry, parse
+from shard_gym.leaderboard.scorer import TOLERANCE
 from shard_gym.leaderboard.statistics import bootstrap_samples, percentile_interval
 from shard_gym.leaderboard.store import FRESH, Finding, find_entries, read_limited
-from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.tasks.suites import suite_info
 from shard_gym.tasks.suites.fresh import fresh_name
 

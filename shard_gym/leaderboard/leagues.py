@@ -16,12 +16,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shard_gym.agents import AGENTS
-from shard_gym.agents.training import LEARNERS
-from shard_gym.leaderboard.schema import LEAGUES, MAX_REPLAYED, AgentPart, PlanningPart
 from shard_gym.tasks.task import SuiteTask
 
-ZERO_QUERY, GUIDED, SEARCH = LEAGUES
+LEAGUES = ZERO_QUERY, GUIDED, SEARCH = ("zero-query", "guided", "search")
+"""Those of the simulated tracks, from none to many evaluations of the scoring cost model."""
 
 
 def guided_limit(tasks: Iterable[SuiteTask]) -> float:
@@ -30,7 +28,7 @@ def guided_limit(tasks: Iterable[SuiteTask]) -> float:
 
 
 def league_of(queries: float, search_budget: int, tasks: Iterable[SuiteTask]) -> str:
-    """The league of an agent by what it asks; an entry may declare a later one (`entered_league`).
+    """The league of an agent by what it asks; an entry may declare a later one (`VerifiedEntry.league`).
 
     Args:
         queries: evaluations of the scoring model for one task, mean over `tasks` and seeds.
@@ -40,52 +38,6 @@ def league_of(queries: float, search_budget: int, tasks: Iterable[SuiteTask]) ->
     if queries == 0:
         return ZERO_QUERY
     return GUIDED if search_budget == 0 and queries <= guided_limit(tasks) else SEARCH
-
-
-def entered_league(planning: PlanningPart, tasks: Iterable[SuiteTask]) -> str:
-    """The league of an entry without findings: the declared one, or that of its queries and its search budget."""
-    return planning.league or league_of(planning.queries, planning.search_budget, tasks)
-
-
-def check_league(planning: PlanningPart, tasks: Iterable[SuiteTask]) -> list[str]:
-    """A sentence if the declared league allows less than the entry asks."""
-    league = league_of(planning.queries, planning.search_budget, tasks)
-    if planning.league is None or LEAGUES.index(planning.league) >= LEAGUES.index(league):
-        return []
-    return [
-        f"planning.league is {planning.league!r}, but with {planning.queries:,.1f} evaluations of the cost model "
-        f"for a task and a search budget of {planning.search_budget:,} the entry belongs to {league!r}."
-    ]
-
-
-def check_planning(agent: AgentPart, planning: PlanningPart, problem: str) -> list[str]:
-    """A sentence for each declaration about planning that contradicts what is known of the agent."""
-    wrong = []
-    if agent.name in AGENTS and planning.search_budget > MAX_REPLAYED:
-        wrong.append(
-            f"planning.search_budget is {planning.search_budget:,}, but ShardGym's agent {agent.name!r} is replayed, "
-            f"so it may try at most {MAX_REPLAYED:,} answers for a task."
-        )
-    asks = _asks(agent, problem)
-    if asks is not None and (asks != "nothing") != (planning.queries > 0):
-        kind = "never evaluates the cost model" if asks == "nothing" else "evaluates the cost model"
-        wrong.append(
-            f"planning.queries is {planning.queries}, but ShardGym's agent {agent.name!r} {kind} when it answers. "
-            "Give an agent under another cost model another name."
-        )
-    if asks == "answers" and planning.search_budget == 0:
-        wrong.append(f"planning.search_budget is 0, but ShardGym's agent {agent.name!r} searches.")
-    return wrong
-
-
-def _asks(agent: AgentPart, problem: str) -> str | None:
-    """What an agent of ShardGym asks of the scoring model while it answers (see `AgentEntry`); None of any other."""
-    if agent.name in AGENTS:
-        return AGENTS[agent.name].asks
-    if agent.name not in LEARNERS:
-        return None
-    blind = agent.options.get("observation") == "features"
-    return "nothing" if blind else LEARNERS[agent.name].learner(problem).asks
 
 
 def place_of(league: str | None) -> int:

@@ -13,22 +13,20 @@ from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.common.text import counted, format_ms, format_range, format_seconds
-from shard_gym.leaderboard.competitors import Competitor, competitors
-from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry, load_leaderboards
-from shard_gym.leaderboard.schema import LEAGUES
-from shard_gym.leaderboard.store import Finding
-from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.entry import VerifiedEntry, near_copy_of
+from shard_gym.leaderboard.leagues import LEAGUES
+from shard_gym.leaderboard.ranking import (
+    MS_PER_HOUR,
+    Competitor,
+    Leaderboard,
+    RankedEntry,
+    competitors,
+    load_leaderboards,
+)
+from shard_gym.leaderboard.store import OPEN, PAGES, README, ROOM, TABLES, Finding
 from shard_gym.tasks.suites import suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
-
-README = "README.md"
-
-TABLES, OPEN, ROOM = "leaderboards", "suites to learn", "room to learn"
-"""Names of the generated blocks: all tables, the widest gaps of suites that are not solved, the gaps on every suite."""
-
-PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/results/room.md", ROOM))
-"""The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 OPEN_ROWS = 5
 """Suites in the table of those that are not solved."""
@@ -62,8 +60,6 @@ AFTER_FACTS = ("checked", "trained on")
 """Columns of a track whose answers are compared with the best ones there can be; facts of the answers are between."""
 
 CHECKED = {True: "replayed", False: "**not replayed**"}
-
-MS_PER_HOUR = 3.6e6
 
 
 def render(root: Path) -> dict[Path, bytes]:
@@ -353,11 +349,6 @@ def _name(verified: VerifiedEntry) -> str:
     name, link = escaped(verified.entry.name), verified.entry.link
     linked = f"[{name}]({link})" if link else name
     return f"{linked}; **{near_copy_of(verified)}**" if verified.entry.near else linked
-
-
-def near_copy_of(verified: VerifiedEntry) -> str:
-    """That an entry is a near copy, and of what."""
-    return f"near copy of {', '.join(each.rpartition('/')[2] for each in verified.entry.near)}"
 
 
 def _percent(share: float) -> str:

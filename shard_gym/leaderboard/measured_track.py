@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,9 @@ from shard_gym.common.errors import DamagedFileError, MissingExtraError, ShardGy
 from shard_gym.common.io.parsing import parse_json
 from shard_gym.common.text import counted
 from shard_gym.envs.real.tasks import suite_as_measured
-from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import answers_to_json, load_race
+from shard_gym.leaderboard.entry import VerifiedEntry
+from shard_gym.leaderboard.race import Race, answers_to_json, load_race
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
-from shard_gym.leaderboard.verified import VerifiedEntry
-from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.info import MEASURED
 
@@ -113,23 +111,3 @@ def _unfit(race: Race) -> str:
     if race.settings["batch_size"] is not None:
         return f"It measured batches of {race.settings['batch_size']} samples; race without --batch-size."
     return ""
-
-
-def verify_races(root: Path, folders: Sequence[EntryFolder]) -> list[Finding]:
-    """What is wrong with these races and with their entries.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
-    findings: list[Finding] = []
-    entries: list[VerifiedEntry] = []
-    suites = {folder.suite for folder in folders}
-    for entry in find_entries(root)[0]:
-        if entry.track == MEASURED and entry.suite in suites:
-            verified, wrong = verify_entry(entry)
-            entries += [verified] if verified else []
-            findings += wrong
-    wrong = read_races(root, entries)[1]
-    missing = {folder.id for folder in folders} - {folder.id for folder in find_races(root)[0]}
-    findings += [Finding(each, "There is no such race.") for each in sorted(missing)]
-    return findings + [each for each in wrong if any(each.file.startswith(f"{folder.id}/") for folder in folders)]

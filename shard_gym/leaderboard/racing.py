@@ -19,8 +19,17 @@ from shard_gym.common.io.parquet import require_arrow
 from shard_gym.common.system import load_average
 from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.cost_models.measured.parts import require_executable_plan
-from shard_gym.leaderboard.race import Answers, Measured, Race, Unmeasured, check_names
-from shard_gym.leaderboard.race_files import MAX_MEASUREMENTS, continued_race, repair_record, write_race
+from shard_gym.leaderboard.race import (
+    MAX_MEASUREMENTS,
+    Answers,
+    Measured,
+    Race,
+    Unmeasured,
+    check_names,
+    continued_race,
+    repair_record,
+    write_race,
+)
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.needs import require_supported

@@ -1,6 +1,7 @@
-"""Leaderboards: the entries of a suite by rank, and best known placements that entries improve.
+"""Leaderboards: the entries of a suite by rank, competitors across suites, and best known answers that entries improve.
 
-A leaderboard holds entries that may be compared: those of a suite, and in the measured track those of one race.
+A leaderboard holds entries that may be compared: those of a suite, and in the measured track those of one race. A
+competitor is an agent with an entry on each of the core suites.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.text import counted
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard import statistics
+from shard_gym.leaderboard.entry import FreshTable, VerifiedEntry
 from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, gaps_of, read_fresh
-from shard_gym.leaderboard.leagues import place_of
+from shard_gym.leaderboard.leagues import LEAGUES, place_of
 from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
-from shard_gym.leaderboard.rows import TOLERANCE
-from shard_gym.leaderboard.schema import LEAGUES, FreshTable
-from shard_gym.leaderboard.scorer import Scorer, load_scorer
-from shard_gym.leaderboard.tracks import TRACKS, Track
-from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.scorer import TOLERANCE, Scorer, load_scorer
+from shard_gym.leaderboard.store import TRACKS, Track
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.tasks.problems import Answer
 from shard_gym.tasks.suites import load_suite, suite_info, suite_names
@@ -39,7 +38,9 @@ from shard_gym.tasks.suites.best_known import (
 )
 from shard_gym.tasks.suites.bounds import lower_bounds_effort
 from shard_gym.tasks.suites.gaps import ProvenGap, proven_gap
-from shard_gym.tasks.suites.info import MEASURED
+from shard_gym.tasks.suites.info import CORE_SUITES, MEASURED
+
+MS_PER_HOUR = 3.6e6
 
 SOLVED = 0.02
 """A suite is solved where an entry that asks for no cost while planning is within this share of the proven bounds."""
@@ -319,6 +320,86 @@ def _best_answers(scorer: Scorer, entries: Sequence[VerifiedEntry]) -> BestAnswe
         np.array([each.cost_ms for each in ordered]),
         tuple(each.answer for each in ordered),
         best_known_effort(scorer.suite.name) if known else "",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Competitor:
+    """The entries with one folder name, agent and authors on several suites of the simulated track.
+
+    Attributes:
+        slug: name of the folders.
+        name: of the entry on the first of the suites.
+        tasks: number of tasks of all suites.
+        iqm: interquartile mean over tasks and seeds of cost / best known cost.
+        interval: 95% interval of it.
+        ratios: (M,) cost / best known cost of every task and seed.
+        gaps: on each of the suites: mean over tasks and seeds of cost / best known cost, less 1.
+        training_queries: cost-model evaluations in training, on the suite with the most.
+        planning_queries: cost-model evaluations while planning a task, mean over the tasks.
+        league: that of its entries; if they differ, the one that allows most.
+    """
+
+    slug: str
+    name: str
+    tasks: int
+    iqm: float
+    interval: tuple[float, float]
+    ratios: FloatArray
+    gaps: tuple[float, ...]
+    training_queries: int
+    planning_queries: float
+    league: str
+
+    def share_within(self, ratio: float) -> float:
+        """Share of its placements that cost at most `ratio` times the best known."""
+        return float(statistics.performance_profile(self.ratios, np.array([ratio]))[0])
+
+
+def competitors(leaderboards: Sequence[Leaderboard]) -> tuple[tuple[str, ...], list[Competitor]]:
+    """The core suites with simulated entries, and the competitors with an entry on every one.
+
+    They come by league, in each the best IQM first.
+
+    Ranking requires all of them, to prevent cherry-picking.
+    """
+    compared = [each for each in leaderboards if each.suite in CORE_SUITES and each.best is not None]
+    found: dict[tuple[str, ...], list[tuple[Leaderboard, RankedEntry]]] = {}
+    for leaderboard in compared:
+        for ranked in leaderboard.entries:
+            entry = ranked.verified.entry
+            # The folder name alone does not identify a competitor: others may use it on another suite.
+            key = (ranked.verified.folder.slug, entry.agent.name, *sorted(entry.authors))
+            found.setdefault(key, []).append((leaderboard, ranked))
+    complete = [_competitor(key[0], rows) for key, rows in found.items() if len(rows) == len(compared)]
+    suites = tuple(leaderboard.suite for leaderboard in compared)
+    return suites, sorted(complete, key=lambda each: (place_of(each.league), each.iqm, each.slug))
+
+
+def _competitor(slug: str, rows: Sequence[tuple[Leaderboard, RankedEntry]]) -> Competitor:
+    ratios = [
+        ranked.verified.costs_ms / leaderboard.best.costs_ms
+        for leaderboard, ranked in rows
+        if leaderboard.best is not None
+    ]
+    pooled = np.concatenate([each.ravel() for each in ratios])
+    entries = [ranked.verified.entry for _, ranked in rows]
+    return Competitor(
+        slug=slug,
+        name=entries[0].name,
+        tasks=sum(each.shape[1] for each in ratios),
+        iqm=float(statistics.interquartile_mean(pooled[None])[0]),
+        interval=statistics.interquartile_mean_interval(ratios),
+        ratios=pooled,
+        gaps=tuple(float(each.mean()) - 1.0 for each in ratios),
+        training_queries=max(entry.training.queries for entry in entries),
+        planning_queries=float(
+            np.average(
+                [entry.planning.queries for entry in entries],
+                weights=[len(leaderboard.scorer.suite) for leaderboard, _ in rows],
+            )
+        ),
+        league=LEAGUES[max(place_of(ranked.verified.league) for _, ranked in rows)],
     )
 
 

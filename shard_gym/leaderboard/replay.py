@@ -23,12 +23,10 @@ from shard_gym.common.errors import DamagedFileError, MissingExtraError, ShardGy
 from shard_gym.common.io.files import write_json
 from shard_gym.common.system import cpu_model, instruction_set
 from shard_gym.common.text import counted, format_percent
-from shard_gym.leaderboard.leagues import league_of
-from shard_gym.leaderboard.rows import TOLERANCE
-from shard_gym.leaderboard.schema import LEAGUES, SCHEMA, ReplayRow, parse
-from shard_gym.leaderboard.scorer import load_scorer
+from shard_gym.leaderboard.entry import SCHEMA, ReplayRow, VerifiedEntry, can_replay, parse
+from shard_gym.leaderboard.leagues import LEAGUES, league_of
+from shard_gym.leaderboard.scorer import TOLERANCE, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
-from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.tasks.problems import Attempt
 from shard_gym.tasks.task import SuiteTask
 

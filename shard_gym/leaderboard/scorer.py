@@ -14,6 +14,12 @@ from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.bounds import lower_bounds
 from shard_gym.tasks.task import Suite
 
+TOLERANCE = 1e-9
+"""Relative difference of two costs that differ by rounding only."""
+
+AnswerGrid = list[list[Answer | None]]
+"""Answers by seed and task: S lists of N; None where the agent found none."""
+
 
 class Scorer:
     """Costs of answers to the test tasks of one suite.
@@ -76,3 +82,20 @@ class Scorer:
 def load_scorer(suite: str) -> Scorer:
     """The scorer of the test tasks of the suite of that name; see `load_suite` for errors."""
     return Scorer(load_suite(suite))
+
+
+def claims_of(answer: Answer, number: int, scorer: Scorer) -> dict[str, Any]:
+    """What the row of an answer to the task at index `number` claims: "cost_ms" and "facts"."""
+    facts = scorer.problem.facts(answer, scorer.suite[number], scorer.model)
+    return {"cost_ms": float(scorer.costs(number, [answer])[0]), "facts": facts}
+
+
+def canonical(answers: AnswerGrid, scorer: Scorer) -> list[list[bytes | None]]:
+    """The answers by seed and task, equal for those that do the same; None where there is none, or it says nothing."""
+    return [
+        [
+            None if answer is None else scorer.problem.canonical(answer, task)
+            for answer, task in zip(row, scorer.suite, strict=True)
+        ]
+        for row in answers
+    ]

@@ -18,13 +18,11 @@ from shard_gym.common.errors import UnwritablePathError
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.text import counted
 from shard_gym.cost_models.base.model import critical_devices
-from shard_gym.leaderboard.competitors import competitors
-from shard_gym.leaderboard.markdown import MS_PER_HOUR, near_copy_of
-from shard_gym.leaderboard.ranking import Leaderboard, RankedEntry
+from shard_gym.leaderboard.entry import VerifiedEntry, near_copy_of
+from shard_gym.leaderboard.ranking import MS_PER_HOUR, Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.statistics import TAUS, performance_profile
 from shard_gym.leaderboard.store import MIB
-from shard_gym.leaderboard.verified import VerifiedEntry
 from shard_gym.plans import plan_memory_used
 from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import memory_used, placement_to_json

@@ -1,4 +1,4 @@
-"""Folders of entries, `<track>/<suite>/<entry>/`, and of races, and safe reading of the few files in them.
+"""Folders of entries, `<track>/<suite>/<entry>/`, and of races, the rules of the tracks, and safe reading of the files.
 
 Only the files named here are allowed. No link is followed, no file is read beyond its size limit, and nothing is
 executed or unpickled.
@@ -15,10 +15,42 @@ from pathlib import Path
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.common.io.lock import LOCK
-from shard_gym.leaderboard.tracks import ANSWERS, TRACKS, Track
 from shard_gym.tasks.suites import suite_info
 from shard_gym.tasks.suites.fresh import SEED
-from shard_gym.tasks.suites.info import MEASURED
+from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
+
+
+@dataclass(frozen=True)
+class Track:
+    """A track of the leaderboards.
+
+    Attributes:
+        problems: names of the problems of its suites.
+        scored: whether the cost model scores entries. If not, races on a machine do.
+        leagues: whether entries are ranked in leagues, by what they ask of the cost model.
+        looks_ahead: whether answers do not tell if their agent looked at what comes later, so that entries that were
+            replayed come before the others.
+        claims: whether a row of answers claims its cost and further facts, because these take a second to compute.
+            Verification computes them again; tables are made of the claims.
+    """
+
+    problems: tuple[str, ...]
+    scored: bool = True
+    leagues: bool = True
+    looks_ahead: bool = False
+    claims: bool = False
+
+
+TRACKS = {
+    SIMULATED: Track(("placement",)),
+    SHARDING: Track(("sharding",)),
+    MEASURED: Track(("placement", "sharding"), scored=False, leagues=False),
+    REPLANNING: Track(("replanning",), leagues=False, looks_ahead=True, claims=True),
+}
+"""By name, in the order of the tables."""
+
+ANSWERS = {"placement": "placements.json", "sharding": "plans.json", "replanning": "sequences.json"}
+"""The file with the answers of an entry, by the problem of its suite."""
 
 ENTRY = "entry.toml"
 """The file of an entry beside the one with its answers, which `ANSWERS` names."""
@@ -27,6 +59,14 @@ RACE, ROUNDS = RACE_FILES = "race.json", "rounds.parquet"
 """The files of a race. As of an entry, all of them are required, and no others are allowed."""
 
 REPLAYED, FRESH = "replayed.json", "fresh.json"
+
+README = "README.md"
+
+TABLES, OPEN, ROOM = "leaderboards", "suites to learn", "room to learn"
+"""Names of the generated blocks: all tables, the widest gaps of suites that are not solved, the gaps on every suite."""
+
+PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/results/room.md", ROOM))
+"""The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 RACES = "races"
 """The folder of a suite of the measured track that holds its races, and so no name of an entry there."""
@@ -39,7 +79,7 @@ LIMITS = {
 """Maximum bytes of each file. The longest valid placements, five seeds of 50 tasks with 200 tables, need a fifth; plans
 of 1,000 tables on 128 devices, each on all of them, need a half."""
 
-ROOT_FILES = ("README.md", REPLAYED, FRESH)
+ROOT_FILES = (README, REPLAYED, FRESH)
 """Files allowed in the folder of the leaderboards itself."""
 
 LINKED_FOLDER = "It is a link; put the folder itself there."

@@ -13,7 +13,7 @@ from shard_gym.cli import measuring
 from shard_gym.cli.race import _named
 from shard_gym.common.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.common.text import format_ms
-from shard_gym.leaderboard.race_files import load_race
+from shard_gym.leaderboard.race import load_race
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import TaskSuite
 

@@ -16,11 +16,10 @@ from shard_gym.common.errors import WorkerDiedError
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
 from shard_gym.evaluation.evaluations import Evaluation, evaluate
+from shard_gym.leaderboard.entry import ONE_SEED, SEEDS, VerifiedEntry
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
-from shard_gym.leaderboard.schema import ONE_SEED, SEEDS
 from shard_gym.leaderboard.store import EntryFolder, Finding
-from shard_gym.leaderboard.submit import EntryInfo, format_rows, submit
-from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.submission import EntryInfo, format_rows, submit
 from shard_gym.leaderboard.verify import verify_all, verify_entry
 
 SUITE = "dlrm-20x4"

@@ -10,7 +10,7 @@ import pytest
 
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.markdown import END, begin
-from shard_gym.leaderboard.changes import check_changes
+from shard_gym.leaderboard.check import check_changes
 
 ENTRY = "simulated/dlrm-20x4/random"
 RACE = "measured/gpu-40x4/races/mine/race.json"

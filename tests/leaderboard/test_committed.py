@@ -15,11 +15,10 @@ from shard_gym.agents import PAPER_HEURISTICS, agent_names, make_agent
 from shard_gym.common.io.markdown import has_block
 from shard_gym.common.system import instruction_set
 from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard.markdown import PAGES
+from shard_gym.leaderboard.entry import can_replay
+from shard_gym.leaderboard.race import TOLERANCE
 from shard_gym.leaderboard.replay import MARGIN, read_replays, replay
-from shard_gym.leaderboard.rows import TOLERANCE
-from shard_gym.leaderboard.store import EntryFolder, find_entries
-from shard_gym.leaderboard.verified import can_replay
+from shard_gym.leaderboard.store import PAGES, EntryFolder, find_entries
 from shard_gym.leaderboard.verify import verify_entry
 
 ROOT = Path(__file__).parents[2] / "leaderboards"

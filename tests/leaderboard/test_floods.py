@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shard_gym.leaderboard.schema import parse
+from shard_gym.leaderboard.entry import parse
 from shard_gym.leaderboard.store import LIMITS
 
 ROWS, TOML = "placements.json", "entry.toml"

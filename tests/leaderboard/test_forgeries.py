@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidPlacementError
-from shard_gym.leaderboard import copies, verified
-from shard_gym.leaderboard.copies import near_sources
+from shard_gym.leaderboard import entry, verify
+from shard_gym.leaderboard.entry import VerifiedEntry
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verified import VerifiedEntry
-from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.leaderboard.verify import near_sources, verify_entry
 from shard_gym.replanning.agents.rules import EveryHours
 from shard_gym.replanning.drift.levels import SPOT, STRONG
 from shard_gym.replanning.drift.suite import DriftSuite
@@ -370,10 +369,10 @@ def test_a_sequence_made_of_another_is_marked(
     episodes: tuple[Scorer, dict[str, Rows]], source: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer, rows = episodes
-    for module in (copies, verified):
-        monkeypatch.setattr(module, "load_scorer", lambda _: scorer)
     committed = verify_entry(EntryFolder(ROOT, "replanning", "drift-strong-600", "ridge"), recompute=False)[0]
     assert committed
+    for module in (verify, entry):
+        monkeypatch.setattr(module, "load_scorer", lambda _: scorer)
     members = [
         replace(entry_of(committed, [each], scorer), folder=replace(committed.folder, slug=name))
         for name, each in rows.items()

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shard_gym.leaderboard.entry import FreshEntry, FreshTasks
 from shard_gym.leaderboard.fresh import SEEDS, FreshGap, Gaps, fresh_gap, fresh_table, read_fresh, write_fresh
 from shard_gym.leaderboard.markdown import _fresh, render
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.schema import FreshEntry, FreshTasks
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.store import find_entries
 from shard_gym.leaderboard.verify import verify_all

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from shard_gym.leaderboard import rows as rows_of_answers
 from shard_gym.leaderboard import verify
 from shard_gym.leaderboard.store import Finding
 from shard_gym.leaderboard.verify import verify_all
@@ -310,7 +309,7 @@ def test_everything_wrong_is_listed_not_only_the_first(random_entry) -> None:
 
 def test_equal_seeds_are_allowed_on_suites_of_few_tasks(random_entry, monkeypatch) -> None:
     random_entry.rows(repeat_seed)
-    monkeypatch.setattr(rows_of_answers, "MANY_TASKS", 51)
+    monkeypatch.setattr(verify, "MANY_TASKS", 51)
     assert not any("are those of seed" in each for each in random_entry.findings())
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.markdown import END, begin
-from shard_gym.leaderboard import competitors, ranking
-from shard_gym.leaderboard.markdown import OPEN, ROOM, TABLES, outdated, write_pages
+from shard_gym.leaderboard import ranking
+from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.leaderboard.store import OPEN, ROOM, TABLES
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 
@@ -16,7 +17,7 @@ PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"
 @pytest.fixture(autouse=True)
 def core_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two core suites: entries on more of the real ones take longer to make."""
-    monkeypatch.setattr(competitors, "CORE_SUITES", ("dlrm-20x4", "mlperf-x8"))
+    monkeypatch.setattr(ranking, "CORE_SUITES", ("dlrm-20x4", "mlperf-x8"))
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard import copies, ranking
-from shard_gym.leaderboard.copies import _near_sources, likeness, near_sources, to_replay
+from shard_gym.leaderboard import ranking, verify
+from shard_gym.leaderboard.copies import likeness, nearest_sources
 from shard_gym.leaderboard.ranking import improvements, load_leaderboards
 from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verify import verify_all
+from shard_gym.leaderboard.verify import near_sources, to_replay, verify_all
 from shard_gym.tasks.problems.likeness import PlansMade, kept_together, plans_alike
 
 SUITE = "dlrm-20x4"
@@ -129,7 +129,7 @@ def test_a_marked_entry_is_a_source_too(root: Path, forged: Path, verified: Any)
 def test_an_agent_that_can_be_replayed_is_replayed_on_all_tasks_where_it_is_near(
     root: Path, forged: Path, verified: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(copies, "can_replay", lambda entry: True)
+    monkeypatch.setattr(verify, "can_replay", lambda entry: True)
     own = verified(root, "forged")
     own = replace(own, entry=own.entry.model_copy(update={"near": []}))
     greedy = verified(root, "size-greedy")
@@ -144,7 +144,7 @@ def test_an_agent_that_can_be_replayed_is_replayed_on_all_tasks_where_it_is_near
 
 def test_answers_that_say_nothing_hide_no_others() -> None:
     says_nothing = np.array([[[1.0], [1.0], [1.0], [1.0], [np.nan]]])
-    share, sources = _near_sources(says_nothing, ["first"], np.array([0.7]))
+    share, sources = nearest_sources(says_nothing, ["first"], np.array([0.7]))
     assert (share, sources) == (1.0, ["first"])
 
 
@@ -152,11 +152,11 @@ def test_a_source_that_adds_little_is_not_named() -> None:
     alike = np.zeros((2, 1, 50))
     alike[0, 0, :48] = 1.0
     alike[1, 0, 46:] = 1.0
-    assert _near_sources(alike, ["first", "second"], np.full(50, 0.7)) == (1.0, ["first"])
+    assert nearest_sources(alike, ["first", "second"], np.full(50, 0.7)) == (1.0, ["first"])
     alike[0, 0, 26:] = 0.0
-    assert _near_sources(alike, ["first", "second"], np.full(50, 0.7))[1] == ["first"]
+    assert nearest_sources(alike, ["first", "second"], np.full(50, 0.7))[1] == ["first"]
     alike[1, 0, 26:] = 1.0
-    assert sorted(_near_sources(alike, ["first", "second"], np.full(50, 0.7))[1]) == ["first", "second"]
+    assert sorted(nearest_sources(alike, ["first", "second"], np.full(50, 0.7))[1]) == ["first", "second"]
 
 
 def test_many_entries_are_compared_fast() -> None:

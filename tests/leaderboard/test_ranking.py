@@ -8,16 +8,14 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
-from shard_gym.leaderboard import competitors as competing
 from shard_gym.leaderboard import ranking, statistics
-from shard_gym.leaderboard.competitors import competitors
-from shard_gym.leaderboard.ranking import IMPROVED_BY, improvements, load_leaderboards, update_best_known
+from shard_gym.leaderboard.ranking import competitors, improvements, load_leaderboards, update_best_known
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.verify import verify_all
 from shard_gym.tasks.suites import best_known as best_known_module
 from shard_gym.tasks.suites import bounds as bounds_module
 from shard_gym.tasks.suites import load_suite, records
-from shard_gym.tasks.suites.best_known import best_known, best_known_costs
+from shard_gym.tasks.suites.best_known import IMPROVED_BY, best_known, best_known_costs
 
 SUITE = "dlrm-20x4"
 
@@ -25,7 +23,7 @@ SUITE = "dlrm-20x4"
 @pytest.fixture(autouse=True)
 def core_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two core suites: entries on more of the real ones take longer to make."""
-    monkeypatch.setattr(competing, "CORE_SUITES", (SUITE, "mlperf-x8"))
+    monkeypatch.setattr(ranking, "CORE_SUITES", (SUITE, "mlperf-x8"))
 
 
 def test_leaderboards_rank_by_mean_cost_and_separate_tracks(made: Path) -> None:

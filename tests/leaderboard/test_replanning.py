@@ -17,14 +17,12 @@ import shard_gym
 from shard_gym.cli import main
 from shard_gym.common.io.files import write_json
 from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard import copies
-from shard_gym.leaderboard.markdown import README
+from shard_gym.leaderboard import copies, verify
 from shard_gym.leaderboard.ranking import load_leaderboards
-from shard_gym.leaderboard.rows import claims_of
-from shard_gym.leaderboard.scorer import load_scorer
+from shard_gym.leaderboard.scorer import claims_of, load_scorer
 from shard_gym.leaderboard.site import site_files
-from shard_gym.leaderboard.store import ENTRY, LIMITS, EntryFolder
-from shard_gym.leaderboard.submit import format_rows
+from shard_gym.leaderboard.store import ENTRY, LIMITS, README, EntryFolder
+from shard_gym.leaderboard.submission import format_rows
 from shard_gym.leaderboard.training_data import _tables, _tables_of_split
 from shard_gym.leaderboard.verify import verify_all, verify_entry
 from shard_gym.replanning.agents import tuning
@@ -362,7 +360,8 @@ def test_large_files_are_not_read(root: Path) -> None:
 def test_copies_are_refused_unless_both_are_replayed(
     root: Path, suite: DriftSuite, monkeypatch: Any, capsys: Any
 ) -> None:
-    monkeypatch.setattr(copies, "MANY_TASKS", 2)
+    for module in (copies, verify):
+        monkeypatch.setattr(module, "MANY_TASKS", 2)
     actions = np.tile((np.arange(DECISIONS) % 24 == 0) & (np.arange(DECISIONS) > 0), (2, 1)).astype(np.int64)
     assert submit("daily", *DAILY) == 0
     assert submit_actions(suite, actions) == 1
@@ -383,7 +382,8 @@ def test_other_actions_at_repairs_hide_no_copy(drift_task: Callable[..., DriftTa
 
 
 def test_agents_that_do_nothing_are_no_copies(root: Path, suite: DriftSuite, monkeypatch: Any) -> None:
-    monkeypatch.setattr(copies, "MANY_TASKS", 1)
+    for module in (copies, verify):
+        monkeypatch.setattr(module, "MANY_TASKS", 1)
     assert submit("never", "--agent", "never") == 0
     assert submit_actions(suite, np.zeros((2, DECISIONS), np.int64)) == 0
     assert submit("other", "--agent", "never", name="Never!") == 1

@@ -13,12 +13,11 @@ import pytest
 
 from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.common.system import instruction_set
+from shard_gym.leaderboard.entry import ReplayRow, VerifiedEntry, can_replay
 from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.replay import MARGIN, how_compared, read_replays, replay, write_replays
-from shard_gym.leaderboard.schema import ReplayRow
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.leaderboard.verified import VerifiedEntry, can_replay
 from shard_gym.leaderboard.verify import verify_all
 
 ROOT = Path(__file__).parents[2]

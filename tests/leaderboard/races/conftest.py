@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import load_race
+from shard_gym.leaderboard.race import Race, load_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks.suites import load_suite

@@ -19,9 +19,8 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.files import sha256_of
 from shard_gym.common.io.lock import exclusive_access
-from shard_gym.leaderboard import race_files as module
-from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race
-from shard_gym.leaderboard.race_files import write_race
+from shard_gym.leaderboard import race as module
+from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.tasks.task import TaskSuite

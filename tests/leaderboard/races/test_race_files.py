@@ -12,9 +12,8 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.files import sha256_of
-from shard_gym.leaderboard import race_files as module
-from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.race_files import write_race
+from shard_gym.leaderboard import race as module
+from shard_gym.leaderboard.race import Race, write_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
 
 

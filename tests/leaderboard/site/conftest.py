@@ -17,16 +17,15 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.evaluation.evaluations import Evaluation, evaluate
+from shard_gym.leaderboard.entry import Entry, ReplayRow, VerifiedEntry
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.measured_track import VerifiedRace
 from shard_gym.leaderboard.race import Race
 from shard_gym.leaderboard.ranking import Leaderboard, make_leaderboard
-from shard_gym.leaderboard.schema import Entry, ReplayRow
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
 from shard_gym.leaderboard.site import site_files, write_site
 from shard_gym.leaderboard.store import EntryFolder, find_entries
-from shard_gym.leaderboard.submit import EntryInfo, entry_record
-from shard_gym.leaderboard.verified import VerifiedEntry
+from shard_gym.leaderboard.submission import EntryInfo, entry_record
 from shard_gym.leaderboard.verify import verify_entry
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.task import TaskSuite

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.leaderboard.competitors import competitors
+from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.scorer import Scorer
 from shard_gym.leaderboard.site import STATIC, _answer_sheet, site_files, write_site
 from shard_gym.leaderboard.store import MIB

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,14 +19,12 @@ from shard_gym.common.io.files import write_atomically
 from shard_gym.common.system import instruction_set
 from shard_gym.common.text import counted
 from shard_gym.evaluation.evaluations import TaskResult
-from shard_gym.leaderboard.copies import check_entries_differ, near_sources
+from shard_gym.leaderboard.entry import SCHEMA
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
-from shard_gym.leaderboard.rows import claims_of
-from shard_gym.leaderboard.schema import SCHEMA
-from shard_gym.leaderboard.scorer import Scorer, load_scorer
+from shard_gym.leaderboard.scorer import Scorer, claims_of, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
-from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.leaderboard.verify import check_entries_differ, near_sources, verify_entry
 from shard_gym.tasks.suites import load_suite, suite_info
 
 
@@ -202,15 +199,6 @@ def _write_if_valid(folder: EntryFolder, answers: bytes, record: dict[str, Any])
             f"{folder.path} cannot be written: {getattr(reason, 'strerror', None) or reason}."
         ) from error
     return findings
-
-
-def current_commit() -> str:
-    """The commit of the checkout that ShardGym runs from; empty if it does not run from a checkout."""
-    command = ["git", "-C", str(Path(shard_gym.__file__).resolve().parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
