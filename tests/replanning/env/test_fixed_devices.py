@@ -210,7 +210,7 @@ def some_windows(task: Task, count: int) -> tuple[np.ndarray, np.ndarray]:
 def row_wise_loads(task: Task) -> np.ndarray:
     """(K,) loads on every device when the first table is row-wise."""
     shards = shard_tables(task.tables.select([0]), ROW_WISE, task.topology)
-    return np.asarray(MODEL.loads(shards, task.topology)[0], ROW_WISE)
+    return np.asarray(MODEL.loads(shards, task.topology, ROW_WISE)[0])
 
 
 @pytest.mark.parametrize("spread", [False, True])
