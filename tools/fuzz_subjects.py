@@ -26,7 +26,7 @@ from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import HostMemory
-from shard_gym.interop.plan_files import hbm_rows_of_file, plan_of_file
+from shard_gym.interop.plan_files import GivenPlan
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
 from shard_gym.leaderboard.race import Measured, Race, load_race, write_race
@@ -200,8 +200,8 @@ def plans(folder: Path) -> Iterator[Subject]:
     for path in (own, torchrec, placed):
 
         def read(path: Path = path) -> Any:
-            rows = hbm_rows_of_file(path, tables, tiered)
-            return plan_of_file(path, tables, tiered), None if rows is None else rows.tolist()
+            found = GivenPlan.of_file(path).of(tables, tiered)
+            return found.plan, None if found.hbm_rows is None else found.hbm_rows.tolist()
 
         yield Subject(f"plan: {path.name}", path, read, has_checksum=path is own)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import tyro
 
-from shard_gym.cli.console import new_table, output, print_table, warn
+from shard_gym.cli.console import as_options, new_table, output, print_table, warn
 from shard_gym.common.errors import ShardGymError, unknown_name
 
 PROG = "shard-gym"
@@ -80,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _with_options(message: str, args: Sequence[str]) -> str:
-    """`message` with the options among `args` in place of the parameters of functions that are called so."""
+    """`message` with the options among `args` in place of the parameters of functions that are called so; and in place
+    of those in backticks (`as_options`)."""
+    message = as_options(message)
     for given in args:
         option = re.fullmatch(r"(--[a-z]+(?:[-_][a-z]+)*)(?:=.*)?", given)
         if option is not None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shard_gym.agents import AGENTS
+from shard_gym.agents.named import ORACLE
 from shard_gym.agents.registry.agents import LEARNERS, REPLANNING, AgentEntry, LearnerEntry
 from shard_gym.agents.registry.options import (
     AgentOption,
@@ -21,7 +22,6 @@ from shard_gym.agents.registry.options import (
     training_options,
 )
 from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
-from shard_gym.cli.named_agents import ORACLE
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, unknown_name
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.tasks.problems import PROBLEMS

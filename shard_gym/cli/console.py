@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -9,12 +11,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from shard_gym.common.report import GAP, Cell, Grid, Note, Report, Style, plain
+
 NONE = "-"  # shown where there is no value
 REFERENCE = "random"  # the agent all others are compared with
 
 FAILED = "bold red"
 
-GAP = 2  # characters between two columns of a table
+_STYLES: dict[Style, str] = {"critical": "bold yellow", "failed": FAILED}
 
 
 def output() -> Console:
@@ -29,7 +33,7 @@ def errors() -> Console:
 
 def sentence(text: str, style: str = "") -> Text:
     """`text` as it is: markup is not interpreted, and control characters become "?"."""
-    return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in text), style)
+    return Text(plain(text), style)
 
 
 def say(text: str, style: str = "") -> None:
@@ -40,6 +44,31 @@ def say(text: str, style: str = "") -> None:
 def warn(text: str, style: str = "yellow") -> None:
     """The same on standard error."""
     errors().print(sentence(text, style), soft_wrap=True)
+
+
+def tell(told: Note) -> None:
+    """Print what stands beside a result on standard error."""
+    warn(as_options(told.text), "yellow" if told.is_warning else "dim")
+
+
+_ARGUMENT = re.compile(r"`([a-z]+(?:_[a-z]+)*)(?:=([^`]+))?`")
+WIDE = 100  # columns of a window where names and parts of tables have room beside hosts
+_VALUES, _QUOTE = {"True": "yes", "False": "no"}, "'"
+_FLAGS = ("whole", "index_dedup")  # options without a value
+
+
+def as_options(text: str) -> str:
+    """`text` with options in place of the arguments in backticks: `host_memory=0` is --host-memory 0."""
+    return _ARGUMENT.sub(lambda found: _option(*found.groups()), text)
+
+
+def _option(name: str, value: str | None) -> str:
+    option = f"--{name.replace('_', '-')}"
+    if value is None or (value == "True" and name in _FLAGS):
+        return option
+    if name == "agent_options":  # {'max_queries': 500}
+        return "--option " + re.sub(r"[{'}]", "", value).replace(": ", "=")
+    return f"{option} {_VALUES.get(value) or value.strip(_QUOTE)}"
 
 
 def heading(console: Console, text: str) -> None:
@@ -75,6 +104,45 @@ def print_table(console: Console, table: Table) -> None:
     if least > console.width:
         table.width = least
     console.print(table, crop=False)
+
+
+def is_narrow(console: Console) -> bool:
+    """Whether names and parts of tables have no room beside hosts."""
+    return console.width < WIDE
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print what a result says of itself."""
+    for block in report.blocks:
+        if isinstance(block, Grid):
+            print_table(console, _table_of(block))
+        else:
+            console.print(
+                sentence(as_options(block.text), _STYLES.get(block.style, block.style)), soft_wrap=block.soft_wrap
+            )
+
+
+def _table_of(grid: Grid) -> Table:
+    table = new_table(header=grid.header, footer=grid.footer)
+    for each in grid.columns:
+        table.add_column(
+            *(each.header, each.footer),
+            justify="right" if each.right else "left",
+            no_wrap=each.no_wrap,
+            overflow=each.overflow or "ellipsis",
+            min_width=each.min_width,
+        )
+    for style, cells in grid.rows:
+        table.add_row(*map(_text_of, cells), style=_STYLES.get(style, style))
+    return table
+
+
+def _text_of(cell: str | Cell) -> Text:
+    if isinstance(cell, str):
+        return sentence(cell)
+    text = sentence(cell.text, _STYLES.get(cell.style, cell.style))
+    text.no_wrap = cell.no_wrap or None
+    return text
 
 
 def new_progress() -> Progress:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from shard_gym.agents import agent_names
+from shard_gym.agents.named import agent_named, require_problem
 from shard_gym.agents.training.offline import dataset_path, write_dataset
 from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.evaluate import evaluate_all
-from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt
 from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import InvalidOptionError

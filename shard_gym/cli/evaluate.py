@@ -17,11 +17,11 @@ from rich.progress import TaskID
 from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
+from shard_gym.agents.named import agent_named, require_problem
 from shard_gym.agents.registry import AGENT
 from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.job_options import HERE, JobOptions
-from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
 from shard_gym.common.errors import InvalidOptionError, JobError, MeasurementError
 from shard_gym.common.io.files import require_writable, write_json
@@ -185,7 +185,7 @@ def evaluate(
     reference = problem.reference
     labels = {name: " ".join([name, *option]) for name in agent}  # with options it may be another than the reference
     given = {reference: (reference, dict[str, Any]()), **{labels[name]: (name, options) for name in agent}}
-    agents = {label: placing_agent(name, cost, model, seed, whole.name, **own) for label, (name, own) in given.items()}
+    agents = {label: placing_agent(name, model, seed, whole.name, **own) for label, (name, own) in given.items()}
     for label, each in agents.items():
         problem.require_agent(each)
         if getattr(each, MACHINE_DEPENDENT, None) is not None:

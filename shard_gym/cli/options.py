@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from shard_gym.agents import Agent, CostGuidedAgent
-from shard_gym.agents.search.plan_search import PlanSearchAgent
-from shard_gym.cli.console import warn
-from shard_gym.cli.named_agents import agent_named
-from shard_gym.common.errors import InvalidOptionError
+from shard_gym.agents import Agent
+from shard_gym.agents.named import make_placing_agent
+from shard_gym.cli.console import tell
+from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.cost_models import CostModel, InferenceCostModel, make_cost_model
-from shard_gym.tasks.task import Suite, Task, cost_model_for
+from shard_gym.tasks.task import Suite, cost_model_for
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]
@@ -81,24 +80,24 @@ ANALYTICAL = CostModelOptions()
 IndexExchange = Literal["hidden", "exposed"]
 """Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""
 
-PLANNING = "analytical"
-"""The cost model of agents that ask one while they place, where costs are measured: some ask 50,000 times a task."""
 
-
-def placing_agent(
-    name: str, cost: CostModelOptions, model: CostModel, seed: int, suite: str | None = None, **options: Any
-) -> Agent:
-    """The agent that --agent names, to be scored by `model`, which `cost` made; see `agent_named` for the rest.
-
-    With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race; a line says so.
-    """
-    if not cost.measures:
-        return agent_named(name, cost_model=model, seed=seed, suite=suite, **options)
-    agent = agent_named(name, cost_model=PLANNING, seed=seed, suite=suite, **options)
-    if isinstance(agent, PlanSearchAgent) or (isinstance(agent, CostGuidedAgent) and agent.asks_costs):
-        plans = f"{name} plans under the cost model {PLANNING}, not under measured costs"
-        warn(f"{plans}; only its placements are measured.", "dim")
+def placing_agent(name: str, model: CostModel, seed: int, suite: str | None = None, **options: Any) -> Agent:
+    """The agent that --agent names, to be scored by `model`; see `make_placing_agent`, whose notes are printed."""
+    agent, notes = make_placing_agent(name, model, seed, suite, **options)
+    for note in notes:
+        tell(note)
     return agent
+
+
+def numbers(option: str, text: str | None) -> list[float] | None:
+    """The numbers of an option, with commas between them; None without it."""
+    try:
+        return None if text is None else [float(each) for each in text.split(",")]
+    except ValueError:
+        raise InvalidOptionError(
+            f"{option} must be a positive number, or one for each device with commas between them, not "
+            f"{short_repr(text)}."
+        ) from None
 
 
 def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:
@@ -106,13 +105,3 @@ def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:
     if not 0 <= count <= len(suite):
         raise InvalidOptionError(f"--tasks must be from 1 to {len(suite)}, or 0 for all; it is {count}.")
     return suite if count in (0, len(suite)) else replace(suite, tasks=suite.tasks[:count])
-
-
-def proven_bound(agent: Agent, task: Task, model: CostModel) -> float | None:
-    """`Agent.last_bound_ms`, if it bounds all answers to the task under `model`.
-
-    It is a bound of whole tables, which a plan may cost less than; and an agent may have planned under another model
-    (see `placing_agent`).
-    """
-    asked = isinstance(agent, CostGuidedAgent) and agent.cost_model.fingerprint == model.fingerprint
-    return agent.last_bound_ms if asked and not task.splittable else None

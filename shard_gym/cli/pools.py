@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -12,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shard_gym.cli.console import NONE, new_table, output, print_table, sentence
-from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import format_range
-from shard_gym.tables.pools import Pool, load_pool, pool_names
+from shard_gym.tables.pools import Pool, load_pool, pool_names, pool_source
 
 
 def pools(
@@ -31,20 +28,6 @@ def pools(
         _list(output())
     else:
         _card(output(), load_pool(pool_source(pool)))
-
-
-def pool_source(name_or_path: str) -> str | Path:
-    """The argument for `load_pool`: a Path for what looks like one, else the name of a pool that ships."""
-    path = Path(name_or_path)
-    separators = (os.sep, os.altsep or os.sep)
-    if not (path.suffix.lower() == ".json" or path.is_file() or any(mark in name_or_path for mark in separators)):
-        return name_or_path
-    if path.suffix.lower() != ".json":
-        raise InvalidOptionError(
-            f"{name_or_path} is not a pool file: the name of one ends in .json. Custom tables can be written "
-            f"with shard_gym.tables.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
-        )
-    return path
 
 
 def _list(console: Console) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import tyro
 
 from shard_gym.agents import Agent
+from shard_gym.agents.named import agent_named, require_problem
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.named_agents import agent_named, require_problem
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.common.io.files import read_json

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.agents.named import require_problem
 from shard_gym.cli.agent_options import AgentOptions, Option, parse_options
-from shard_gym.cli.compared import explained_plan, needs_host_memory, warn_if_other_split, warn_if_over
-from shard_gym.cli.console import heading, new_table, output, print_table, sentence, warn
-from shard_gym.cli.explained import print_explanation
-from shard_gym.cli.memory import host_room_bytes, print_hosts, print_memory, room_bytes, warn_if_full
-from shard_gym.cli.named_agents import require_problem
+from shard_gym.cli.console import heading, is_narrow, new_table, output, print_report, print_table, sentence, tell
 from shard_gym.cli.options import (
     ANALYTICAL,
     CostModelOptions,
@@ -26,35 +22,23 @@ from shard_gym.cli.options import (
     OptionalInt,
     OptionalPath,
     OptionalStr,
+    numbers,
     placing_agent,
-    proven_bound,
 )
-from shard_gym.cli.place import load_tables
-from shard_gym.cli.planning import OwnModel
-from shard_gym.cli.replicas import print_replicas
-from shard_gym.cli.traffic import print_traffic
-from shard_gym.cli.trusted import print_evidence
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.pictures import require_picture, save_picture
+from shard_gym.common.report import Report
 from shard_gym.common.text import counted, format_change, format_seconds
-from shard_gym.cost_models import AdditiveCostModel, InferenceCostModel, with_index_exchange
+from shard_gym.cost_models import AdditiveCostModel, with_index_exchange
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.interop.plan_files import (
-    devices_of_file,
-    hbm_rows_of_file,
-    how_made,
-    plan_of_file,
-    whole_in_host_of_file,
-)
-from shard_gym.planning.explanation import Explanation, explain, view_of
-from shard_gym.planning.index_dedup import deduplicated
-from shard_gym.plans.hbm_split import split_bytes
-from shard_gym.plans.needs import HOST_MEMORY, TRAINING
-from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.planning import Explanation, explain, explain_plan
+from shard_gym.planning.answers import proven_bound
+from shard_gym.planning.explained import explanation_report, task_heading, traffic_report
+from shard_gym.planning.explanation import view_of
+from shard_gym.planning.memory import full_notes, memory_report
+from shard_gym.planning.trust import evidence_sentence
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.history import NO_PLAN, History
@@ -62,7 +46,7 @@ from shard_gym.tasks.problems import problem_of
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.bounds import lower_bounds
-from shard_gym.tasks.task import Suite, Task
+from shard_gym.tasks.task import Suite
 
 EITHER = (
     "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "
@@ -117,84 +101,7 @@ class OwnPlanOptions:
                 raise InvalidOptionError(f"--{name} is an option of a task of a suite. {EITHER}")
 
 
-@dataclass(frozen=True)
-class OwnPlan:
-    """A plan that is explained, and the memory that it has."""
-
-    name: str  #: of its file
-    explanation: Explanation
-    room: NDArray[np.int64]  #: (D,) int64, bytes for tables and buffers on each device, or on those of a group
-    reserve: int  #: bytes of each device that are kept besides
-    over: bool  #: whether it exceeds the room; a warning has said so
-    topology: Topology  #: the devices, with host memory if the hardware has some
-    whole_in_host: NDArray[np.int64]  #: (D,) int64, bytes of tables of which TorchRec keeps all rows in host memory
-
-
-def own_plan(options: OwnPlanOptions, cost: CostModelOptions, index_exchange: str = HIDDEN) -> OwnPlan:
-    """The plan that the options name; warns where it exceeds the memory.
-
-    Raises:
-        InvalidOptionError: an option is missing; also the errors of `plan_of_file`.
-    """
-    missing = [name for name in ("tables", "plan", "hardware", "num_devices") if getattr(options, name) is None]
-    if missing:
-        raise InvalidOptionError(f"--{missing[0].replace('_', '-')} is missing. {EITHER}")
-    given: Any = options  # without None
-    model = with_index_exchange(cost.make(), index_exchange)
-    tables = load_tables(given.tables, options.embedding_dim)
-    tables = tables.with_training(
-        weight_dtype=options.weight_dtype, optimizer=options.optimizer, training=cost.training
-    )
-    made = how_made(given.plan)
-    if made.cost_model.startswith(InferenceCostModel.name) and TRAINING in model.supports:
-        warn(f"{given.plan} is a plan for serving; --cost-model {InferenceCostModel.name} costs it so.")
-    num_devices = _num_devices(given.plan, given.num_devices)
-    if made.index_dedup:
-        tables = deduplicated(tables, num_devices)
-    profile = hardware_profile(given.hardware)
-    room = room_bytes(options.memory_cap_gib, options.reserve, profile.device, given.num_devices)
-    host = host_room_bytes(options.host_memory, options.reserve, profile, room)
-    every = 0 if options.sync_every is None else checked_count("--sync-every", options.sync_every)
-    own = OwnModel(
-        *(Path(given.tables).stem, given.tables, tables, profile, num_devices, room, model, host),
-        sync_every=every,
-        devices_per_host=options.devices_per_host,
-        devices_per_domain=options.devices_per_domain,
-    )
-    with_host = own.topology
-    plan, hbm_rows = plan_of_file(given.plan, tables, own.topology), hbm_rows_of_file(given.plan, tables, own.topology)
-    if not needs_host_memory(own, plan, hbm_rows):
-        own = own.in_hbm
-    explanation = explained_plan(own if plan.groups == ONE_GROUP else own.in_hbm, plan)
-    warn_if_other_split(explanation, str(given.plan), hbm_rows)
-    has = own.rooms_of(explanation)
-    over = warn_if_over(explanation, str(given.plan), has)
-    reserve = 0 if options.memory_cap_gib is not None else profile.device.memory_bytes - own.one_room
-    shards, away = plan.shard_arrays(), whole_in_host_of_file(given.plan, tables)
-    in_host = np.zeros(explanation.task.num_devices, np.int64)
-    np.add.at(in_host, shards[:, 1], away[shards[:, 0]] * shards[:, 3] * shards[:, 5] * split_bytes(tables.workload))
-    if in_host.any() and HOST_MEMORY not in model.supports:
-        warn(
-            f"{given.plan} keeps rows in host memory, which the cost model {model.name!r} does not know; what follows "
-            "is of all rows in HBM."
-        )
-    return OwnPlan(given.plan.name, explanation, has, reserve, over, with_host, in_host)
-
-
-def _num_devices(path: Path, asked: int) -> int:
-    """How many devices the plan in a file is costed on: those that it says it is for, or else as many as are `asked`
-    for; warns where they differ."""
-    told, devices = devices_of_file(path), counted(asked, "device")
-    if told.is_known and told.number != asked:
-        warn(f"{path} is a plan for {counted(told.number, 'device')}, not for {asked}. What follows is of these.")
-        return told.number
-    if 0 < told.number < asked:
-        warn(f"{path} names no device above {told.number - 1}; the others of {devices} hold nothing.", "dim")
-    return asked
-
-
 DEVICES, NAMES, MOVES = 16, 2, 5  # so many are listed, unless another number is asked for
-WHOLE_THERE = " in TorchRec, which keeps all rows of tables with fused_uvm or fused_uvm_caching there"
 SUITES_PLAN = OwnPlanOptions()  # none: an agent answers a task of a suite
 ORACLE = "oracle"  # the best sequence of an episode, with hindsight
 
@@ -256,7 +163,7 @@ def show(
     if own:
         others = {"suite": suite, "agent": agent, "option": option, "task": task, "seed": seed}
         own.require_alone({name: bool(given) for name, given in others.items()} | {"split": split != "test"})
-        _show_plan(own_plan(own, cost, index_exchange), devices, names, moves, picture)
+        _show_plan(own, cost, index_exchange, devices, names, moves, picture)
         return
     if suite is None or agent is None:
         raise InvalidOptionError(f"--{'suite' if suite is None else 'agent'} is missing. {EITHER}")
@@ -274,40 +181,66 @@ def _show_answer(asked: Asked) -> None:
     task, problem, console = suite.task(asked.task), problem_of(suite.task(asked.task)), output()
     model = problem.model(model)
     require_problem(asked.agent, problem.name)
-    agent = placing_agent(asked.agent, asked.cost, model, asked.seed, suite.name, **asked.options)
+    agent = placing_agent(asked.agent, model, asked.seed, suite.name, **asked.options)
     problem.require_agent(agent)
     answer = problem.checked(problem.asker(agent)(task), task)
     stored = lower_bounds(suite, model).get(task.name)
     bound = max(filter(None, (stored, proven_bound(agent, task, model))), default=None)
     best = best_known_costs(suite, model).get(task.name)
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
-    _print_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}")
-    print_explanation(console, explanation, asked.devices, asked.names, asked.moves)
+    report = Report()
+    report.heading(task_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}"))
+    narrow = is_narrow(console)
+    report.add(explanation_report(explanation, asked.devices, asked.names, asked.moves, narrow=narrow))
     host = task.topology.host
     caps = int(task.topology.memory_cap_bytes.max()) if host is None else host.hbm_bytes
     room = max(task.topology.device.memory_bytes, caps)
-    print_memory(console, explanation, room, devices=asked.devices)
-    print_traffic(console, explanation, asked.devices)
-    warn_if_full(explanation, room)
+    report.add(memory_report(explanation, room, devices=asked.devices), traffic_report(explanation, asked.devices))
+    print_report(console, report)
+    for note in full_notes(explanation, room):
+        tell(note)
     if asked.picture is not None:
         _draw(explanation, f"{task.name}, placed by {asked.agent}", asked.picture)
 
 
-def _show_plan(shown: OwnPlan, devices: int, names: int, moves: int, picture: Path | None) -> None:
+def _show_plan(
+    own: OwnPlanOptions,
+    cost: CostModelOptions,
+    index_exchange: IndexExchange,
+    devices: int,
+    names: int,
+    moves: int,
+    picture: Path | None,
+) -> None:
     """The plan that a user has, of the tables of their model."""
-    explanation, console = shown.explanation, output()
-    what = f"the plan of {shown.name}"
-    _print_heading(explanation.task, f"{what}, costed by {explanation.cost_model}")
-    print_explanation(console, explanation, devices, names, moves)
-    print_memory(console, explanation, shown.room, shown.reserve, devices)
-    if shown.whole_in_host.any():
-        print_hosts(console, shown.topology, shown.whole_in_host, WHOLE_THERE)
-    print_traffic(console, explanation, devices)
-    print_replicas(console, explanation)
-    if not shown.over:
-        warn_if_full(explanation, shown.room)
+    missing = [name for name in ("tables", "plan", "hardware", "num_devices") if getattr(own, name) is None]
+    if missing:
+        raise InvalidOptionError(f"--{missing[0].replace('_', '-')} is missing. {EITHER}")
+    assert own.plan is not None
+    shown = explain_plan(
+        own.tables,
+        own.plan,
+        own.hardware,
+        own.num_devices,
+        on_note=tell,
+        devices_per_host=own.devices_per_host,
+        devices_per_domain=own.devices_per_domain,
+        memory_cap_gib=numbers("--memory-cap-gib", own.memory_cap_gib),
+        reserve=own.reserve,
+        host_memory=own.host_memory,
+        embedding_dim=own.embedding_dim,
+        weight_dtype=own.weight_dtype,
+        optimizer=own.optimizer,
+        sync_every=0 if own.sync_every is None else checked_count("--sync-every", own.sync_every),
+        cost_model=cost.make(),
+        index_exchange=index_exchange,
+    )
+    console = output()
+    print_report(console, shown.report(devices, names, moves, narrow=is_narrow(console)))
+    for note in shown.full_notes:
+        tell(note)
     if picture is not None:
-        _draw(explanation, f"{explanation.task.name}, {what}", picture)
+        _draw(shown.explanation, f"{shown.explanation.task.name}, the plan of {shown.name}", picture)
 
 
 def _draw(explanation: Explanation, title: str, path: Path) -> None:
@@ -344,7 +277,7 @@ def _show_episode(asked: Asked) -> None:
         require_problem(asked.agent, problem.name)
     names = {problem.reference: {}, asked.agent: asked.options}
     agents = {
-        name: placing_agent(name, asked.cost, model, asked.seed, asked.suite.name, **options)
+        name: placing_agent(name, model, asked.seed, asked.suite.name, **options)
         for name, options in names.items()
         if name != ORACLE
     }
@@ -359,25 +292,17 @@ def _show_episode(asked: Asked) -> None:
         histories[name] = played.history
     best = best_sequence(PlanTable.of(episode_data(task, model)), task.topology, task.pause_s)
     histories[ORACLE] = history_of(task, best.actions, model)
-    _print_heading(task, f"{task.pause_s:g} s for a plan, decided by {asked.agent}")
+    tables, devices = counted(task.num_tables, "table"), f"{task.num_devices} x {task.topology.device.name}"
+    how = f"{task.pause_s:g} s for a plan, decided by {asked.agent}"
+    heading(console, f"{task.name}: {tables} on {devices},\n{how}\n")
     console.print(sentence(render_ansi(task, histories[asked.agent])))
     _print_histories(histories)
-    print_evidence(console, task.topology, model.fingerprint)
+    console.print(sentence(f"\n{evidence_sentence(task.topology, model.fingerprint)}", "dim"))
     if asked.picture is not None:
         from shard_gym.replanning.env.figure import draw  # needs matplotlib
 
         save_picture(draw(task, histories), asked.picture)
         console.print(sentence(f"\nPicture written to {asked.picture}.", "dim"))
-
-
-def _print_heading(task: Task | DriftTask, how: str) -> None:
-    tables = counted(task.num_tables, "table")
-    if isinstance(task, Task):
-        sequences = int(np.count_nonzero(~task.tables.pooled))
-        tables += f", {sequences} of them sequences," * (sequences > 0) + " served," * (
-            not task.tables.workload.training
-        )
-    heading(output(), f"{task.name}: {tables} on {task.num_devices} x {task.topology.device.name},\n{how}\n")
 
 
 def _print_histories(histories: Mapping[str, History]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from shard_gym.common.text import counted
 from shard_gym.hardware.topology import Topology
 from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json, whole_in_host
 from shard_gym.plans import ShardingPlan, check_plan, plan_from_json, plan_of_placement
-from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_from_json, hbm_rows_from_json, in_order, read_plan
+from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_from_json, hbm_rows_from_json, in_order, plan_of_record
 from shard_gym.plans.hbm_rows import check_hbm_rows
 from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE, Groups
 from shard_gym.tables.pools.pool import SCHEMA as POOL
@@ -31,25 +31,6 @@ KNOWN = (
 )
 
 
-def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
-    """The plan of `tables` in the file at `path`, valid but for memory: it may exceed the caps of `topology`.
-
-    Rows in host memory, which `hbm_rows_of_file` returns, need a topology that has some. A plan for groups of devices
-    is for one of the groups of all devices of `topology`.
-
-    The file is JSON, and one of these; nothing is unpickled.
-
-    - 'placement': an object with the device of each table by its name (`shard-gym place --out`).
-    - 'plan', a list with an object for each table, in any order (the same; `plan_to_json`, `write_plan`).
-    - 'plan', an object with one for each module: TorchRec's (`torchrec_json`, or its own `_serialize`).
-
-    Raises:
-        DamagedFileError: the file cannot be read, is no JSON, or is not what its checksum says.
-        InvalidPlanError: it has no plan, or none of these tables on so many devices; the message names the file.
-    """
-    return _read(path, tables, topology)[0]
-
-
 class Made(NamedTuple):
     """How a plan in a file was made, as far as the file says."""
 
@@ -57,39 +38,85 @@ class Made(NamedTuple):
     index_dedup: bool  #: whether for deduplicated ids (`place --index-dedup`)
 
 
-def how_made(path: str | Path) -> Made:
-    """What the file at `path` says of its plan; raises DamagedFileError if it cannot be read, or is no JSON."""
-    value = read_json(Path(path))
-    about = value if isinstance(value, dict) else {}
-    return Made(str(about.get("cost_model", "")), about.get("index_dedup") is True)
-
-
 class DevicesOfPlan(NamedTuple):
-    """How many devices a plan in a file is for."""
+    """How many devices a plan is for."""
 
     number: int
-    is_known: bool  #: whether the file says so; else these are those up to the last one that has a shard
+    is_known: bool  #: whether it says so; else these are those up to the last one that has a shard
 
 
-def devices_of_file(path: str | Path) -> DevicesOfPlan:
-    """How many devices the plan in the file at `path` is for; none of a file without a plan.
+class FoundPlan(NamedTuple):
+    """A plan of some tables on some devices, checked but for memory."""
 
-    ShardGym's files list the host of each device. Without such a list, a table that is row_wise or data_parallel is on
-    all devices.
+    plan: ShardingPlan
+    hbm_rows: NDArray[np.int64] | None  #: (S,) int64, the rows of each shard in HBM; None if it does not say
+    whole_in_host: NDArray[np.bool_]  #: (T,) bool, the tables of which TorchRec keeps all rows in host memory
 
-    Raises:
-        DamagedFileError: the file cannot be read, or is no JSON.
+
+@dataclass(frozen=True)
+class GivenPlan:
+    """A plan as somebody has it, in the JSON of ShardGym or TorchRec; it is read once, and nothing is unpickled.
+
+    The JSON is an object with one of these.
+
+    - 'placement': an object with the device of each table by its name (`shard-gym place --out`).
+    - 'plan', a list with an object for each table, in any order (the same; `plan_to_json`, `write_plan`).
+    - 'plan', an object with one for each module: TorchRec's (`torchrec_json`, or its own `_serialize`).
     """
-    value = read_json(Path(path))
-    about: Mapping[str, Any] = value if isinstance(value, dict) else {}
-    groups, hosts = about.get(GROUPS), about.get("hosts")
-    copies = groups[0] if isinstance(groups, list) and groups and is_integer(groups[0]) else 1
-    if isinstance(hosts, list) and hosts:  # those of one group
-        return DevicesOfPlan(len(hosts) * copies, True)
-    found = [(kind, device) for kind, devices in _ranks(about) for device in devices if is_integer(device)]
-    on_all = [device for kind, device in found if kind in (ROW_WISE, DATA_PARALLEL)]
-    last = max(on_all or [device for _, device in found], default=-1)
-    return DevicesOfPlan((last + 1) * copies, bool(on_all))
+
+    name: str  #: of the file, for messages
+    value: Any  #: the JSON
+
+    @classmethod
+    def of_file(cls, path: str | Path) -> GivenPlan:
+        """The plan in a file; raises DamagedFileError if it cannot be read, or is no JSON."""
+        return cls(str(path), read_json(Path(path)))
+
+    @property
+    def _about(self) -> Mapping[str, Any]:
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def made(self) -> Made:
+        """How the plan was made, as far as it says."""
+        about = self._about
+        return Made(str(about.get("cost_model", "")), about.get("index_dedup") is True)
+
+    @property
+    def devices(self) -> DevicesOfPlan:
+        """How many devices it is for; none where there is no plan.
+
+        ShardGym's files list the host of each device. Without such a list, a table that is row_wise or data_parallel is
+        on all devices.
+        """
+        groups, hosts = self._about.get(GROUPS), self._about.get("hosts")
+        copies = groups[0] if isinstance(groups, list) and groups and is_integer(groups[0]) else 1
+        if isinstance(hosts, list) and hosts:  # those of one group
+            return DevicesOfPlan(len(hosts) * copies, True)
+        found = [(kind, device) for kind, devices in _ranks(self._about) for device in devices if is_integer(device)]
+        on_all = [device for kind, device in found if kind in (ROW_WISE, DATA_PARALLEL)]
+        last = max(on_all or [device for _, device in found], default=-1)
+        return DevicesOfPlan((last + 1) * copies, bool(on_all))
+
+    def of(self, tables: Tables, topology: Topology) -> FoundPlan:
+        """The plan of `tables`, valid but for memory: it may exceed the caps of `topology`.
+
+        Rows in host memory need a topology that has some. A plan for groups of devices is for one of the groups of all
+        devices of `topology`.
+
+        Raises:
+            DamagedFileError: the file is not what its checksum says.
+            InvalidPlanError: there is no plan, or none of these tables on so many devices; the message names the file.
+        """
+        plan, hbm_rows = _read(self, tables, topology)
+        value = self.value["plan"] if isinstance(self._about.get("plan"), dict) else None
+        none = np.zeros(len(tables), np.bool_)
+        return FoundPlan(plan, hbm_rows, none if value is None else whole_in_host({"plan": value}, tables))
+
+
+def plan_of_file(path: str | Path, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The plan of `tables` in the file at `path`, valid but for memory: see `GivenPlan.of` for the errors."""
+    return GivenPlan.of_file(path).of(tables, topology).plan
 
 
 def _ranks(value: Mapping[str, Any]) -> list[tuple[Any, list[Any]]]:
@@ -111,29 +138,8 @@ def _ranks(value: Mapping[str, Any]) -> list[tuple[Any, list[Any]]]:
     return [(entry.get("sharding_type"), ranks) for entry, ranks in pairs if isinstance(ranks, list)]
 
 
-def hbm_rows_of_file(path: str | Path, tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
-    """(S,) int64, the rows in HBM of each shard of the plan in the file at `path`; None if it does not say.
-
-    Raises:
-        DamagedFileError, InvalidPlanError: see `plan_of_file`; or it keeps rows in host memory, of which there is none.
-    """
-    return _read(path, tables, topology)[1]
-
-
-def whole_in_host_of_file(path: str | Path, tables: Tables) -> NDArray[np.bool_]:
-    """(T,) bool, the tables of which a plan of TorchRec in the file at `path` keeps all rows in host memory; none of
-    another plan.
-
-    Raises:
-        DamagedFileError, InvalidPlanError: see `plan_of_file`.
-    """
-    value = read_json(Path(path))
-    of_torchrec = isinstance(value, dict) and isinstance(value.get("plan"), dict)
-    return whole_in_host({"plan": value["plan"]}, tables) if of_torchrec else np.zeros(len(tables), np.bool_)
-
-
-def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[ShardingPlan, NDArray[np.int64] | None]:
-    value = read_json(Path(path))
+def _read(given: GivenPlan, tables: Tables, topology: Topology) -> tuple[ShardingPlan, NDArray[np.int64] | None]:
+    path, value = given.name, given.value
     if not isinstance(value, dict) or not ("placement" in value or "plan" in value):
         of_tables = isinstance(value, dict) and value.get("schema") == POOL
         raise InvalidPlanError(f"{path} has {'tables, but ' * of_tables}no plan. {KNOWN}")
@@ -144,7 +150,7 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         roomy = replace(roomy, host=replace(roomy.host, hbm_bytes=NO_CAP))
     groups, roomy = _of_group(value, roomy, path) if GROUPS in value else (ONE_GROUP, roomy)
     if "schema" in value or "sha256" in value:  # of a file with a checksum, which damage to either would hide
-        plan = read_plan(path, tables, roomy)
+        plan = plan_of_record(value, path, tables, roomy)
         return plan, hbm_rows_from_json(value["plan"], plan, tables, roomy)
     try:
         plan = replace(_plan_of(value, tables, roomy), groups=groups)
@@ -155,7 +161,7 @@ def _read(path: str | Path, tables: Tables, topology: Topology) -> tuple[Shardin
         ) from error
 
 
-def _of_group(value: Mapping[str, Any], topology: Topology, path: str | Path) -> tuple[Groups, Topology]:
+def _of_group(value: Mapping[str, Any], topology: Topology, path: str) -> tuple[Groups, Topology]:
     """The groups that a plan is for, and the devices of one of them."""
     devices = counted(topology.num_devices, "device")
     try:

@@ -73,6 +73,22 @@ def tables_of_mixed_widths(plan: ShardingPlan, tables: Tables) -> list[str]:
     return [tables.names[each] for each in np.unique(table[np.isin(device, mixed)])]
 
 
+def widths_note(plan: ShardingPlan, tables: Tables) -> str:
+    """That FBGEMM does not train some column shards of sequence tables, a sentence; empty if it does."""
+    names = tables_of_mixed_widths(plan, tables)
+    if not names:
+        return ""
+    return (
+        "FBGEMM trains column shards of sequence tables on a device only where all are equally wide, and those of "
+        f"{listed(names)} are not. Plan again with `agent_options={{'sharding_types': 'table_wise,row_wise'}}`."
+    )
+
+
+def replicas_are_wrong(tables: Tables, device_type: str) -> bool:
+    """Whether TorchRec 1.8 reads replicas of the tables wrongly: sequence tables on CPUs."""
+    return device_type == "cpu" and not tables.pooled.all()
+
+
 def _of_sequences(plan: ShardingPlan, tables: Tables) -> str:
     """That replicas of sequence tables are wrong on CPUs, a sentence; empty if there are none."""
     pairs = zip(plan.tables, tables.pooled.tolist(), strict=True)

@@ -5,16 +5,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.report import Grid, Report
+from shard_gym.common.text import (
+    counted,
+    format_bytes,
+    format_gib,
+    format_mib,
+    format_ms,
+    format_seconds,
+)
+from shard_gym.cost_models import PHASES
 from shard_gym.cost_models.base.model import SAME, FloatArray
 from shard_gym.planning.explanation import Explanation
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.migration import migration_seconds, moved_by_device
 from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP, Shard, TableSharding
+from shard_gym.plans.text import brief_sharding
 from shard_gym.tasks.problems.sharding import ShardingProblem
+
+MAX_DEVICES_SHOWN = 16  # the most devices of which it is said what they send and receive
+MAX_CHANGES = 8  # the most changed tables that are listed: those that move most bytes
 
 
 @dataclass(frozen=True)
@@ -178,3 +194,151 @@ def _shared(mine: NDArray[np.int64], old: NDArray[np.int64], first: int) -> NDAr
     begin = np.maximum(mine[:, None, first], old[None, :, first])
     end = np.minimum((mine[:, first] + mine[:, first + 1])[:, None], (old[:, first] + old[:, first + 1])[None])
     return np.asarray(np.maximum(end - begin, 0))
+
+
+def comparison_report(comparison: Comparison) -> Report:
+    """Both plans side by side, and the tables that differ."""
+    report, table = Report(), Grid()
+    report.heading(f"\nCompared with {Path(comparison.before_name).name}\n")
+    table.column()
+    for name in _names(comparison):
+        table.column(name, right=True, overflow="fold", min_width=8)
+    table.column("new/old", right=True, no_wrap=True)
+    one_domain = all(each.task.topology.num_domains == 1 for each in (comparison.before, comparison.after))
+    as_many = comparison.totals[0].num_devices == comparison.totals[1].num_devices
+    group = comparison.after.task.topology.fast_group
+    rows = (_numbers(totals, group) for totals in comparison.totals)
+    for (label, old, text), (_, new, new_text) in zip(*rows, strict=True):
+        left_out = (
+            (one_domain and label.startswith(ACROSS))
+            or (as_many and label == DEVICES)
+            or (label == INDICES and old == new == 0)
+        )
+        if not left_out:
+            ratio = f"{new / old:.2f}" if old else "-"
+            table.row(label, text, new_text, ratio, style="bold" if label == COST else "")
+    report.add(table, _report_of_changes(comparison))
+    return report
+
+
+COST, INDICES, ACROSS, DEVICES = "cost, ms", "index exchange, ms", "sent across", "devices"
+
+
+def _numbers(totals: Totals, group: str) -> list[tuple[str, float, str]]:
+    """A label, a number and its text for each row of the comparison; `group` has fast links (`Topology.fast_group`)."""
+    phases = [
+        (f"  {name.replace('_comm', ' comm.')}", float(ms)) for name, ms in zip(PHASES, totals.phases_ms, strict=True)
+    ]
+    inside, across = totals.sent_bytes.tolist()
+    return [
+        (DEVICES, totals.num_devices, str(totals.num_devices)),
+        *((label, ms, format_ms(ms)) for label, ms in [(COST, totals.cost_ms), *phases]),
+        (INDICES, totals.index_exchange_ms, format_ms(totals.index_exchange_ms)),
+        ("memory of the fullest device, GiB", totals.memory_bytes, format_gib(totals.memory_bytes)),
+        (f"sent inside {group}s, MiB", inside, format_mib(inside)),
+        (f"{ACROSS} {group}s, MiB", across, format_mib(across)),
+    ]
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return Path(comparison.before_name).name, Path(comparison.after_name).name
+
+
+def _report_of_changes(comparison: Comparison) -> Report:
+    tables, changes, report, table = comparison.after.task.tables, comparison.changes, Report(), Grid()
+    if not comparison.same_groups:
+        old, new = (counted(each.plan.groups.count, "group") for each in (comparison.before, comparison.after))
+        report.line(f"\nThe first plan is for {old} of devices and the other for {new}.")
+        return report
+    if not changes:
+        report.line(f"\nBoth plans are the same for all {counted(len(tables), 'table')}.")
+        return report
+    if comparison.renumbered:
+        report.line("\nBoth plans are the same but for the numbers of devices.", "bold")
+    report.heading(f"\n{len(changes)} of {counted(len(tables), 'table')} change, those that move most bytes first\n")
+    table.column("table", overflow="fold", min_width=8)
+    table.column("moved\nMiB", right=True, no_wrap=True)
+    for name in _names(comparison):
+        table.column(name, min_width=16)
+    for change in changes[:MAX_CHANGES]:
+        shardings = (brief_sharding(each) for each in (change.before, change.after))
+        table.row(tables.names[change.table], format_mib(change.moved_bytes), *shardings)
+    report.add(table)
+    more, same = len(changes) - MAX_CHANGES, len(tables) - len(changes)
+    left = [f"and {more} more"] * (more > 0) + [f"{counted(same, 'table')} without a change"] * (same > 0)
+    if left:
+        report.line("; ".join(left), "dim")
+    report.add(_report_of_migration(comparison))
+    return report
+
+
+def _report_of_migration(comparison: Comparison) -> Report:
+    """What each device sends and receives until the tables are where the new plan has them, and how long it takes."""
+    migration, report, table = comparison.migration, Report(), Grid()
+    if migration is None or not migration.received_bytes.any():
+        return report
+    total = format_bytes(int(migration.received_bytes.sum()))
+    how_long = format_seconds(migration.seconds)
+    report.heading(f"\nMoving from the old plan to the new one: {total}, {how_long} on the links\n")
+    for name in ("", "sends\nMiB", "receives\nMiB"):
+        table.column(name, right=True, no_wrap=True)
+    most = np.maximum(migration.sent_bytes, migration.received_bytes)
+    shown = np.sort(np.argsort(-most, kind="stable")[:MAX_DEVICES_SHOWN])
+    for device in shown.tolist():
+        sizes = (each[device] for each in (migration.sent_bytes, migration.received_bytes))
+        table.row(f"device {device}", *(format_mib(int(size)) for size in sizes))
+    report.add(table)
+    if len(most) > len(shown):
+        left = len(most) - len(shown)
+        report.line(f"{counted(len(shown), 'device')} shown, those that move most; {left} left out.", "dim")
+    return report
+
+
+def compared_to_json(comparison: Comparison) -> dict[str, Any]:
+    """The old plan in numbers, the ratio of costs, and every table that changes, as a JSON value.
+
+    `migration` has the bytes that each device sends and receives until the tables are where the new plan has them, and
+    the seconds that the slowest link takes. Tables of plans for other groups of devices are not compared.
+    """
+    old, new = comparison.totals
+    inside, across = (old.sent_bytes / 2**20).tolist()
+    tables, group = comparison.after.task.tables, comparison.after.task.topology.fast_group
+    changes = {
+        "changed_tables": [
+            {
+                "table": tables.names[change.table],
+                "moved_bytes": change.moved_bytes,
+                "before": _sharding_to_json(change.before),
+                "after": _sharding_to_json(change.after),
+            }
+            for change in comparison.changes
+        ],
+        "unchanged_tables": len(tables) - len(comparison.changes),
+        "migration": _migration_to_json(comparison.migration),
+    }
+    return {
+        "with": comparison.before_name,
+        "num_devices": old.num_devices,
+        "cost_ms": old.cost_ms,
+        "new_cost_over_this": new.cost_ms / old.cost_ms if old.cost_ms else None,
+        "phases_ms": dict(zip(PHASES, old.phases_ms.tolist(), strict=True)),
+        "index_exchange_ms": old.index_exchange_ms,
+        "fullest_device": {"device": old.fullest_device, "bytes": old.memory_bytes},
+        "sent_mib": {f"inside_{group}s": inside, f"across_{group}s": across},
+        **(changes if comparison.same_groups else {}),
+    }
+
+
+def _migration_to_json(migration: Migration | None) -> dict[str, Any]:
+    if migration is None:
+        return {}
+    return {
+        "sent_bytes": migration.sent_bytes.tolist(),
+        "received_bytes": migration.received_bytes.tolist(),
+        "seconds": migration.seconds,
+    }
+
+
+def _sharding_to_json(sharding: TableSharding) -> dict[str, Any]:
+    shards = [[int(number) for number in shard] for shard in sharding.shards]
+    return {"sharding_type": sharding.sharding_type, "shards": shards}

@@ -18,7 +18,7 @@ import shard_gym.cost_models
 from shard_gym.common.errors import unknown_name
 from shard_gym.common.io.files import read_shipped
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.analytical.assumptions import VariedShardingModel, assumed_scales
+from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES
 from shard_gym.hardware.profiles import PROFILES, hardware_profile
@@ -38,6 +38,7 @@ PHASES = ("forward", "backward", "inside hosts", "across hosts")
 """What evidence is about: the two computations, and the links that the exchanges pass."""
 
 EXPONENTS = (-0.2, 0.2)  # added to the exponents of the lookups
+EQUAL = 0.005  # plans cost the same where they differ by less, whatever is assumed
 SAME = 1e-9  # ratios whose logarithms differ by less are equal
 MAX_REMADE = 100
 """Tables whose lookups are varied, the costliest; the statistics of one take about a millisecond."""
@@ -244,3 +245,56 @@ def other_lookups(
             changed[name] = getattr(tables, name).copy()
             changed[name][chosen] = values
         yield replace(tables, **changed)
+
+
+def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | None = None) -> str:
+    """The mean errors of a cost model on measurements that it was not fitted to, phase by phase."""
+    if cost_model.startswith("measured"):
+        where = ", but for the exchange: one device stood for all" if "-sequential-" in cost_model else ""
+        return f"This cost is measured, not estimated{where}."
+    if not is_analytical(cost_model):
+        return f"Errors of the cost model {cost_model}: see its card, or shard-gym report-cost-model."
+    hardware = hardware_of(topology)
+    if hardware is None and topology.device.rates is not None:
+        return f"Cost model on {topology.device.name}: {topology.device.sources.get('rates', 'calibrated')}."
+    if hardware is None:
+        return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
+    phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology, workload).items())
+    how = "" if workload is None or is_measured(workload) else f", {workload.weight_dtype}, {workload.optimizer}"
+    return f"Mean error of the cost model on held-out measurements, {hardware}{how}: {phases}."
+
+
+def _phase(phase: str, found: Evidence | None) -> str:
+    name = f"links {phase}" if phase.endswith("hosts") else phase
+    if found is None:
+        return f"{name} not measured"
+    note = f" ({found.note})" * bool(found.note)
+    return f"{name} {found.held_out_error:.0%} of {found.measurements:,}{note}"
+
+
+def robustness_sentence(found: Robustness, name: str, num_tables: int, index_dedup: bool = False) -> str:
+    """The ratio of the costs of the plan `name` and of the explained one, and its ranges."""
+    low, high = found.term_range
+    all_of_them = (low, high, *(found.lookup_range or ()), found.other_exchange or found.ratio)
+    if max(all_of_them) < 1 + EQUAL and min(all_of_them) > 1 - EQUAL:
+        return f"{name} costs as much as this plan, within {EQUAL:.1%}, whatever nobody measured."
+    most = "" if found.most is None else f", most by {ASSUMED[found.most]}"
+    parts = [
+        f"{name} costs {found.ratio:.2f} times as much as this plan: {low:.2f} to {high:.2f} if what nobody measured "
+        f"took no time, or twice as long{most};"
+    ]
+    if found.lookup_range is None:
+        which = "those after dedup" if index_dedup else "recorded ones"
+        parts.append(f"lookups are not varied, as {which} follow no law.")
+    else:
+        least, largest = found.lookup_range
+        which = "" if found.remade == num_tables else f" of the {found.remade:,} costliest tables"
+        parts.append(
+            f"{least:.2f} to {largest:.2f} if the exponents of the lookups{which} were 0.2 lower, or 0.2 higher."
+        )
+    if found.other_exchange is not None:
+        how = "if a pipeline hides" if found.index_exchange == EXPOSED else "without a pipeline that hides"
+        parts.append(f"It is {found.other_exchange:.2f} {how} the exchange of the indices.")
+    if not found.is_certain:
+        parts.append("So the model does not tell for certain which of the two is faster.")
+    return " ".join(parts)

@@ -243,8 +243,17 @@ def read_plan(path: str | Path, tables: Tables, topology: Topology) -> ShardingP
         InvalidPlanError: the plan is not valid for these tables and this topology; see `plan_from_json`.
         MemoryExceededError: see `check_plan` and `check_hbm_rows`.
     """
-    read = require_schema(read_json(Path(path)), SCHEMA, str(path))
-    record = require_fields(read, _FILE_KEYS, str(path), _FILE_OPTIONS)
+    return plan_of_record(read_json(Path(path)), str(path), tables, topology)
+
+
+def plan_of_record(value: Any, path: str, tables: Tables, topology: Topology) -> ShardingPlan:
+    """The checked plan in the content of a file that `write_plan` wrote; see `read_plan` for the errors.
+
+    Args:
+        value: the JSON.
+        path: of the file, for messages.
+    """
+    record = require_fields(require_schema(value, SCHEMA, path), _FILE_KEYS, path, _FILE_OPTIONS)
     if record["sha256"] != _checksum(record):
         raise DamagedFileError(f"{path} was changed or damaged: its plan does not have the SHA-256 that it names.")
     plan = plan_from_json(record["plan"], tables, topology)

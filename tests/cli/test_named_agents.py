@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shard_gym import TaskSuite, evaluate, load_suite, save_suite
-from shard_gym.cli.named_agents import agent_named
+from shard_gym.agents.named import agent_named
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 
 MINE = """

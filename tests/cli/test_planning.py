@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import Agent, make_agent
-from shard_gym.cli.named_agents import CustomAgent
+from shard_gym.agents.named import CustomAgent
 from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model

@@ -6,7 +6,7 @@ Meta's published lookup files.
 """
 
 from shard_gym.tables.pools.meta import import_meta
-from shard_gym.tables.pools.pool import Pool, PoolCard, load_pool, pool_names, save_pool
+from shard_gym.tables.pools.pool import Pool, PoolCard, load_pool, pool_names, pool_source, save_pool
 from shard_gym.tables.row_popularity import RowPopularity
 
-__all__ = ["Pool", "PoolCard", "RowPopularity", "import_meta", "load_pool", "pool_names", "save_pool"]
+__all__ = ["Pool", "PoolCard", "RowPopularity", "import_meta", "load_pool", "pool_names", "pool_source", "save_pool"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.errors import DamagedFileError, InvalidTablesError
+from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidTablesError
 from shard_gym.common.io.files import (
     INDEX,
     read_bytes,
@@ -124,6 +125,20 @@ def load_pool(name_or_path: str | Path, *, embedding_dim: int = DEFAULT_DIM) -> 
     if type(embedding_dim) is int:
         return _parsed(data, source, embedding_dim)
     return from_bytes(data, source, embedding_dim)
+
+
+def pool_source(name_or_path: str) -> str | Path:
+    """The argument for `load_pool`: a Path for what looks like one, else the name of a pool that ships."""
+    path = Path(name_or_path)
+    separators = (os.sep, os.altsep or os.sep)
+    if not (path.suffix.lower() == ".json" or path.is_file() or any(mark in name_or_path for mark in separators)):
+        return name_or_path
+    if path.suffix.lower() != ".json":
+        raise InvalidOptionError(
+            f"{name_or_path} is not a pool file: the name of one ends in .json. Custom tables can be written "
+            f"with shard_gym.tables.pools.save_pool. Pools that ship with ShardGym: {', '.join(pool_names())}."
+        )
+    return path
 
 
 def save_pool(pool: Pool, path: str | Path) -> None:

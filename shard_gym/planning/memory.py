@@ -1,5 +1,4 @@
-"""The memory of a training step: what options leave for tables and buffers, a table of it, and a warning where it is
-nearly full."""
+"""The memory of a training step: what tables and buffers take on each device and host, and where it is nearly full."""
 
 from __future__ import annotations
 
@@ -9,17 +8,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
-from shard_gym.cli.console import heading, new_table, print_table, sentence, warn
-from shard_gym.cli.misfit import devices_that_hold
-from shard_gym.common.checks import checked_count
-from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.common.report import Grid, Note, Report
 from shard_gym.common.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, HardwareProfile, usable_bytes
-from shard_gym.hardware.topology import MAX_DEVICES, DeviceSpec, Topology
+from shard_gym.hardware.topology import Topology
 from shard_gym.planning.explanation import Explanation
+from shard_gym.planning.misfit import devices_that_hold
 from shard_gym.plans.hbm_split import split_bytes
 from shard_gym.plans.memory import TrainingMemory, training_memory
 from shard_gym.plans.plan import TABLE_WISE
@@ -37,87 +32,6 @@ MAX_HOSTS = 8  # hosts whose memory is printed
 MAX_AWAY = 8  # tables with rows in host memory that are listed: those with most bytes there
 
 
-def room_bytes(
-    caps_gib: str | None, reserve: float | None, device: DeviceSpec, num_devices: int
-) -> int | NDArray[np.int64]:
-    """Bytes that tables and their buffers may take, by --memory-cap-gib or --reserve: of each device, or (D,) int64.
-
-    Args:
-        caps_gib: GiB, one number for all devices, or one for each of D with commas between them.
-    """
-    if caps_gib is None:
-        return usable_bytes(device.memory_bytes, RESERVE if reserve is None else reserve, "--reserve")
-    if reserve is not None:
-        raise InvalidOptionError(
-            "--memory-cap-gib and --reserve both say how much memory tables and buffers may take. Give one of them."
-        )
-    caps = [_cap_bytes(each, caps_gib, device) for each in caps_gib.split(",")]
-    if len(caps) == 1:
-        return caps[0]
-    if len(caps) != checked_count("--num-devices", num_devices, 1, MAX_DEVICES):
-        raise InvalidOptionError(
-            f"--memory-cap-gib has {len(caps):,} numbers, {short_repr(caps_gib)}, for "
-            f"{counted(num_devices, 'device')}. Give one number for all devices, or one for each."
-        )
-    return np.array(caps, np.int64)
-
-
-def _cap_bytes(text: str, given: str, device: DeviceSpec) -> int:
-    """Bytes of one of the numbers `given` to --memory-cap-gib."""
-    try:
-        cap = float(text)
-    except ValueError:
-        cap = math.nan
-    if not 1 <= cap * GIB < math.inf:
-        one = f"{short_repr(text)} in {short_repr(given)}" if "," in given else short_repr(text)
-        raise InvalidOptionError(
-            f"--memory-cap-gib must be a positive number, or one for each device with commas between them, not {one}."
-        )
-    if device.device_type == "cpu":  # its memory is an assumed share of the machine's
-        if cap * GIB > MAX_HOST_BYTES:
-            raise InvalidOptionError(
-                f"--memory-cap-gib must be at most {MAX_HOST_BYTES // GIB:,} of a process of a CPU, not {cap:,g}."
-            )
-    elif cap * GIB > device.memory_bytes:
-        raise InvalidOptionError(
-            f"--memory-cap-gib is {cap:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} "
-            "of memory. Give at most that, or leave the option out."
-        )
-    return int(cap * GIB)
-
-
-def host_room_bytes(
-    host_memory_gib: float | None, reserve: float | None, profile: HardwareProfile, room: int | NDArray[np.int64]
-) -> int:
-    """Bytes that tables may take of each host's memory: by --host-memory, or what the reserve leaves; 0 for none, as
-    where devices have different `room` in HBM (`room_bytes`)."""
-    if np.ptp(room):
-        if host_memory_gib:
-            raise InvalidOptionError(
-                f"--host-memory is {host_memory_gib:,g}, but with host memory all devices have one memory cap, that of "
-                "their HBM. Give one number to --memory-cap-gib, or --host-memory 0."
-            )
-        return 0
-    if host_memory_gib is None:
-        share = RESERVE if reserve is None else reserve
-        return 0 if profile.host is None else usable_bytes(profile.host.memory_bytes, share, "--reserve")
-    if not 0 <= host_memory_gib * GIB <= MAX_HOST_BYTES:
-        raise InvalidOptionError(
-            f"--host-memory must be a number of GiB from 0 to {MAX_HOST_BYTES // GIB:,}, not {host_memory_gib!r}."
-        )
-    if profile.host is None and host_memory_gib:
-        raise InvalidOptionError(
-            f"--host-memory is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
-            "devices read and update rows there. Leave the option out, or name other hardware."
-        )
-    if profile.host is not None and host_memory_gib * GIB > profile.host.memory_bytes:
-        raise InvalidOptionError(
-            f"--host-memory is {host_memory_gib:,g}, but a host of {profile.name} has "
-            f"{format_bytes(profile.host.memory_bytes)}. Give at most that, or leave the option out."
-        )
-    return int(host_memory_gib * GIB)
-
-
 def rooms(explanation: Explanation, room: int | NDArray[np.int64]) -> NDArray[np.int64]:
     """(D,) int64, bytes that tables and buffers may take: `room` of HBM, and a device's part of its host's memory.
 
@@ -129,14 +43,10 @@ def rooms(explanation: Explanation, room: int | NDArray[np.int64]) -> NDArray[np
     return np.broadcast_to(room + part, explanation.memory_cap_bytes.shape)
 
 
-def print_memory(
-    console: Console,
-    explanation: Explanation,
-    room: int | NDArray[np.int64],
-    reserve: int = 0,
-    devices: int = 16,
-) -> None:
-    """Print what a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
+def memory_report(
+    explanation: Explanation, room: int | NDArray[np.int64], reserve: int = 0, devices: int = 16
+) -> Report:
+    """What a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
 
     Free memory is negative where there is too little. With host memory, what tables hold there has columns of its own;
     so has the memory cap where devices have different ones.
@@ -144,7 +54,8 @@ def print_memory(
     Args:
         room: of each device, or (D,) bytes.
     """
-    memory, has, differ = _memory(explanation), np.broadcast_to(room, explanation.task.num_devices), bool(np.ptp(room))
+    memory, differ = memory_of(explanation), bool(np.ptp(room))
+    has = np.broadcast_to(room, explanation.task.num_devices)
     shown = np.sort(np.argsort(has - memory.total, kind="stable")[:devices])
     host = explanation.task.topology.host
     away = host is not None
@@ -153,29 +64,30 @@ def print_memory(
     if host is not None and not reserve:  # the tasks of suites give tables a part of the HBM
         of = f"{of}, of which tables may take {format_gib(host.hbm_bytes)}"
     step = "a training step" if explanation.task.tables.workload.training else "serving"
-    heading(console, f"\nMemory of {step}, GiB{of}\n")
-    table = new_table()
+    report, table = Report(), Grid()
+    report.heading(f"\nMemory of {step}, GiB{of}\n")
     kept = ["reserve"] * bool(reserve)
     for name in ("", *["cap"] * differ, "weights+state", "buffers", *kept, "free", *["in host memory"] * away):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.column(name, right=True, no_wrap=True)
     for device in shown.tolist():
         in_host = int(memory.host[device])
         own, buffers = int(memory.tables[device]) - in_host, int(memory.buffers[device])
         cap = int(has[device])
         numbers = (*[cap] * differ, own, buffers, *[reserve] * bool(reserve), cap - own - buffers)
         there = [f"{format_gib(in_host)}/{format_gib(of_host[device])}"] * away
-        table.add_row(f"device {device}", *map(format_gib, numbers), *there)
-    print_table(console, table)
+        table.row(f"device {device}", *map(format_gib, numbers), *there)
+    report.add(table)
     of_reserve = "; reserve: dense parameters, activations, allocator" * bool(reserve)
     gradients = ", gradients of replicas" * explanation.task.tables.workload.training
-    console.print(sentence(f"buffers: inputs, outputs{gradients}{of_reserve}", "dim"))
+    report.line(f"buffers: inputs, outputs{gradients}{of_reserve}", "dim")
     left = memory.num_devices - len(shown)
     if left:
-        console.print(sentence(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim"))
+        report.line(f"{counted(len(shown), 'device')} shown, the fullest; {left} left out.", "dim")
     if away:
-        print_hosts(console, explanation.task.topology, memory.host, caps=explanation.memory_cap_bytes)
-        console.print(sentence(f"\n{host_sentence(explanation)}"))
-        _print_away(console, explanation)
+        report.line(hosts_sentence(explanation.task.topology, memory.host, caps=explanation.memory_cap_bytes))
+        report.line(f"\n{host_sentence(explanation)}")
+        report.add(_report_of_away(explanation))
+    return report
 
 
 def hosts_bytes(topology: Topology, held: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -185,14 +97,10 @@ def hosts_bytes(topology: Topology, held: NDArray[np.int64]) -> NDArray[np.int64
     return found
 
 
-def print_hosts(
-    console: Console,
-    topology: Topology,
-    held: NDArray[np.int64],
-    why: str = "",
-    caps: NDArray[np.int64] | None = None,
-) -> None:
-    """Print what tables take of the memory of each host; `held` are (D,) bytes, `why` ends the sentence on them.
+def hosts_sentence(
+    topology: Topology, held: NDArray[np.int64], why: str = "", caps: NDArray[np.int64] | None = None
+) -> str:
+    """What tables take of the memory of each host; `held` are (D,) bytes, `why` ends the sentence on them.
 
     Args:
         caps: (D,) int64, memory caps, where those of `topology` are raised.
@@ -208,34 +116,35 @@ def print_hosts(
         f"host {number} {format_bytes(each)}{of}" for number, (each, of) in enumerate(zip(taken, has, strict=True))
     ]
     more = f"; {counted(len(shown) - MAX_HOSTS, 'host')} more" * (len(shown) > MAX_HOSTS)
-    console.print(sentence(f"\nMemory of hosts for tables: {', '.join(shown[:MAX_HOSTS])}{more}{why}."))
+    return f"\nMemory of hosts for tables: {', '.join(shown[:MAX_HOSTS])}{more}{why}."
 
 
-def _print_away(console: Console, explanation: Explanation) -> None:
-    """Print the tables with rows in host memory: which share of their rows is in HBM, and of what a batch reads."""
+def _report_of_away(explanation: Explanation) -> Report:
+    """The tables with rows in host memory: which share of their rows is in HBM, and of what a batch reads."""
     count, names = len(explanation.task.tables), explanation.task.tables.names
     of, rows, columns = explanation.shards[:, 0], explanation.shards[:, 3], explanation.shards[:, 5]
     split, bytes_there = explanation.split, np.bincount(of, explanation.host_bytes, count)
     away = np.flatnonzero(bytes_there > 0)
+    report, table = Report(), Grid()
     if not away.size:
-        return
+        return report
     in_hbm = np.bincount(of, split.hbm_rows * columns, count) / np.bincount(of, rows * columns, count)
     read_there = np.bincount(of, split.host_reads * columns, count)
     read = read_there + np.bincount(of, split.hbm_reads * columns, count)
-    heading(console, f"\nRows in HBM of tables with rows in host memory ({len(away)} of {count})\n")
-    table = new_table()
-    table.add_column("table", overflow="ellipsis", no_wrap=True)
+    report.heading(f"\nRows in HBM of tables with rows in host memory ({len(away)} of {count})\n")
+    table.column("table", overflow="ellipsis", no_wrap=True)
     for name in ("GiB in host", "rows in HBM", "reads in HBM"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.column(name, right=True, no_wrap=True)
     shown = away[np.argsort(-bytes_there[away], kind="stable")][:MAX_AWAY]
     for each in shown.tolist():
         reads = 1.0 - read_there[each] / read[each] if read[each] else 1.0
         shares = (format_percent(share) for share in (in_hbm[each], reads))
-        table.add_row(sentence(names[each]), format_gib(int(bytes_there[each])), *shares)
-    print_table(console, table)
-    console.print(sentence("reads in HBM: of the different rows that a batch reads", "dim"))
+        table.row(names[each], format_gib(int(bytes_there[each])), *shares)
+    report.add(table)
+    report.line("reads in HBM: of the different rows that a batch reads", "dim")
     if len(away) > len(shown):
-        console.print(sentence(f"{len(away) - len(shown)} more.", "dim"))
+        report.line(f"{len(away) - len(shown)} more.", "dim")
+    return report
 
 
 def host_sentence(explanation: Explanation) -> str:
@@ -247,7 +156,7 @@ def host_sentence(explanation: Explanation) -> str:
     if explanation.cost_model.startswith(CACHED):
         return (
             "The cost is that of a cache in HBM, and all rows in host memory. The rows below are those of the best "
-            "split without a cache, which --cost-model analytical costs."
+            "split without a cache, which `cost_model='analytical'` costs."
         )
     share = in_host / int((explanation.shards[:, 3] * explanation.shards[:, 5]).sum() * split_bytes(tables.workload))
     more = explanation.total_ms - explanation.all_in_hbm_ms
@@ -284,38 +193,39 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
     found = {
         "hbm_bytes": host.hbm_bytes,
         "bytes_in_host": int(explanation.host_bytes.sum()),
-        "bytes_in_each_host": hosts_bytes(explanation.task.topology, _memory(explanation).host).tolist(),
+        "bytes_in_each_host": hosts_bytes(explanation.task.topology, memory_of(explanation).host).tolist(),
         "cost_ms": explanation.total_ms - explanation.all_in_hbm_ms,
         "popularity": source,
     }
     return {"host_memory": found}
 
 
-def warn_of_caches(explanation: Explanation) -> None:
-    """Warn what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
+def caches_notes(explanation: Explanation) -> list[Note]:
+    """A warning what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
     task, cached_already = explanation.task, explanation.cost_model.startswith(CACHED)
     if not explanation.host_bytes.any() or cached_already or not task.tables.workload.training:
-        return
+        return []
     dtype, index_exchange = explanation.communication_dtype, explanation.index_exchange
     model = AnalyticalShardingModel(dtype, host_policy="lru", index_exchange=index_exchange)
     cached = model.estimate(explanation.plan, task.tables, task.topology)
-    warn(
+    text = (
         f"TorchRec keeps a cache of the tables with rows in host memory, and this plan then costs "
         f"{format_ms(cached.total_ms)} ms under analytical-lru, not {format_ms(explanation.total_ms)}. "
-        "--cost-model analytical-lru plans for caches."
+        "`cost_model='analytical-lru'` plans for caches."
     )
+    return [Note(text)]
 
 
-def warn_if_full(explanation: Explanation, room: int | NDArray[np.int64]) -> None:
-    """Warn of the fullest device if it is nearly full, and say what brings it to `NEARLY_FULL`, if that is known.
+def full_notes(explanation: Explanation, room: int | NDArray[np.int64]) -> list[Note]:
+    """A warning of the fullest device if it is nearly full, and say what brings it to `NEARLY_FULL`, if that is known.
 
     A table, or a part of one, is named only if its move is enough and leaves the other device within the same share.
     With host memory, that is HBM and host memory together: the HBM is filled on purpose.
     """
-    memory, has = _memory(explanation), rooms(explanation, room)
+    memory, has = memory_of(explanation), rooms(explanation, room)
     full = int((memory.total > NEARLY_FULL * has).sum())
     if not full:
-        return
+        return []
     device = int((memory.total / has).argmax())
     used, of_it = int(memory.total[device]), int(has[device])
     others = f" So {'is' if full == 2 else 'are'} {counted(full - 1, 'other device')}." * (full > 1)
@@ -331,10 +241,11 @@ def warn_if_full(explanation: Explanation, room: int | NDArray[np.int64]) -> Non
             f"To bring it to {NEARLY_FULL:.0%}, move {part}{explanation.task.tables.names[table]} ({size}) to device "
             f"{target}, which stays below that."
         )
-    warn(
+    text = (
         f"Device {device} is {'nearly' if used <= of_it else 'more than'} full: tables and buffers take "
         f"{format_bytes(used)} of {format_bytes(of_it)}, {format_percent(used / of_it)}.{others} {hint}"
     )
+    return [Note(text)]
 
 
 def _ways_to_room(explanation: Explanation, memory: TrainingMemory, has: NDArray[np.int64]) -> str:
@@ -357,7 +268,8 @@ def _ways_to_room(explanation: Explanation, memory: TrainingMemory, has: NDArray
     return f"{of_each}, or another plan for {counted(count, 'device')}{kind}."
 
 
-def _memory(explanation: Explanation) -> TrainingMemory:
+def memory_of(explanation: Explanation) -> TrainingMemory:
+    """What a training step holds on each device of an explained plan."""
     return training_memory(
         explanation.plan, explanation.task.tables, explanation.task.num_devices, explanation.host_bytes
     )

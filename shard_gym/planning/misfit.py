@@ -85,7 +85,7 @@ def _savings(tables: Tables, missing: int) -> list[str]:
         smaller: dict[str, Any] = {option: value}
         less = int((tables.memory_bytes - tables.with_training(**smaller).memory_bytes).sum())
         if less > MATTERS * missing:
-            found.append(f"{what} (--{option.replace('_', '-')} {value}) would save {format_bytes(less)}.")
+            found.append(f"{what} (`{option}={value!r}`) would save {format_bytes(less)}.")
     return found
 
 

@@ -14,11 +14,17 @@ from typing import Any
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from shard_gym.agents import AGENTS, Agent, AgentEntry, agent_names, make_agent
+from shard_gym.agents import AGENTS, Agent, AgentEntry, CostGuidedAgent, agent_names, make_agent
 from shard_gym.agents.registry.agents import LEARNERS, parameters
+from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.report import Note
 from shard_gym.cost_models import CostModel
+from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.tasks.task import Task
+
+PLANNING = "analytical"
+"""The cost model of agents that ask one while they answer, where costs are measured: some ask 50,000 times a task."""
 
 OBSERVATIONS = ("observations", "observation")
 """Names of the first parameter of a function that plays episodes of replanning."""
@@ -62,7 +68,7 @@ class CustomAgent(Agent):
 def agent_named(
     name: str, *, cost_model: str | CostModel = "analytical", seed: int = 0, suite: str | None = None, **options: Any
 ) -> Agent:
-    """The agent that a command's --agent names; the other arguments are those of `make_agent`.
+    """The agent that a command names; the other arguments are those of `make_agent`.
 
     Beyond what `make_agent` takes, `name` may be FILE.py:NAME or MODULE:NAME of a custom agent, where NAME is a class,
     a function that makes an agent, a function of a `task` that returns its placement, one of `observations` that
@@ -76,7 +82,7 @@ def agent_named(
         return make_agent(name, cost_model=cost_model, seed=seed, suite=suite, **options)
     module = _module(where)
     if not hasattr(module, what):
-        raise InvalidOptionError(f"There is nothing named {what!r} in {where}, as --agent {name} says.")
+        raise InvalidOptionError(f"There is nothing named {what!r} in {where}, as `agent={name}` says.")
     found = getattr(module, what)
     known = [] if isinstance(found, type) or not callable(found) else list(parameters(found, name))
     acts = known[:1] != [] and known[0] in OBSERVATIONS
@@ -91,6 +97,19 @@ def agent_named(
         )
     if acts:
         found = SimpleNamespace(act=found, name=what, problems=("replanning",))
+    return as_agent(found, name, what)
+
+
+def as_agent(found: Any, name: str, what: str = "") -> Agent:
+    """An agent, from one or from what acts as one: an object with `place` or `plan`, or a function of a task.
+
+    Args:
+        name: of it in messages.
+        what: its name as an agent, if it does not say one; `name` if not given.
+
+    Raises:
+        InvalidOptionError: it is none of these.
+    """
     if isinstance(found, Agent) or callable(getattr(found, "act", None)):  # the latter plays episodes of replanning
         agent: Agent = found
         return agent
@@ -107,7 +126,28 @@ def agent_named(
                 inspect.signature(function).bind(None)
         except (TypeError, ValueError) as error:
             raise InvalidOptionError(f"{name} is no agent: its function {kind} does not take a task alone.") from error
-    return CustomAgent(str(getattr(found, "name", what)), place, plan)
+    return CustomAgent(agent_name(found, what or name), place, plan)
+
+
+def agent_name(agent: Any, otherwise: str = "") -> str:
+    """What an agent is called: its `name`, or `otherwise`, or the name of a function or class."""
+    return str(getattr(agent, "name", otherwise or getattr(agent, "__name__", type(agent).__name__)))
+
+
+def make_placing_agent(
+    name: str, model: CostModel, seed: int, suite: str | None = None, **options: Any
+) -> tuple[Agent, list[Note]]:
+    """The agent of that name (`agent_named`), to be scored by `model`, and what is to be said of it.
+
+    With measured costs, an agent that asks a cost model while it places asks `PLANNING`, as in a race.
+    """
+    measured = isinstance(model, MeasuredCostModel)
+    agent = agent_named(name, cost_model=PLANNING if measured else model, seed=seed, suite=suite, **options)
+    asks = isinstance(agent, PlanSearchAgent) or (isinstance(agent, CostGuidedAgent) and agent.asks_costs)
+    if not (measured and asks):
+        return agent, []
+    plans = f"{name} plans under the cost model {PLANNING}, not under measured costs"
+    return agent, [Note(f"{plans}; only its placements are measured.", is_warning=False)]
 
 
 def require_problem(name: str, problem: str) -> None:
