@@ -17,8 +17,8 @@ import pytest
 
 from shard_gym import Task, evaluate, load_pool, load_suite
 from shard_gym.agents import PolicyAgent
-from shard_gym.cli import main
 from shard_gym.agents.named import agent_named
+from shard_gym.cli import main
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware.profiles import PROFILES

@@ -91,13 +91,16 @@ def placing_agent(name: str, model: CostModel, seed: int, suite: str | None = No
 
 def numbers(option: str, text: str | None) -> list[float] | None:
     """The numbers of an option, with commas between them; None without it."""
-    try:
-        return None if text is None else [float(each) for each in text.split(",")]
-    except ValueError:
-        raise InvalidOptionError(
-            f"{option} must be a positive number, or one for each device with commas between them, not "
-            f"{short_repr(text)}."
-        ) from None
+    found = []
+    for each in [] if text is None else text.split(","):
+        try:
+            found.append(float(each))
+        except ValueError:
+            one = f"{short_repr(each)} in {short_repr(text)}" if text != each else short_repr(each)
+            raise InvalidOptionError(
+                f"{option} must be a positive number, or one for each device with commas between them, not {one}."
+            ) from None
+    return None if text is None else found
 
 
 def first_tasks(suite: Suite[Any], count: int) -> Suite[Any]:

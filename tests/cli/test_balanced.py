@@ -7,21 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from shard_gym.agents import make_agent
-from shard_gym.agents.search.restarts import restarted
-from shard_gym.cli.place import relieved
-from shard_gym.cli.planning import Planned
 from shard_gym.common.text import format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans import ShardingPlan, column_wise, plan_from_json, table_wise
+from shard_gym.plans import plan_from_json
 from shard_gym.plans.memory import training_memory
 from shard_gym.tables.pools import Pool, load_pool, save_pool
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
 
 ROWS = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652),
@@ -53,38 +47,3 @@ def test_balance_takes_a_less_full_plan_and_no_balance_the_cheapest(run: Any, tm
     assert (before, after) == (told["fullest_device_of_cheapest"], told["fullest_device"])
     assert after <= before - 0.01
     assert f"the fullest device is {format_percent(after)} full instead of {format_percent(before)};" in even.err
-
-
-@pytest.mark.parametrize("balance", ["yes", "no"])
-def test_no_table_is_split_for_nothing(balance: Any) -> None:
-    """All wait for the large tables on device 0, while a small one is in pieces on the others."""
-    tables = Tables.from_zipf([2_000_000, 2_000_000, 2_000], 128, 1.0, 1.05, Workload(2048, "fp32", "sgd"))
-    task = Task("mine", tables, hardware_profile("a100-dgx").topology(3), splittable=True)
-    whole = (table_wise(tables, 0, 0), table_wise(tables, 1, 0))
-    split = ShardingPlan((*whole, column_wise(tables, 2, [1, 2, 2, 1])))
-    own: Any = None
-    agents = [restarted(make_agent("plan-search")), make_agent("hugectr")]
-    made = [relieved(Planned("one", agent, task, split, False, own), MODEL, balance) for agent in agents]
-    assert [relief for _, relief in made] == [None, None]
-    assert made[0][0].answer.tables[:2] == whole
-    assert len(made[0][0].answer.tables[2].shards) == 1
-    assert made[1][0].answer is split  # an answer that was not searched is written as it is
-
-
-def test_the_answers_of_other_seeds_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = Tables.from_zipf(np.array(ROWS), 256, 1.0, 1.05, Workload(2048, "fp32", "sgd"))
-    topology = hardware_profile("rtx2080ti-pcie").topology(4, memory_cap_bytes=int(CAP_GIB * 2**30))
-    task = Task("mine", tables, topology, splittable=True)
-    agent: Any = restarted(make_agent("plan-search", max_queries=5000))
-    answer = agent.plan(task)
-    seen = []
-
-    def balanced(answer: Any, *_: Any, others: Any = (), **more: Any) -> Any:
-        seen.append([answer, *others])
-        return answer
-
-    monkeypatch.setattr("shard_gym.cli.place.balanced", balanced)
-    own: Any = None
-    relieved(Planned("plan-search", agent, task, answer, False, own), MODEL, "yes")
-    assert len(seen[0]) == len(agent.found) >= 2
-    assert seen[0][1:] == [each for _, each in agent.found[1:]]

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry
-from shard_gym.cli.compared import explained_plan
-from shard_gym.cli.planning import OwnModel
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
 from shard_gym.common.text import format_bytes, format_ms
 from shard_gym.cost_models import CountedEstimates, make_cost_model
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.torchrec_json import torchrec_json
-from shard_gym.planning.explanation import explain
+from shard_gym.planning import explain, explain_plan
 from shard_gym.plans import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise, table_wise
 from shard_gym.tables.pools import Pool, load_pool, save_pool
 from shard_gym.tables.tables import Tables
@@ -294,7 +292,7 @@ def test_a_comparison_that_cannot_be_made_is_refused_before_the_work(
         raise missing_torchrec("The agent")
 
     monkeypatch.setitem(AGENTS, "torchrec", AgentEntry(maker))
-    monkeypatch.setattr("shard_gym.cli.place.planned", None)
+    monkeypatch.setattr("shard_gym.planning.planned.fitting_answer", None)
     for given, says in (("torchrec", "needs the package 'torchrec'"), (tmp_path / "none.json", "none.json")):
         run.refused(says, "place", "--tables", file, *MODEL, "--compare", given)
 
@@ -320,7 +318,7 @@ def test_a_plan_that_exceeds_the_memory_is_shown_with_its_excess(
 
 
 def test_wrong_files_are_refused_before_the_agent_plans(run: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shard_gym.cli.place.planned", None)  # calling it would be a TypeError
+    monkeypatch.setattr("shard_gym.planning.planned.fitting_answer", None)  # calling it would be a TypeError
     model = ("--tables", file, *MODEL)
     run.refused("mine.json has tables, but no plan.", "place", *model, "--compare", file)
     run.refused("there.json cannot be read", "show", *model, "--plan", file.with_name("there.json"))
@@ -344,7 +342,7 @@ def test_parts_of_tables_need_a_cost_model_that_knows_them(
     assert len(machine.jobs) == 2
     model = CountedEstimates(make_cost_model("analytical"))  # it costs placements alone
     with pytest.raises(InvalidOptionError, match=r"splits tables, and the cost model 'analytical' does not cost parts"):
-        explained_plan(OwnModel("mine", "mine.json", tables, profile, 16, 2**34, model), plan)
+        explain_plan(tables, plan, "a100-dgx", 16, cost_model=model)
 
 
 @pytest.mark.parametrize(

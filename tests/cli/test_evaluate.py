@@ -189,3 +189,20 @@ def test_an_unknown_name_is_a_sentence_and_exit_code_2(run, change: dict[str, st
     options = {"suite": "dlrm-20x4", "agent": "random"} | change
     flags = (part for key, value in options.items() if value for part in (f"--{key}", value))
     run.refused(says, "evaluate", *flags)
+
+
+def test_a_custom_agent_is_listed_without_its_file(
+    run, agent_rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("def in_turn(task):\n    return [n % 4 for n in range(task.num_tables)]\n")
+    monkeypatch.chdir(tmp_path)
+    outcome = run.ok("evaluate", "--agent", "mine.py:in_turn", "--suite", "dlrm-20x4", columns=120)
+    assert "in_turn" in agent_rows(outcome.out)
+
+
+def test_a_suite_in_a_file_is_used_by_commands(run, tmp_path: Path) -> None:
+    tasks = load_suite("dlrm-20x4").tasks[:3]
+    save_suite(tmp_path / "mine.json", TaskSuite("mine", tasks, "test"))
+    outcome = run.ok("evaluate", "--agent", "lookup-greedy", "--suite", tmp_path / "mine.json", columns=120)
+    assert "mine" in outcome.out
+    assert "3 tasks" in outcome.out

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cli.memory import popularity_source
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_cost_model
 from shard_gym.hardware.profile_files import usable_bytes
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
+from shard_gym.planning.memory import popularity_source
 from shard_gym.plans import plan_from_json
 from shard_gym.plans.files import hbm_rows_from_json
 from shard_gym.plans.memory import training_memory

@@ -105,8 +105,8 @@ def test_python_m_shard_gym_prints_the_version_of_the_package() -> None:
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     run, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("evaluate", "place"):
-        monkeypatch.setattr(f"shard_gym.cli.{module}.placing_agent", None)  # calling it would be a TypeError
+    for function in ("evaluate.placing_agent", "place.plan"):
+        monkeypatch.setattr(f"shard_gym.cli.{function}", None)  # calling it would be a TypeError
     run.refused("cannot be written: it is a folder", *args, tmp_path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,13 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.cli.compared import explained_plan
-from shard_gym.cli.memory import host_room_bytes, room_bytes
-from shard_gym.cli.planning import OwnModel, planned
-from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware.topology import Topology
 from shard_gym.interop.plan_files import plan_of_file
-from shard_gym.plans import ShardingPlan, plan_of_placement
+from shard_gym.planning import explain_plan
+from shard_gym.plans import plan_of_placement
 from shard_gym.plans.memory import training_memory
-from shard_gym.plans.plan import CONTIGUOUS, STRIDED, Groups
 from shard_gym.tables.pools import Pool, load_pool, save_pool
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
@@ -41,11 +37,6 @@ def tables_of(*mib: int) -> Tables:
 
 def gib(*mib: float) -> str:
     return ",".join(str(each / 1024) for each in mib)
-
-
-def own_model(tables: Tables, *mib: float, **options: Any) -> OwnModel:
-    room = (np.array(mib) * MIB).astype(np.int64)
-    return OwnModel("mine", "mine.json", tables, A100, len(mib), room, make_cost_model("analytical"), **options)
 
 
 @pytest.fixture
@@ -167,12 +158,19 @@ def test_caps_that_are_none_are_sentences(
     run.refused(says, *command(name, *plan, "--memory-cap-gib", caps, devices=devices))
 
 
-def test_one_number_and_equal_numbers_are_the_same_caps() -> None:
-    assert room_bytes("2.5", None, A100.device, 3) == 5 * GIB // 2
-    equal = room_bytes("2.5,2.5 , 2.5", None, A100.device, 3)
-    assert np.asarray(equal).tolist() == [5 * GIB // 2] * 3
-    assert host_room_bytes(10, None, A100, equal) == 10 * GIB
-    assert host_room_bytes(None, None, A100, equal) == host_room_bytes(None, None, A100, 5 * GIB // 2) > 0
+def test_one_number_and_equal_numbers_are_the_same_caps(tables: Tables) -> None:
+    def devices(caps: float | list[float], **options: Any) -> Topology:
+        return explain_plan(
+            tables, plan_of_placement([0] * 6, tables), A100, 3, memory_cap_gib=caps, **options
+        ).topology
+
+    one, equal = devices(2.5), devices([2.5] * 3)
+    assert one.memory_cap_bytes.tolist() == equal.memory_cap_bytes.tolist()
+    assert one.host is not None
+    assert one.host.hbm_bytes == 5 * GIB // 2
+    given = devices([2.5] * 3, host_memory=10).host
+    assert given is not None
+    assert given.total_bytes == 10 * GIB
 
 
 def test_host_memory_needs_one_cap(run: Any, command: Any) -> None:
@@ -183,63 +181,3 @@ def test_host_memory_needs_one_cap(run: Any, command: Any) -> None:
     err = run.refused(says, *command("place", *caps)).err
     assert "Host memory could hold rows of them, but with it all devices have one memory cap:" in " ".join(err.split())
     assert run(*command("place", "--memory-cap-gib", gib(9, 9), "--option", "max_queries=100")).code == 0
-
-
-def test_a_table_larger_than_the_largest_device_is_told_of_it() -> None:
-    own = own_model(tables_of(9, 1, 1), 8, 3, 3)
-    says = "but table table0 needs 9.28 MiB with its buffers, and the largest device has 8.00 MiB for it"
-    with pytest.raises(InvalidOptionError, match=says):
-        planned(own, "local-search", make_agent)
-    plan = planned(own, None, lambda name: make_agent(name, max_queries=300))
-    assert isinstance(plan.answer, ShardingPlan)
-    assert (training_memory(plan.answer, own.tables, 3).total <= own.rooms).all()
-
-
-def test_caps_are_lowered_by_what_buffers_lack_on_the_fullest_device() -> None:
-    """The agent fills the second device by bytes; then each device has 1.41 MiB less, and one may stay empty."""
-    told: list[list[int]] = []
-
-    class Fills:
-        def place(self, task: Task) -> Any:
-            caps = task.topology.memory_cap_bytes
-            told.append(caps.tolist())
-            fits = int(caps[1] // (4 * MIB))
-            return np.array([1] * fits + [2] * (task.num_tables - fits))
-
-    own = own_model(tables_of(*[4] * 6), 1, 20, 40)
-    plan = planned(own, "fills", lambda _: Fills())  # type: ignore[arg-type,return-value]
-    over = int(1.40625 * MIB)
-    assert told == [[MIB, 20 * MIB, 40 * MIB], [1, 20 * MIB - over, 40 * MIB - over]]
-    assert np.asarray(plan.answer).tolist() == [1, 1, 1, 1, 2, 2]
-    assert plan.task.topology.memory_cap_bytes.tolist() == own.rooms.tolist() == [MIB, 20 * MIB, 40 * MIB]
-    own = own_model(tables_of(*[4] * 6), 30, 17)
-    with pytest.raises(NoPlacementFoundError, match=r"device 1 would hold 16\.00 MiB of tables and 1\.12 MiB of"):
-        planned(own, "fills", lambda _: Stubborn())  # type: ignore[arg-type,return-value]
-
-
-def test_a_plan_for_fewer_devices_has_the_caps_of_the_first_ones() -> None:
-    own = own_model(tables_of(4, 4), 40, 20, 30)
-    assert replace(own, num_devices=2).rooms.tolist() == [40 * MIB, 20 * MIB]
-    with pytest.raises(InvalidOptionError, match=r"^--memory-cap-gib has 3 numbers, and a plan for 4 devices needs as"):
-        _ = replace(own, num_devices=4).topology
-
-
-class Stubborn:
-    def place(self, task: Task) -> Any:
-        return np.array([0, 0, 1, 1, 1, 1])
-
-
-@pytest.mark.parametrize(("layout", "least"), [(STRIDED, [20, 30]), (CONTIGUOUS, [40, 20])])
-def test_a_group_has_the_least_caps_of_its_copies(layout: str, least: list[int]) -> None:
-    own = own_model(tables_of(4, 4), 40, 20, 60, 30, sync_every=10)
-    plan = ShardingPlan(plan_of_placement([0, 1], own.tables).tables, Groups(2, layout))
-    assert own.rooms_in(plan).tolist() == [each * MIB for each in least]
-    assert explained_plan(own, plan).memory_cap_bytes.tolist() == [each * MIB for each in least]
-
-
-def test_plans_for_groups_have_room_in_each_of_them() -> None:
-    own = own_model(tables_of(4, 4, 1), 14, 10, 14, 10, sync_every=10)
-    plan = planned(own, None, lambda name: make_agent(name, max_queries=300))
-    assert isinstance(plan.answer, ShardingPlan)
-    has = own.rooms_in(plan.answer)
-    assert (training_memory(plan.answer, own.tables, len(has)).total <= has).all()

@@ -79,7 +79,8 @@ def test_tables_without_dims_need_one(run) -> None:
         ({"memory-cap-gib": "1e-30"}, "--memory-cap-gib must be a positive number"),
         ({"memory-cap-gib": "1e300"}, "--memory-cap-gib must be a positive number"),
         ({"memory-cap-gib": 1000}, "--memory-cap-gib is 1,000, but a device (A100-SXM4-80GB) has 80.00 GiB of memory."),
-        ({"num-devices": 100_000}, "has 24 tables: the other devices would stay empty. Give at most 24."),
+        ({"num-devices": 100_000}, "--num-devices must be an integer from 1 to 4096, not 100000."),
+        ({"num-devices": 1000}, "has 24 tables: the other devices would stay empty. Give at most 24."),
         (
             {"memory-cap-gib": 0.01, "host-memory": 0},
             "and 4 devices (A100-SXM4-80GB) have 40.96 MiB for both: 4.44 GiB are missing.",

@@ -1,33 +1,25 @@
-"""Plans of a user's model: which agent answers, and what it leaves for buffers."""
+"""Plans of a user's model on the command line: which agent answers, what a reserve leaves, and devices nearly full."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.agents import Agent, make_agent
-from shard_gym.agents.named import CustomAgent
-from shard_gym.cli.planning import ATTEMPTS, OwnModel, planned
-from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model
+from shard_gym.cost_models import make_cost_model
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
-from shard_gym.plans import ShardingPlan, plan_from_json
+from shard_gym.plans import plan_from_json
 from shard_gym.plans.memory import training_memory, whole_table_bytes
-from shard_gym.plans.placement import Placement
 from shard_gym.tables.pools import Pool, load_pool, save_pool
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
 from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
 
 MIB, GIB = 2**20, 2**30
 BUFFERS = 16 * 2048 + 4 * 1024 * 64  # of a table: indices and offsets, twice; outputs. 0.28 MiB
@@ -38,168 +30,6 @@ def tables_of(*mib: int) -> Tables:
     rows = np.array(mib) * 4096
     names = [f"table{table}" for table in range(len(mib))]
     return Tables.from_zipf(rows, 64, 1.0, 0.0, Workload(1024, "fp32", "sgd"), names=names)
-
-
-def own_model(tables: Tables, num_devices: int, room: float) -> OwnModel:
-    profile = hardware_profile("a100-dgx")
-    return OwnModel("mine", "mine.json", tables, profile, num_devices, int(room * MIB), make_cost_model("analytical"))
-
-
-class FirstFit(Agent):
-    """Fills one device after the other; remembers the caps that it was told."""
-
-    name = "first-fit"
-
-    def __init__(self) -> None:
-        self.caps: list[int] = []
-
-    def place(self, task: Task) -> Placement:
-        cap = int(task.topology.memory_cap_bytes[0])
-        self.caps.append(cap)
-        used, placement = np.zeros(task.num_devices, np.int64), np.zeros(task.num_tables, np.int64)
-        for table, size in enumerate(task.tables.memory_bytes):
-            fits = np.flatnonzero(used + size <= cap)
-            if not fits.size:
-                raise NoPlacementFoundError("full")
-            placement[table] = fits[0]
-            used[fits[0]] += size
-        return placement
-
-
-def quick(name: str) -> Agent:
-    return make_agent(name, max_queries=300)
-
-
-def test_plans_are_searched_where_whole_tables_fit_too() -> None:
-    """The best placement has a table with most lookups alone on a device; a plan shares it out."""
-    tables = Tables.from_zipf([10_000] * 3, 64, [1, 1, 40], 0.0, Workload(4096, "fp32", "sgd"), names=["a", "b", "c"])
-    own = own_model(tables, 2, 100)
-    plan, whole = (planned(own, None, quick, whole=whole) for whole in (False, True))
-    assert (plan.name, whole.name) == ("plan-search", "local-search")
-    assert isinstance(plan.answer, ShardingPlan)
-    assert not isinstance(whole.answer, ShardingPlan)
-    costs = [problem_of(each.task).cost_ms(each.answer, each.task, AnalyticalShardingModel()) for each in (plan, whole)]
-    assert costs[0] < costs[1]
-    for each in (plan, whole):
-        assert training_memory(each.answer, own.tables, 2).total.max() <= own.room
-        assert each.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
-
-
-@pytest.mark.parametrize(
-    ("mib", "devices", "room"),
-    [
-        ((1, 9, 1), 4, 5),
-        ((1, 1, 1), 2, 2.3),  # Two whole tables do not fit a device; a whole one and a half of another do.
-        ((1, 1), 4, 5),  # fewer tables than devices
-        ((4, 1), 2, 4.1),  # It fits without its buffers.
-    ],
-)
-def test_tables_are_split_where_whole_ones_do_not_fit(mib: tuple[int, ...], devices: int, room: float) -> None:
-    own = own_model(tables_of(*mib), devices, room)
-    plan = planned(own, None, quick)
-    assert plan.name == "plan-search"
-    assert plan.answer.split_tables
-    assert training_memory(plan.answer, own.tables, devices).total.max() <= own.room
-    with pytest.raises((InvalidOptionError, NoPlacementFoundError)):
-        planned(own, None, quick, whole=True)
-
-
-def test_whole_tables_are_placed_where_only_they_have_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    own = replace(own_model(tables_of(1, 1, 2), 2, 20), model=CountedEstimates(make_cost_model("analytical")))
-    assert planned(own, None, quick).name == "local-search"
-    says = "Whole tables, by local-search: the cost model 'analytical' does not cost parts of tables."
-    assert says in " ".join(capsys.readouterr().err.split())
-
-
-def test_whole_tables_are_the_answer_where_no_plan_leaves_room_for_buffers() -> None:
-    """Parts of a table read all its indices again, so a search that splits too much finds nothing."""
-
-    class Splits(FirstFit):
-        def plan(self, task: Task) -> ShardingPlan:
-            raise NoPlacementFoundError("full")
-
-    own = own_model(tables_of(1, 1, 2), 2, 4)
-    plan = planned(own, None, lambda name: Splits() if name == "plan-search" else quick(name))
-    assert (plan.name, isinstance(plan.answer, ShardingPlan)) == ("local-search", False)
-
-
-def test_an_agent_of_plans_places_whole_tables_if_asked_to() -> None:
-    own = own_model(tables_of(1, 1, 2, 3), 2, 20)
-    plan = planned(own, "plan-search", quick, whole=True)
-    assert plan.name == "plan-search"
-    assert not isinstance(plan.answer, ShardingPlan)
-    only_plans = CustomAgent("mine", None, lambda task: None)
-    with pytest.raises(InvalidOptionError, match=r"^--whole asks for whole tables, and mine has plan\(task\) alone"):
-        planned(own, "mine", lambda _: only_plans, whole=True)
-
-
-def test_an_agent_that_leaves_no_room_for_buffers_plans_again_with_lower_caps() -> None:
-    own, agent = own_model(tables_of(1, 1, 1, 1), 2, 3.2), FirstFit()
-    plan = planned(own, "first-fit", lambda _: agent)
-    # Three tables with buffers are 3.84 MiB, 0.64 too many.
-    assert agent.caps == [own.room, own.room - (3 * (MIB + BUFFERS) - own.room)]
-    assert np.asarray(plan.answer).tolist() == [0, 0, 1, 1]
-    assert plan.lowered
-    assert plan.task.topology.memory_cap_bytes.tolist() == [own.room] * 2
-
-
-def test_an_agent_that_never_leaves_room_fails_in_numbers_after_a_few_attempts() -> None:
-    class Stubborn(FirstFit):
-        def place(self, task: Task) -> Placement:
-            self.caps.append(int(task.topology.memory_cap_bytes[0]))
-            return np.array([0, 0, 0, 1])
-
-    own, agent = own_model(tables_of(1, 1, 1, 1), 2, 3.8), Stubborn()
-    with pytest.raises(
-        NoPlacementFoundError,
-        match=r"^stubborn found no plan that leaves room for the buffers of a training step: device 0 would hold "
-        r"3\.00 MiB of tables and 0\.84 MiB of buffers, and has 3\.80 MiB for both\. "
-        r"Another agent may find one; or give more devices",
-    ):
-        planned(own, "stubborn", lambda _: agent)
-    assert 1 < len(agent.caps) <= ATTEMPTS
-
-
-@pytest.mark.parametrize(
-    ("mib", "devices", "room", "says"),
-    [
-        (
-            (1, 9),
-            2,
-            6,
-            "Agent 'local-search' places whole tables, but table table1 needs 9.28 MiB with its buffers, and",
-        ),
-        ((1, 1), 3, 6, "--num-devices is 3, but mine.json has 2 tables: the other devices would stay empty."),
-    ],
-)
-def test_an_agent_of_whole_tables_is_refused_where_they_must_be_split(
-    mib: tuple[int, ...], devices: int, room: float, says: str
-) -> None:
-    with pytest.raises(InvalidOptionError) as refused:
-        planned(own_model(tables_of(*mib), devices, room), "local-search", make_agent)
-    assert str(refused.value).startswith(says)
-    assert str(refused.value).endswith("such as plan-search, can do it: leave out --agent and --whole.")
-
-
-@pytest.mark.parametrize("agent", [None, "plan-search", "local-search"])
-@pytest.mark.parametrize(("devices", "room"), [(1, 4.2), (2, 2.5), (3, 1e-6)])
-def test_what_all_devices_together_cannot_hold_is_not_tried(agent: str | None, devices: int, room: float) -> None:
-    def make(name: str) -> Agent:
-        assert name == agent
-        return make_agent(name)
-
-    with pytest.raises(NoPlacementFoundError, match="MiB are missing"):
-        planned(own_model(tables_of(4, 1, 1), devices, room), agent, make)
-
-
-def test_where_no_split_is_found_numbers_say_what_would_help() -> None:
-    """By bytes there is room for three tables and their buffers, but each half reads all indices again."""
-    own = own_model(tables_of(2, 2, 2), 2, 3 * (2 * MIB + BUFFERS) / 2 / MIB)
-    with pytest.raises(NoPlacementFoundError, match=r"but no plan was found that fits\. \d devices of this kind would"):
-        planned(own, None, quick)
-
-
-# On the command line
 
 
 @pytest.mark.parametrize(
@@ -309,22 +139,6 @@ def test_an_impossible_reserve_is_a_sentence(
     run: Any, file: Callable[..., Path], options: dict[str, object], says: str
 ) -> None:
     run.refused(says, *place(file(1, 1), **options))
-
-
-@pytest.mark.parametrize(
-    ("name", "room", "why"),
-    [
-        (None, 4, r"tables have to be split: table table0 needs 4\.28 MiB with its buffers"),
-        ("plan-search", 8, r"agent 'plan-search' splits tables\."),
-    ],
-)
-def test_a_cost_model_without_costs_of_parts_is_refused_where_tables_are_split(
-    name: str | None, room: float, why: str
-) -> None:
-    own = replace(own_model(tables_of(4, 1), 2, room), model=CountedEstimates(make_cost_model("analytical")))
-    says = rf"The cost model 'analytical' does not cost parts of tables, and {why}.*Leave out --cost-model\.$"
-    with pytest.raises(InvalidOptionError, match=says):
-        planned(own, name, make_agent)
 
 
 # Devices that are nearly full

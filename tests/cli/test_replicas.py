@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import Agent, make_agent
-from shard_gym.cli.replicas import without_replicas
 from shard_gym.common.text import format_ms
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicas_note, replicated_tables, tables_of_mixed_widths
+from shard_gym.planning.answers import without_replicas
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.tables.pools import Pool, PoolCard, save_pool
 from shard_gym.tables.tables import Tables

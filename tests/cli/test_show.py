@@ -7,10 +7,11 @@ import pytest
 
 from shard_gym.agents import AGENTS, AgentEntry, LocalSearchAgent, make_agent
 from shard_gym.cli import show
-from shard_gym.cli.options import CostModelOptions, placing_agent, proven_bound
+from shard_gym.cli.options import placing_agent
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.planning.answers import proven_bound
 from shard_gym.planning.explanation import explain
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.tasks.suites import best_known, bounds, load_suite, records
@@ -68,7 +69,7 @@ def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
 def test_a_bound_holds_for_the_model_that_the_agent_planned_under(monkeypatch: pytest.MonkeyPatch) -> None:
     """With measured costs, `exact` plans under the analytical model, whose bounds are none of measured costs."""
     monkeypatch.setattr(LocalSearchAgent, "last_bound_ms", 1.0)
-    agent = placing_agent("local-search", CostModelOptions("measured"), MeasuredCostModel("cpu"), seed=0)
+    agent = placing_agent("local-search", MeasuredCostModel("cpu"), seed=0)
     assert proven_bound(agent, TASK, MODEL) == 1.0
     assert proven_bound(agent, TASK, MeasuredCostModel("cpu")) is None
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import DamagedFileError, InvalidPlanError
 from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.interop.plan_files import devices_of_file, plan_of_file
+from shard_gym.interop.plan_files import GivenPlan, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.plans import ShardingPlan, plan_of_placement, plan_to_json, write_plan
 from shard_gym.tables.pools import load_pool, save_pool
@@ -179,4 +179,4 @@ def entry(kind: str, *devices: int) -> dict[str, Any]:
 def test_a_file_tells_for_how_many_devices_its_plan_is(value: Any, number: int, is_known: bool, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(value))
-    assert devices_of_file(path) == (number, is_known)
+    assert GivenPlan.of_file(path).devices == (number, is_known)

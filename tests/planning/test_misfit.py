@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shard_gym.cli.misfit import devices_that_hold, misfit, missing_bytes
+from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
-from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.planning import plan
+from shard_gym.planning.misfit import devices_that_hold, misfit, missing_bytes
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload
 
@@ -61,13 +61,13 @@ def test_what_is_missing_is_counted_with_buffers() -> None:
         ("bf16", "sgd", []),
     ],
 )
-def test_savings_that_matter_are_named_with_their_option(dtype: str, optimizer: str, says: list[str]) -> None:
+def test_savings_that_matter_are_named_with_their_argument(dtype: str, optimizer: str, says: list[str]) -> None:
     """Of 6 GiB of FP32 weights: 12 GiB of Adam's moments, and 4 bytes for each row of 256."""
     text = misfit("mine.json", tables_of(2048, 4096, dtype=dtype, optimizer=optimizer), devices(2, 512))
-    found = re.findall(r"\. ([^.]*) \(--([a-z-]+) ([a-z0-9_]+)\) would save ([\d.]+ GiB)", text)
+    found = re.findall(r"\. ([^.]*) \(`([a-z_]+)='([a-z0-9_]+)'`\) would save ([\d.]+ GiB)", text)
     assert [f"{what} {size}" for what, _, _, size in found] == says
     options = {
-        "FP16": ("weight-dtype", "fp16"),
+        "FP16": ("weight_dtype", "fp16"),
         "Rowwise": ("optimizer", "rowwise_adagrad"),
         "SGD,": ("optimizer", "sgd"),
     }
@@ -77,7 +77,7 @@ def test_savings_that_matter_are_named_with_their_option(dtype: str, optimizer: 
 
 def test_a_small_saving_matters_where_little_is_missing() -> None:
     tables = tables_of(1024, 1024, optimizer="rowwise_adagrad")  # 32 MiB of states
-    assert "SGD, which has no states, (--optimizer sgd) would save 32.00 MiB." in misfit("", tables, devices(2, 1020))
+    assert "SGD, which has no states, (`optimizer='sgd'`) would save 32.00 MiB." in misfit("", tables, devices(2, 1020))
     assert "SGD" not in misfit("", tables, devices(2, 512))
 
 
@@ -120,14 +120,14 @@ def test_where_no_number_of_devices_holds_them_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_so_many_devices_do_hold_them(run: Any, tmp_path: Path, seed: int) -> None:
-    """The command that is refused succeeds with the number of devices that it names."""
+def test_so_many_devices_do_hold_them(seed: int) -> None:
+    """What is refused succeeds with the number of devices that it names."""
     rng = np.random.default_rng(seed)
     tables = tables_of(*rng.uniform(0.1, 20, 6), batch=1024, optimizer="rowwise_adagrad")
-    path = tmp_path / "mine.json"
-    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
-    command = ["place", "--tables", path, "--hardware", "a100-dgx", "--memory-cap-gib", 9 / 1024, "--host-memory", 0]
-    err = run.refused("MiB are missing.", *command, "--num-devices", 2).err
-    found = re.search(r"(\d+) devices of this kind", " ".join(err.split()))
+    options: dict[str, Any] = {"memory_cap_gib": 9 / 1024, "host_memory": 0}
+    with pytest.raises(NoPlacementFoundError, match=r"MiB are missing\.") as refused:
+        plan(tables, "a100-dgx", 2, **options)
+    found = re.search(r"(\d+) devices of this kind", str(refused.value))
     assert found
-    assert run(*command, "--num-devices", found[1], "--option", "max_queries=300").code == 0
+    planned = plan(tables, "a100-dgx", int(found[1]), agent_options={"max_queries": 300}, **options)
+    assert planned.memory.total.max() <= 9 * MIB
