@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+import shard_gym.planning
 from shard_gym import Task, evaluate, load_pool, load_suite
 from shard_gym.agents import PolicyAgent
 from shard_gym.agents.named import agent_named
 from shard_gym.cli import main
+from shard_gym.cli.console import as_options
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.hardware.profiles import PROFILES
@@ -27,6 +29,7 @@ from shard_gym.leaderboard.leagues import league_of
 REPO = Path(__file__).resolve().parents[1]
 OWN_TABLES = (REPO / "docs" / "tutorials" / "own-tables.md").read_text(encoding="utf-8")
 
+README = (REPO / "README.md").read_text(encoding="utf-8")
 TORCHREC = (REPO / "docs" / "tutorials" / "torchrec.md").read_text(encoding="utf-8")
 
 
@@ -130,6 +133,22 @@ def test_the_plan_of_the_example_is_the_one_shown(shell: Callable[[str], str]) -
     assert "lower bound  1.703 ms  this placement +4.5%" in searched
     assert "lower bound  1.779 ms  this placement +0.0%" in shell(f"{place} --agent exact")
     assert "the lower bound is 1.703 ms, and the placement 4.5% above it" in " ".join(OWN_TABLES.split())
+
+
+def test_in_python_the_plan_is_that_of_the_command(
+    shell: Callable[[str], str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    printed = shell(command("--compare my_plan.json").partition("--compare")[0].rstrip())
+    names: dict[str, Any] = {}
+    exec(program(OWN_TABLES, "import compare, plan"), names)
+    out = capsys.readouterr().out
+    assert as_options(out).startswith(printed.partition("\nPlan written")[0])
+    (last,) = [text for text in blocks(OWN_TABLES, "text") if text.startswith("whole tables cost")]
+    assert out.endswith(last)
+    assert names["planned"].to_json() == json.loads(Path("plan.json").read_text())
+    (inline,) = re.findall(r"`planned = (shard_gym\.planning\.plan\(.*?\))`", README)
+    assert eval(inline, {"shard_gym": shard_gym}).plan == (names["planned"].plan)
 
 
 def test_what_does_not_fit_is_refused_as_shown(shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:

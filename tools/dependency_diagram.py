@@ -50,6 +50,7 @@ INNER: Mapping[str, Levels] = {
         (OTHERS,),
         ("neuroshard",),
         ("__init__",),
+        ("named",),
     ),
     "replanning": (("drift",), ("env",), ("drawing",), ("problem", "drifting"), ("build", "agents")),
 }

@@ -25,6 +25,8 @@ MOVED = {
     "agents.replanning.table_episodes": "replanning.agents.tuning",
     "agents.surco.options": "agents.surco.agent",
     "agents.training.registry": "agents.training",
+    "cli.misfit": "planning.misfit",
+    "cli.named_agents": "agents.named",
     "comparison": "planning.comparison",
     "cost_models.assumptions": "cost_models.analytical.assumptions",
     "cost_models.plan_bounds": "cost_models.bounds.plans",

@@ -75,8 +75,11 @@ class Grid:
         above = [[each.header for each in self.columns]] if self.header else []
         below = [[each.footer for each in self.columns]] if self.footer else []
         rows = [[*cells, *[""] * (len(self.columns) - len(cells))] for cells in (*above, *body, *below)]
-        widths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in zip(*rows, strict=True)]
-        lines = [self._lines(cells, widths) for cells in rows]
+        widths = [
+            max(column.min_width or 0, *(len(line) for cell in cells for line in cell.split("\n")))
+            for column, cells in zip(self.columns, zip(*rows, strict=True), strict=True)
+        ]
+        lines = [self._lines(cells, widths, above=self.header and not number) for number, cells in enumerate(rows)]
         rule = ["─" * (sum(widths) + GAP * (len(widths) - 1))]
         if self.footer:
             lines.insert(len(lines) - 1, rule)
@@ -84,14 +87,15 @@ class Grid:
             lines.insert(1, rule)
         return "\n".join(line.rstrip() for group in lines for line in group)
 
-    def _lines(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    def _lines(self, cells: Sequence[str], widths: Sequence[int], *, above: bool) -> list[str]:
+        """The lines of a row; short cells of the header, which is `above`, stand at its end."""
         texts = [cell.split("\n") for cell in cells]
         tall = max(map(len, texts))
-        padded = [
-            [line.rstrip().rjust(width) if column.right else line.ljust(width) for line in text]
-            + [" " * width] * (tall - len(text))
-            for text, width, column in zip(texts, widths, self.columns, strict=True)
-        ]
+        padded = []
+        for text, width, column in zip(texts, widths, self.columns, strict=True):
+            lines = [line.rstrip().rjust(width) if column.right else line.ljust(width) for line in text]
+            empty = [" " * width] * (tall - len(text))
+            padded.append(empty + lines if above else lines + empty)
         return [(" " * GAP).join(line) for line in zip(*padded, strict=True)]
 
 

@@ -32,6 +32,9 @@ from shard_gym.plans.plan import ONE_GROUP
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
+OLD, NEW = "the old plan", "the new plan"
+"""Names of plans that are compared, where they are in no files."""
+
 WHOLE_THERE = " in TorchRec, which keeps all rows of tables with fused_uvm or fused_uvm_caching there"
 
 
@@ -288,7 +291,7 @@ def compare(
     """
     notes = Notes(on_note)
     own = model_on_devices(model_or_tables, hardware, num_devices, notes, **options)
-    old, given = OldPlan.of(given_plan(before, own), own, notes), given_plan(after, own)
+    old, given = OldPlan.of(given_plan(before, own, OLD), own, notes), given_plan(after, own, NEW)
     new = given.of(own.tables, own.topology)
     if not (own.needs_host(old.found.plan, old.found.hbm_rows) or own.needs_host(new.plan, new.hbm_rows)):
         own = own.in_hbm

@@ -42,7 +42,7 @@ from shard_gym.planning.explained import (
     traffic_report,
 )
 from shard_gym.planning.explanation import Explanation, explain
-from shard_gym.planning.given_plans import ComparedPlans, OldPlan
+from shard_gym.planning.given_plans import OLD, ComparedPlans, OldPlan
 from shard_gym.planning.memory import caches_notes, full_notes, host_sentence, memory_of, memory_report
 from shard_gym.planning.model import ModelOnDevices
 from shard_gym.planning.reading import ModelOptions, given_plan, model_on_devices
@@ -260,7 +260,7 @@ def plan(
             f"{own.source} has pooled and sequence tables, which are modules of their own in TorchRec. Write the plan "
             "in ShardGym's format, and make TorchRec's in Python: to_torchrec(plan, tables, topology, model)."
         )
-    old = None if compare is None or compare == TORCHREC else OldPlan.of(given_plan(compare, own), own, notes)
+    old = None if compare is None or compare == TORCHREC else OldPlan.of(given_plan(compare, own, OLD), own, notes)
     torchrec = None
     if compare == TORCHREC:  # errors before the work
         torchrec, said = make_placing_agent(TORCHREC, own.model, seed)

@@ -239,7 +239,7 @@ def _tables_of(
     elif isinstance(model, (str, Path)):
         pool, name, source = load_pool(pool_source(str(model))), Path(model).stem, str(model)
     else:
-        raise wrong_kind("model_or_tables", model, "Tables, a pool, its name or file, or a model of TorchRec")
+        raise wrong_kind("`model_or_tables`", model, "Tables, a pool, its name or file, or a model of TorchRec")
     _require_no_dim(embedding_dim, source, known=pool.dims_known)
     tables = pool.tables if embedding_dim is None else pool.tables.with_dims(embedding_dim)
     doubled = sorted({each for each in tables.names if tables.names.count(each) > 1})
@@ -404,13 +404,19 @@ def _host_room_bytes(
     return int(host_memory_gib * GIB)
 
 
-def given_plan(plan: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any], model: ModelOnDevices) -> GivenPlan:
-    """A plan that a user has: the path of a file, a plan, a plan of TorchRec, or the JSON of either."""
+def given_plan(
+    plan: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any], model: ModelOnDevices, name: str = "the plan"
+) -> GivenPlan:
+    """A plan that a user has: the path of a file, a plan, a plan of TorchRec, or the JSON of either.
+
+    Args:
+        name: of a plan that is in no file, for messages.
+    """
     if isinstance(plan, (str, Path)):
         return GivenPlan.of_file(plan)
     if isinstance(plan, ShardingPlan):
         content: dict[str, Any] = {"plan": plan_to_json(plan, model.tables)}
         if plan.groups != ONE_GROUP:
             content[GROUPS] = groups_to_json(plan.groups)
-        return GivenPlan("the plan", content)
-    return GivenPlan("the plan", dict(plan) if isinstance(plan, Mapping) else json_of_torchrec(plan))
+        return GivenPlan(name, content)
+    return GivenPlan(name, dict(plan) if isinstance(plan, Mapping) else json_of_torchrec(plan))

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym import TaskSuite, evaluate, load_suite, save_suite
+from shard_gym import evaluate, load_suite
 from shard_gym.agents.named import agent_named
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
+from shard_gym.cost_models import AnalyticalCostModel
 
 MINE = """
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def test_classes_makers_functions_and_agents_are_evaluated(
     mine: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.chdir(mine.parent)
-    assert evaluate(agent_named(f"mine.py:{what}"), "dlrm-20x4").mean_cost_ms > 0
+    assert evaluate(agent_named(f"mine.py:{what}", cost_model=AnalyticalCostModel()), "dlrm-20x4").mean_cost_ms > 0
 
 
 def test_seed_and_options_reach_a_class(mine: Path) -> None:

@@ -14,8 +14,8 @@ from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.evaluation.evaluations import evaluate, penalty_ms
 from shard_gym.plans.placement import placement_from_json
-from shard_gym.tasks.suites import best_known, load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.tasks.suites import best_known, load_suite, save_suite
+from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")

@@ -1,0 +1,274 @@
+"""`plan`, through its public door: what it returns is what `shard-gym place` prints and writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.cli import main
+from shard_gym.cli.console import as_options
+from shard_gym.common.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    NoPlacementFoundError,
+    ShardGymError,
+    UnknownNameError,
+)
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
+from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.planning import PlannedModel, plan
+from shard_gym.plans import check_plan, plan_of_placement
+from shard_gym.tables.pools import Pool, load_pool, save_pool
+from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import Workload
+from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks.task import Task
+
+GIB = 2**30
+A100 = hardware_profile("a100-dgx")
+QUICK: dict[str, Any] = {"agent_options": {"max_queries": 300}}
+WORDS = ("--option", "max_queries=300")
+
+
+def tables_of(*rows: int, **more: Any) -> Tables:
+    names = [f"table{each}" for each in range(len(rows))]
+    count = len(rows)
+    return Tables.from_zipf(rows, 64, np.full(count, 5.0), np.full(count, 1.05), Workload(65_536), names=names, **more)
+
+
+FOUR = tables_of(2_000_000, 1_000_000, 500_000, 40_000)
+LARGE = tables_of(80_000_000, 200_000_000, 500_000, 30_000_000)
+SEQUENCES = tables_of(50_000, 24, 4_000, pooled=[False, False, True])
+
+
+def pool_file(tables: Tables, folder: Path) -> Path:
+    path = folder / "mine.json"
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tables", "devices", "words", "options"),
+    [
+        (FOUR, 2, WORDS, QUICK),
+        (FOUR, 16, (*WORDS, "--memory-cap-gib", "40,40,30,30" + ",20" * 12), QUICK),
+        (FOUR, 4, ("--agent", "cost-greedy"), {"agent": "cost-greedy"}),
+        (LARGE, 4, (*WORDS, "--memory-cap-gib", 6), QUICK | {"memory_cap_gib": 6}),
+        (FOUR, 16, (*WORDS, "--sync-every", 100), QUICK | {"sync_every": 100}),
+        (SEQUENCES, 4, (*WORDS, "--index-dedup"), QUICK | {"index_dedup": True}),
+        (FOUR, 4, ("--whole", "--compare", "old.json"), {"whole": True, "compare": "old.json"}),
+    ],
+)
+def test_the_text_and_the_json_are_those_of_the_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tables: Tables,
+    devices: int,
+    words: tuple[object, ...],
+    options: dict[str, Any],
+) -> None:
+    """In a window that breaks no line; the command has options where the text has arguments."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "2000")
+    Path("old.json").write_text(json.dumps({"placement": dict.fromkeys(tables.names, 0)}))
+    path = pool_file(tables, tmp_path)
+    command = ["place", "--tables", path, "--hardware", "a100-dgx", "--num-devices", devices, *words]
+    assert main([str(each) for each in [*command, "--out", "plan.json"]]) == 0
+    printed = capsys.readouterr()
+    if "40,40,30,30" in str(words):
+        options = options | {"memory_cap_gib": [40, 40, 30, 30, *[20] * 12]}
+    planned = plan(path, "a100-dgx", devices, **options)
+    assert json.loads(json.dumps(planned.to_json())) == json.loads(Path("plan.json").read_text())
+    out = "\n".join(line.rstrip() for line in printed.out.splitlines())
+    assert as_options(str(planned)) == out.partition("\n\nPlan written")[0]
+    assert [as_options(str(note)) for note in planned.warnings] == printed.err.splitlines()
+    assert capsys.readouterr() == ("", "")  # the function prints nothing
+
+
+def test_a_model_that_fits_is_planned_with_its_numbers() -> None:
+    planned = plan(FOUR, "a100-dgx", 4, memory_cap_gib=10, **QUICK)
+    assert isinstance(planned, PlannedModel)
+    topology = A100.topology(4, memory_cap_bytes=10 * GIB)
+    check_plan(planned.plan, FOUR, topology)
+    cost = AnalyticalShardingModel().estimate_plan(planned.plan, FOUR, topology)
+    assert planned.cost_ms == planned.estimate.total_ms == cost.total_ms
+    assert planned.estimate.phases_ms.tolist() == cost.phases_ms.tolist()
+    assert (planned.memory.total <= planned.room).all()
+    assert planned.room.tolist() == [10 * GIB] * 4
+    assert planned.evidence["backward"] is None
+    assert planned.evidence["forward"] is not None
+    assert planned.compared is None
+    assert planned.host_note == ""
+
+
+def test_rows_for_which_the_hbm_has_no_room_are_in_host_memory() -> None:
+    planned = plan(LARGE, "a100-dgx", 4, memory_cap_gib=6, **QUICK)
+    assert planned.model.has_host
+    assert planned.explanation.host_bytes.sum() > 0
+    assert "lie in host memory, which costs" in planned.host_note
+    with pytest.raises(NoPlacementFoundError, match=r"SGD, which has no states, \(`optimizer='sgd'`\) would save"):
+        plan(LARGE.with_training(optimizer="adam"), "a100-dgx", 4, memory_cap_gib=20, host_memory=0)
+
+
+def test_what_must_be_added_for_replicas_is_said() -> None:
+    planned = plan(SEQUENCES, "a100-dgx", 2, agent_options={"sharding_types": "data_parallel,table_wise"})
+    replicated = [each.sharding_type == "data_parallel" for each in planned.plan.tables]
+    assert any(replicated)
+    assert "a dense optimizer has them" in planned.to_add
+    assert plan(SEQUENCES, "a100-dgx", 2, replicas=False, **QUICK).to_add == ""
+    on_cpu = plan(SEQUENCES, "a100-dgx", 2, device_type="cpu", **QUICK)
+    assert on_cpu.to_add == ""
+    assert any("`replicas=True` allows them" in str(note) for note in on_cpu.warnings)
+
+
+def test_devices_and_tables_are_given_as_objects_or_by_name(tmp_path: Path) -> None:
+    """A topology with the same room, a profile, and a file: the same plan."""
+    room = int(0.85 * A100.device.memory_bytes)
+    given = plan(FOUR, A100.topology(4, memory_cap_bytes=room), **QUICK)
+    named = plan(pool_file(FOUR, tmp_path), "a100-dgx", 4, host_memory=0, **QUICK)
+    pool = plan(Pool("mine", FOUR, load_pool("dlrm-2021").card), A100, 4, host_memory=0, **QUICK)
+    assert given.plan == named.plan == pool.plan
+    assert given.cost_ms == named.cost_ms == pool.cost_ms
+
+
+def test_a_task_has_devices_of_its_own() -> None:
+    task = Task("mine", FOUR, A100.topology(4, memory_cap_bytes=4 * GIB), splittable=True)
+    planned = plan(task, **QUICK)
+    answer = problem_of(task).checked(planned.plan, task)
+    assert planned.cost_ms == problem_of(task).cost_ms(answer, task, AnalyticalShardingModel())
+    with pytest.raises(InvalidOptionError, match=r"leave out `hardware` and `num_devices`\."):
+        plan(task, "a100-dgx", 4)
+
+
+def test_agents_are_given_as_objects_and_functions_too() -> None:
+    agent = plan(FOUR, "a100-dgx", 2, agent=make_agent("cost-greedy"), balance=False)
+    assert agent.agent == "cost-greedy"
+    assert agent.plan == plan(FOUR, "a100-dgx", 2, agent="cost-greedy", balance=False).plan
+
+    def in_turn(task: Task) -> Any:
+        return np.arange(task.num_tables) % task.num_devices
+
+    found = plan(FOUR, "a100-dgx", 2, agent=in_turn)  # type: ignore[arg-type]
+    assert (found.agent, found.plan) == ("in_turn", plan_of_placement([0, 1, 0, 1], FOUR))
+    with pytest.raises(InvalidOptionError, match="`agent_options` are of an agent that is named"):
+        plan(FOUR, "a100-dgx", 2, agent=make_agent("cost-greedy"), **QUICK)
+
+
+def test_notes_are_told_when_they_are_known() -> None:
+    told: list[str] = []
+
+    def tells(task: Task) -> Any:
+        told.append("planned")
+        return [0] * task.num_tables
+
+    planned = plan("merlin-tiny", "a100-dgx", 2, agent=tells, on_note=lambda note: told.append(str(note)))  # type: ignore[arg-type]
+    assert told[-1] == "planned"
+    assert told[0].startswith("Lookup statistics are")
+    assert [str(note) for note in planned.notes] == told[:-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        ((FOUR,), {}, InvalidOptionError, "`hardware` is missing"),
+        ((FOUR, "a100-dgx"), {}, InvalidOptionError, "`num_devices` must be an integer from 1 to 4096, not None."),
+        ((FOUR, "a100-dgx", 0), {}, InvalidOptionError, "`num_devices` must be an integer from 1"),
+        ((3, "a100-dgx", 2), {}, InvalidOptionError, "`model_or_tables` must be Tables, a pool"),
+        ((FOUR, "a100-dgx", 2), {"memory_cap_gib": -1}, InvalidOptionError, "`memory_cap_gib` must be a positive"),
+        ((FOUR, "a100-dgx", 2), {"memory_cap_gib": "40"}, InvalidOptionError, "`memory_cap_gib` must be a positive"),
+        ((FOUR, "a100-dgx", 2), {"memory_cap_gib": [4, 5, 6]}, InvalidOptionError, "`memory_cap_gib` has 3 numbers"),
+        ((FOUR, "a100-dgx", 2), {"memory_cap_gib": 4, "reserve": 0.1}, InvalidOptionError, "`reserve` both say"),
+        ((FOUR, "a100-dgx", 2), {"reserve": 1.5}, InvalidOptionError, "`reserve` must be a share"),
+        ((FOUR, "a100-dgx", 2), {"host_memory": -1}, InvalidOptionError, "`host_memory` must be a number of GiB"),
+        ((FOUR, "a100-dgx", 2), {"host_memory": 99_999}, InvalidOptionError, "`host_memory` is 99,999, but a host"),
+        ((FOUR, A100.topology(2)), {"reserve": 0.1}, InvalidOptionError, "`reserve` is 0.1, but `hardware` is a"),
+        ((FOUR, A100.topology(2), 4), {}, InvalidOptionError, "`num_devices` is 4, but `hardware` is a Topology"),
+        ((FOUR, "a100-dgx", 2), {"embedding_dim": 8}, InvalidOptionError, "leave out `embedding_dim`."),
+        (("dlrm-2022", "a100-dgx", 2), {}, InvalidOptionError, "choose one for all with `embedding_dim`."),
+        ((FOUR, "a100-dgx", 2), {"batch_size": 8}, InvalidOptionError, "`batch_size` is that of recorded lookups"),
+        ((FOUR, "a100-dgx", 2), {"lookups": [3]}, InvalidOptionError, "`lookups` must be paths of NPZ or Parquet"),
+        ((FOUR, "a100-dgx", 2), {"index_dedup": True}, InvalidOptionError, "`index_dedup` is for sequence tables"),
+        (
+            (FOUR, "a100-dgx", 4),
+            {"agent": "local-search", "sync_every": 9},
+            InvalidOptionError,
+            "`sync_every` averages",
+        ),
+        ((FOUR, "a100-dgx", 8), {"agent": "cost-greedy"}, InvalidOptionError, "`num_devices` is 8, but the model has"),
+        (
+            (FOUR, "a100-dgx", 2),
+            {"communication_dtype": "fp16", "cost_model": "analytical-inference"},
+            InvalidOptionError,
+            "`communication_dtype` is 'fp16', but the cost model",
+        ),
+        ((SEQUENCES, "a100-dgx", 2), {"one_module": True}, InvalidOptionError, "has pooled and sequence tables"),
+        ((FOUR, "a100-dgx", 2), {"replicas": False, "agent": "hugectr"}, InvalidOptionError, "`replicas` is no, but"),
+        ((FOUR, "no-such", 2), {}, UnknownNameError, "There is no hardware profile named 'no-such'"),
+        ((FOUR, "a100-dgx", 2), {"agent": "nobody"}, UnknownNameError, "There is no agent named 'nobody'"),
+        ((FOUR, "a100-dgx", 2), {"compare": {"plan": []}}, InvalidPlanError, "the old plan is no plan of these tables"),
+    ],
+)
+def test_an_impossible_argument_is_named(
+    arguments: Any, options: dict[str, Any], error: type[ShardGymError], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        plan(*arguments, **options)
+    assert says in str(refused.value)
+
+
+def test_an_argument_that_does_not_exist_is_an_error_of_python() -> None:
+    with pytest.raises(TypeError, match="memory_caps"):
+        plan(FOUR, "a100-dgx", 2, memory_caps=3)  # type: ignore[call-arg]
+
+
+def test_a_plan_to_compare_with_stands_beside_the_new_one() -> None:
+    old = plan_of_placement([0, 0, 0, 3], FOUR)
+    planned = plan(FOUR, "a100-dgx", 4, compare=old, **QUICK)
+    assert planned.compared is not None
+    before = make_cost_model("analytical").estimate([0, 0, 0, 3], FOUR, A100.topology(4)).total_ms
+    assert planned.compared.comparison.before.total_ms == before
+    assert planned.compared.ratio == before / planned.cost_ms
+    assert planned.compared.robustness is not None
+    assert "Compared with the old plan" in str(planned)
+    assert planned.to_json()["compared"]["with"] == "the old plan"
+
+
+def test_a_model_of_torchrec_is_planned_with_its_lookups(tmp_path: Path) -> None:
+    pytest.importorskip("torchrec")
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    configs = [
+        EmbeddingBagConfig(name=name, embedding_dim=16, num_embeddings=rows, feature_names=[name])
+        for name, rows in (("user", 5_000), ("item", 3_000))
+    ]
+    model = EmbeddingBagCollection(tables=configs)
+    with pytest.raises(InvalidOptionError, match="Give `lookups`, recorded ones, or `pooling_factors`"):
+        plan(model, "a100-dgx", 2)
+    factors = {"user": 2.0, "item": 8.0}
+    assumed = plan(model, "a100-dgx", 2, pooling_factors=factors, batch_size=4096, **QUICK)
+    assert assumed.model.tables.pooling_factor.tolist() == [2.0, 8.0]
+    assert set(assumed.to_torchrec(model, "cpu").plan[""]) == {"user", "item"}
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "log.npz", user=rng.integers(0, 5_000, 1024), item=rng.integers(0, 3_000, 1024))
+    recorded = plan(model, "a100-dgx", 2, lookups=[tmp_path / "log.npz"], batch_size=256, **QUICK)
+    assert recorded.model.tables.workload.batch_size == 256
+    assert recorded.model.tables.pooling_factor.tolist() == [1.0, 1.0]
+
+
+def test_what_is_planned_under_a_cost_model_is_costed_by_it() -> None:
+    model = AnalyticalShardingModel("fp16")
+    found = plan(FOUR, "a100-dgx", 4, cost_model=model, **QUICK)
+    assert found.explanation.cost_model == model.fingerprint
+    same = plan(FOUR, "a100-dgx", 4, communication_dtype="fp16", **QUICK)
+    assert (found.plan, found.cost_ms) == (same.plan, same.cost_ms)
+    served = plan(FOUR, "a100-dgx", 4, cost_model="analytical-inference", **QUICK)
+    assert not served.model.tables.workload.training
+    assert replace(served.model.tables.workload, training=True) == FOUR.workload
