@@ -50,7 +50,7 @@ def make_agent(
     if not isinstance(name, (str, Path)):
         raise wrong_kind("name", name, "the name of an agent or a path")
     if suite is not None and not isinstance(suite, str):
-        raise wrong_kind("suite", suite, "the name of a suite, such as its `name`, or None")
+        raise wrong_kind("suite", suite, "the name of a suite, such as its name, or None")
     if name not in AGENTS and _is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     name = str(name)

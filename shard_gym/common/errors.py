@@ -1,6 +1,7 @@
 """All errors that ShardGym raises on purpose, and the messages that several modules share.
 
-Each class is one kind of failure; each message is a sentence that names the thing, the value and what to do.
+Each class is one kind of failure; each message is a sentence that names the thing, the value and what to do. Where a
+message has an argument of a function in backticks, such as `host_memory=0`, commands print the option.
 """
 
 from __future__ import annotations

@@ -14,8 +14,15 @@ from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, ma
 from shard_gym.cost_models.analytical.grouped import model_of, sync_ms_per_byte
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms, total_sent_bytes
-from shard_gym.cost_models.base import loads_of_shards
-from shard_gym.cost_models.base.model import AdditiveCostModel, CostModel, FloatArray, critical_devices
+from shard_gym.cost_models.base import (
+    AdditiveCostModel,
+    CostEstimate,
+    CostModel,
+    FloatArray,
+    critical_devices,
+    loads_of_plan,
+    loads_of_shards,
+)
 from shard_gym.cost_models.base.whole_tables import WholeTables
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.envs.placement.rendering.view import PlacementView, PlanView
@@ -25,6 +32,7 @@ from shard_gym.plans.hbm_rows import host_bytes, split_of_plan
 from shard_gym.plans.hbm_split import HbmSplit
 from shard_gym.plans.placement import check_placement, memory_used
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
+from shard_gym.tables.tables import Tables
 from shard_gym.tasks.groups import task_of_plan
 from shard_gym.tasks.task import Task
 
@@ -216,7 +224,7 @@ def _explain_plan(
     additive, model = own or AnalyticalShardingModel(), own or model
     checked = check_plan(plan, tables, topology)
     in_hbm = _all_in_hbm(task)
-    estimate = model.estimate(checked, tables, topology)
+    estimate = estimate_of_checked(model, checked, tables, topology)
     loads, shards = loads_of_shards(additive, checked, tables, topology)
     devices = shards[:, 1]
     memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
@@ -244,9 +252,17 @@ def _explain_plan(
         noun="plan",
         communication_dtype=dtype,
         index_exchange=index_exchange,
-        all_in_hbm_ms=None if in_hbm is None else model.estimate(checked, tables, in_hbm).total_ms,
+        all_in_hbm_ms=None if in_hbm is None else estimate_of_checked(model, checked, tables, in_hbm).total_ms,
         without_replicas_ms=without_replicas_ms,
     )
+
+
+def estimate_of_checked(model: CostModel, plan: ShardingPlan, tables: Tables, topology: Topology) -> CostEstimate:
+    """`CostModel.estimate` of a checked plan, which an additive model does not check again."""
+    if not isinstance(model, AdditiveCostModel):
+        return model.estimate(plan, tables, topology)
+    phases, cost = model.costs(loads_of_plan(model, plan, tables, topology), topology.cluster())
+    return CostEstimate(phases, float(cost))
 
 
 def best_moves(

@@ -19,17 +19,19 @@ from shard_gym.common.errors import unknown_name
 from shard_gym.common.io.files import read_shipped
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
+from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.hardware.profiles import PROFILES, hardware_profile
 from shard_gym.hardware.topology import Topology
+from shard_gym.planning.explanation import estimate_of_checked
 from shard_gym.plans import ShardingPlan, check_plan
 from shard_gym.tables.lookup_statistics import rounded_statistics
 from shard_gym.tables.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.tables.tables import MAX_BYTES, Tables
 from shard_gym.tables.workload import Workload
 from shard_gym.tasks.groups import task_of_plan
-from shard_gym.tasks.problems.sharding import ShardingProblem
 from shard_gym.tasks.task import Task
 
 EVIDENCE = Path(shard_gym.cost_models.__file__).parent / "evidence"
@@ -192,7 +194,7 @@ def robustness(
         InvalidPlanError: a plan is none of these tables on these devices.
     """
     roomy = topology.with_caps(MAX_BYTES)
-    task, problem = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every), ShardingProblem()
+    task = Task("robustness", tables, roomy, splittable=True, sync_every=sync_every)
     plans, sizes = [plan_a, plan_b], [num_devices_a or topology.num_devices, topology.num_devices]
 
     def of_size(whole: Topology, size: int) -> Topology:
@@ -206,7 +208,7 @@ def robustness(
         model = VariedShardingModel(scales, communication_dtype, exchange)
         varied = model.varied_topology(roomy)
         old_ms, new_ms = (
-            problem.cost_ms(plan, replace(task, tables=read, topology=of_size(varied, size)), model)
+            _cost_ms(plan, replace(task, tables=read, topology=of_size(varied, size)), model)
             for plan, size in zip(plans, sizes, strict=True)
         )
         return old_ms / new_ms
@@ -222,6 +224,12 @@ def robustness(
     other = HIDDEN if index_exchange == EXPOSED else EXPOSED
     other_exchange = ratio({}, exchange=other) if max(sizes) > 1 else None
     return Robustness(ratio({}), terms, (low, high), lookups, remade, index_exchange, other_exchange)
+
+
+def _cost_ms(plan: ShardingPlan, task: Task, model: AdditiveCostModel) -> float:
+    """The cost of a checked plan."""
+    own = task_of_plan(plan, task)
+    return estimate_of_checked(model_of(own.topology, model), plan, own.tables, own.topology).total_ms
 
 
 def _costliest(tables: Tables, topology: Topology) -> NDArray[np.int64]:

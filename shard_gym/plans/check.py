@@ -93,7 +93,7 @@ def check_plan(
     if not isinstance(plan.groups, Groups) or plan.groups.count not in (1, replicas):
         raise InvalidPlanError(
             f"The plan has the groups {short_repr(plan.groups)}, but these are the devices of one of "
-            f"{counted(replicas, 'group')}. `task_of_group` has the tables and devices of a plan with groups."
+            f"{counted(replicas, 'group')}. task_of_group has the tables and devices of a plan with groups."
         )
     plain = _is_plain(plan)
     if not (plain and is_common_valid_plan(plan, tables, topology, sharding_types)):
