@@ -97,7 +97,7 @@ def test_a_model_that_fits_is_planned_with_its_numbers() -> None:
     assert isinstance(planned, PlannedModel)
     topology = A100.topology(4, memory_cap_bytes=10 * GIB)
     check_plan(planned.plan, FOUR, topology)
-    cost = AnalyticalShardingModel().estimate_plan(planned.plan, FOUR, topology)
+    cost = AnalyticalShardingModel().estimate(planned.plan, FOUR, topology)
     assert planned.cost_ms == planned.estimate.total_ms == cost.total_ms
     assert planned.estimate.phases_ms.tolist() == cost.phases_ms.tolist()
     assert (planned.memory.total <= planned.room).all()
