@@ -32,7 +32,7 @@ from shard_gym.cost_models.base.host_rows import host_loads, host_read_ms
 from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.planning.trust import other_lookups
-from shard_gym.plans.hbm_split import best_split
+from shard_gym.plans.hbm_rows import best_split
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import Tables

@@ -64,6 +64,10 @@ LEAST, MOST = 1e-9, 2.0**63
 """Limits of the numbers of a device or a link. The costs of any tables are then finite, and bytes fit an int64."""
 
 
+OPTION = {"option": True}
+"""Metadata of a field with a default, which files leave out where it has that; a number that comes later is one."""
+
+
 def _require_valid(spec: DeviceSpec | LinkSpec | HostMemory) -> None:
     """Raise if a number is not positive, or beyond the limits; those whose default is 0 may be 0."""
     kind = type(spec).__name__
@@ -148,7 +152,7 @@ class DeviceSpec:
     num_sms: int
     clock_ghz: float
     kernel_launch_us: float
-    rates: WorkRates | None = None
+    rates: WorkRates | None = field(default=None, metadata=OPTION)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -215,7 +219,7 @@ class HostMemory:
         dense_ms: ms of an iteration in which the dense layers keep the device busy, behind which a pipeline hides the
             prefetch of rows into a cache (`host_policy="lru"` of the analytical models); 0, the default, hides none.
         total_bytes: bytes of a host, of which each device may use what the others leave; caps are then one way to allot
-            them (`shard_gym.plans.hbm_split.allotted_caps`). None, the default, if each device has a part of its own.
+            them (`shard_gym.plans.caps.allotted_caps`). None, the default, if each device has a part of its own.
 
     Raises:
         InvalidTopologyError: a number is impossible.
@@ -226,7 +230,7 @@ class HostMemory:
     update_gb_per_s: float
     dense_ms: float = 0
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    total_bytes: int | None = None
+    total_bytes: int | None = field(default=None, metadata=OPTION)
 
     def __post_init__(self) -> None:
         _require_valid(self)
@@ -486,13 +490,6 @@ def _require_allotted(caps: NDArray[np.int64], hosts: NDArray[np.int64], hbm_byt
         )
 
 
-_DEVICE_KEYS, _LINK_KEYS, _HOST_KEYS = (
-    tuple(field.name for field in fields(kind) if field.name not in ("rates", "sources", "total_bytes"))
-    for kind in (DeviceSpec, LinkSpec, HostMemory)
-)
-_RATES = "rates"  # a further key of devices that were calibrated
-_TOTAL = "total_bytes"  # a further key of host memory that its devices share
-
 TOPOLOGY_KEYS: dict[str, type] = {
     **{"device": dict, "links": dict, "num_devices": int, "devices_per_host": int, "memory_cap_bytes": list}
 }
@@ -504,43 +501,48 @@ TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {
 """Further keys, of topologies with other values than the defaults."""
 
 
+def _numbers(spec: DeviceSpec | LinkSpec | HostMemory) -> dict[str, Any]:
+    """The fields of a specification by name, but its sources, and options that have their defaults."""
+    return {
+        each.name: getattr(spec, each.name)
+        for each in fields(spec)
+        if each.name != "sources" and not (each.metadata == OPTION and getattr(spec, each.name) == each.default)
+    }
+
+
 def device_to_json(device: DeviceSpec) -> dict[str, Any]:
     """The numbers of a device."""
-    found: dict[str, Any] = {name: getattr(device, name) for name in _DEVICE_KEYS}
+    found = _numbers(device)
     if device.rates is not None:
         rates = asdict(device.rates)
-        found[_RATES] = {**rates, "forward": list(rates["forward"]), "backward": list(rates["backward"])}
+        found["rates"] = {**rates, "forward": list(rates["forward"]), "backward": list(rates["backward"])}
     return found
 
 
 def device_from_json(record: Any, sources: Mapping[str, str] | None = None) -> DeviceSpec:
     """The inverse of `device_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
-    _require_keys("device", record, _DEVICE_KEYS, _RATES)
-    rates = record.get(_RATES)
+    _require_keys("device", record, DeviceSpec)
+    rates = record.get("rates")
     if rates is not None:
-        _require_keys("rates", rates, tuple(field.name for field in fields(WorkRates)))
+        _require_keys("rates", rates, WorkRates)
         rates = WorkRates(**rates)
-    return DeviceSpec(**{**record, _RATES: rates}, sources=sources or {})
+    return DeviceSpec(**{**record, "rates": rates}, sources=sources or {})
 
 
 def links_to_json(links: LinkSpec) -> dict[str, Any]:
     """The numbers of links."""
-    return {name: getattr(links, name) for name in _LINK_KEYS}
+    return _numbers(links)
 
 
 def links_from_json(record: Any, sources: Mapping[str, str] | None = None) -> LinkSpec:
     """The inverse of `links_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
-    _require_keys("links", record, _LINK_KEYS)
+    _require_keys("links", record, LinkSpec)
     return LinkSpec(**record, sources=sources or {})
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
     """`topology` as JSON values, without the sources of its numbers."""
-    host = {} if topology.host is None else {"host": asdict(replace(topology.host, sources={}))}
-    for part in host.values():
-        del part["sources"]
-        if part[_TOTAL] is None:
-            del part[_TOTAL]
+    host = {} if topology.host is None else {"host": _numbers(topology.host)}
     return {
         "device": device_to_json(topology.device),
         "links": links_to_json(topology.links),
@@ -556,7 +558,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 def topology_from_json(record: dict[str, Any]) -> Topology:
     """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
     if "host" in record:
-        _require_keys("host", record["host"], _HOST_KEYS, _TOTAL)
+        _require_keys("host", record["host"], HostMemory)
     caps = record["memory_cap_bytes"]
     if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
         raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
@@ -578,7 +580,10 @@ def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
     return tuple(map(topology_from_json, checked))
 
 
-def _require_keys(part: str, record: Any, known: tuple[str, ...], *options: str) -> None:
-    if not isinstance(record, dict) or set(record) - set(options) != set(known):
+def _require_keys(part: str, record: Any, kind: type) -> None:
+    named = [each for each in fields(kind) if each.name != "sources"]
+    known = [each.name for each in named if each.metadata != OPTION]
+    options = {each.name for each in named if each.metadata == OPTION}
+    if not isinstance(record, dict) or set(record) - options != set(known):
         given = short_repr(sorted(record) if isinstance(record, dict) else record)
         raise DamagedFileError(f"The {part} of a topology must have the keys {', '.join(known)}, not {given}.")

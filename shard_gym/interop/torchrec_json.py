@@ -19,8 +19,7 @@ from shard_gym.common.text import format_bytes
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
 from shard_gym.plans.files import in_order
-from shard_gym.plans.hbm_rows import split_of_plan
-from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.hbm_rows import split_bytes, split_of_plan
 from shard_gym.plans.plan import DATA_PARALLEL, PLAN_TYPES
 from shard_gym.tables.tables import Tables
 

@@ -31,7 +31,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
 from shard_gym.planning.misfit import misfit, missing_bytes
 from shard_gym.planning.model import ModelOnDevices
 from shard_gym.plans import ShardingPlan
-from shard_gym.plans.hbm_split import packed_caps
+from shard_gym.plans.caps import packed_caps
 from shard_gym.plans.memory import training_memory, whole_table_bytes
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import DATA_PARALLEL

@@ -28,8 +28,7 @@ from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.envs.placement.rendering.view import PlacementView, PlanView
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
-from shard_gym.plans.hbm_rows import host_bytes, split_of_plan
-from shard_gym.plans.hbm_split import HbmSplit
+from shard_gym.plans.hbm_rows import HbmSplit, host_bytes, split_of_plan
 from shard_gym.plans.placement import check_placement, memory_used
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.tables.tables import Tables

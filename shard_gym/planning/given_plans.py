@@ -25,7 +25,7 @@ from shard_gym.planning.model import ModelOnDevices, other_split_notes, over_not
 from shard_gym.planning.reading import ModelOptions, given_plan, model_on_devices
 from shard_gym.planning.trust import Robustness, is_analytical, robustness, robustness_sentence
 from shard_gym.plans import ShardingPlan
-from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.needs import HOST_MEMORY, TRAINING
 from shard_gym.plans.plan import ONE_GROUP
 

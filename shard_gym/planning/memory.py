@@ -15,7 +15,7 @@ from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware.topology import Topology
 from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.misfit import devices_that_hold
-from shard_gym.plans.hbm_split import split_bytes
+from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import TrainingMemory, training_memory
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables.row_popularity import RowPopularity, RowSteps

@@ -19,7 +19,7 @@ from shard_gym.planning.index_dedup import deduplicated
 from shard_gym.planning.memory import memory_of, rooms
 from shard_gym.planning.misfit import missing_bytes
 from shard_gym.plans import ShardingPlan, plan_memory_used
-from shard_gym.plans.hbm_split import allotted_caps, packed_caps
+from shard_gym.plans.caps import allotted_caps, packed_caps
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import ONE_GROUP

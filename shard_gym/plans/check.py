@@ -14,8 +14,8 @@ from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.hardware.topology import Topology
+from shard_gym.plans.caps import devices_over, require_room_for_states
 from shard_gym.plans.common_plans import is_common_valid_plan
-from shard_gym.plans.hbm_split import devices_over, require_room_for_states
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,

@@ -1,10 +1,14 @@
-"""Which rows of the shards of a plan are in HBM: the best split (`hbm_split.py`), its bytes, and its check."""
+"""Which rows of the shards of a device, or of a plan, are in HBM: the best split, by sorting; its bytes, and its check.
+
+It is the split whose cost `cost_models/base/host_rows.py` computes in closed form, but for the thresholds between those
+of its loads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +17,66 @@ from shard_gym.common.checks import as_array, holds_integers
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
 from shard_gym.hardware.topology import Topology
-from shard_gym.plans.hbm_split import HbmSplit, best_split, split_bytes
 from shard_gym.plans.plan import SHARDING_TYPES, ShardingPlan, blocks_of_rows, has_dense_gradient
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps
 from shard_gym.tables.tables import Tables
+from shard_gym.tables.workload import STATE_BYTES, Workload
 
 _OF_SHARDS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram")
 """What a shard may have otherwise than its table."""
+
+
+class HbmSplit(NamedTuple):
+    """The best split of S shards.
+
+    The rows in HBM are those of a shard that are read most; which row ids these are, recorded lookups say.
+    """
+
+    hbm_rows: NDArray[np.int64]  #: (S,) int64, rows in HBM
+    hbm_reads: NDArray[np.float64]  #: (S,) float64, expected rows in HBM that a batch reads
+    host_reads: NDArray[np.float64]  #: (S,) float64, expected rows in the host's memory that a batch reads
+
+
+def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.bool_], topology: Topology) -> HbmSplit:
+    """The split of each device's HBM that leaves the fewest bytes of a batch to its host; whole rows.
+
+    Args:
+        shards: S shards as tables (`shard_gym.plans.statistics.shard_tables`).
+        devices: (S,) int64, the device of each.
+        dense: (S,) bool, whether a batch updates every row of the shard: replicas on several devices.
+        topology: the devices; all rows are in HBM if it has no host memory.
+    """
+    rows_of, workload = shards.num_embeddings, shards.workload
+    share, count = shards.row_popularity.steps(rows_of.astype(np.float64))
+    reads = np.where(dense[:, None], 1.0, -np.expm1(-share * shards.lookups_per_batch[:, None]))  # (S, n)
+    reads = np.where(count > 0, reads, 0.0)
+    count = count * (rows_of / np.maximum(count.sum(axis=1), 1e-300))[:, None]  # steps of quadratures are no whole rows
+    expected = (reads * count).sum(axis=1)
+    if topology.host is None:
+        return HbmSplit(rows_of.copy(), expected, np.zeros(len(shards)))
+    row_bytes = shards.embedding_dim * split_bytes(workload)
+    state = STATE_BYTES * workload.state.per_row * rows_of  # in HBM whatever the split is
+    kept = np.zeros(reads.shape)
+    for device in np.unique(devices):
+        here = np.flatnonzero(devices == device)
+        order = np.argsort(-reads[here], axis=None, kind="stable")
+        size = (count[here] * row_bytes[here, None]).ravel()[order]
+        free = max(topology.host.hbm_bytes - int(state[here].sum()), 0)
+        before = np.cumsum(size) - size
+        part = np.clip(np.divide(free - before, size, out=np.ones_like(size), where=size > 0), 0.0, 1.0)
+        of_device = np.empty(order.size)
+        of_device[order] = part
+        kept[here] = of_device.reshape(len(here), -1)
+    in_hbm = (reads * count * kept).sum(axis=1)
+    whole = np.floor((count * kept).sum(axis=1) + 1e-6).astype(np.int64)
+    whole = np.where((kept == 1.0).all(axis=1), rows_of, np.minimum(whole, rows_of))
+    return HbmSplit(whole, in_hbm, expected - in_hbm)
+
+
+def split_bytes(workload: Workload) -> int:
+    """Bytes of a weight with its own states, which are where its row is; a state of each row is in HBM."""
+    return workload.weight_bytes + STATE_BYTES * workload.state.per_weight
 
 
 def split_of_plan(plan: ShardingPlan, tables: Tables, topology: Topology) -> HbmSplit:

@@ -30,9 +30,9 @@ from shard_gym.plans import (
     table_wise,
     write_plan,
 )
+from shard_gym.plans.caps import most_state_bytes
 from shard_gym.plans.files import hbm_rows_from_json
 from shard_gym.plans.hbm_rows import check_hbm_rows, host_bytes, split_of_plan
-from shard_gym.plans.hbm_split import most_state_bytes
 from shard_gym.plans.placement import check_placement
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import Tables

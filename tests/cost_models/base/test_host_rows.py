@@ -16,7 +16,7 @@ from shard_gym.cost_models.base.host_rows import THRESHOLDS, UPDATE_TIMES, host_
 from shard_gym.cost_models.base.model import COMPUTE, AdditiveCostModel
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
-from shard_gym.plans.hbm_split import best_split
+from shard_gym.plans.hbm_rows import best_split
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables.row_popularity import RowPopularity, RowSteps
