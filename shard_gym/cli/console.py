@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from shard_gym.common.report import GAP, Cell, Grid, Note, Report, Style, plain
+from shard_gym.common.report import GAP, Cell, Grid, Note, Printout, Style, plain
 
 NONE = "-"  # shown where there is no value
 REFERENCE = "random"  # the agent all others are compared with
@@ -111,7 +111,7 @@ def is_narrow(console: Console) -> bool:
     return console.width < WIDE
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: Printout) -> None:
     """Print what a result says of itself."""
     for block in report.blocks:
         if isinstance(block, Grid):

@@ -28,7 +28,7 @@ from shard_gym.cli.options import (
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.pictures import require_picture, save_picture
-from shard_gym.common.report import Report
+from shard_gym.common.report import Printout
 from shard_gym.common.text import counted, format_change, format_seconds
 from shard_gym.cost_models import AdditiveCostModel, with_index_exchange
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN
@@ -188,7 +188,7 @@ def _show_answer(asked: Asked) -> None:
     bound = max(filter(None, (stored, proven_bound(agent, task, model))), default=None)
     best = best_known_costs(suite, model).get(task.name)
     explanation = explain(task, answer, model, best_known_ms=best, lower_bound_ms=bound)
-    report = Report()
+    report = Printout()
     report.heading(task_heading(task, f"placed by {asked.agent}, costed by {model.fingerprint}"))
     narrow = is_narrow(console)
     report.add(explanation_report(explanation, asked.devices, asked.names, asked.moves, narrow=narrow))

@@ -100,7 +100,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Line:
+class Paragraph:
     """A paragraph; with `soft_wrap` the window breaks its lines, so that what is copied has no breaks."""
 
     text: str = ""
@@ -109,27 +109,29 @@ class Line:
 
 
 @dataclass
-class Report:
+class Printout:
     """Paragraphs and tables, one below the other; `str` is the text in a window wide enough for each line."""
 
-    blocks: list[Line | Grid] = field(default_factory=list)
+    blocks: list[Paragraph | Grid] = field(default_factory=list)
 
     def line(self, text: str = "", style: Style = "", *, soft_wrap: bool = False) -> None:
         """Add a paragraph."""
-        self.blocks.append(Line(text, style, soft_wrap))
+        self.blocks.append(Paragraph(text, style, soft_wrap))
 
     def heading(self, text: str) -> None:
         """Add a line above a table. It is not the table's title, which would be as narrow as the table."""
         self.line(text, "bold")
 
-    def add(self, *blocks: Grid | Report) -> None:
+    def add(self, *blocks: Grid | Printout) -> None:
         """Add tables, and the blocks of other reports."""
         for block in blocks:
-            self.blocks += block.blocks if isinstance(block, Report) else [block]
+            self.blocks += block.blocks if isinstance(block, Printout) else [block]
 
     @override
     def __str__(self) -> str:
-        return "\n".join(plain(block.text) if isinstance(block, Line) else plain(str(block)) for block in self.blocks)
+        return "\n".join(
+            plain(block.text) if isinstance(block, Paragraph) else plain(str(block)) for block in self.blocks
+        )
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _problem_of_all(tasks: Suite[Any]) -> Problem[Any]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedCosts:
     """An agent compared with a reference agent and with the best known placements."""
 
     #: Mean over the tasks of cost / cost of the reference agent, less 1; None if either failed on a task, because a
@@ -239,7 +239,7 @@ class Comparison:
     queries: float  #: mean over the tasks of the agent's evaluations of the scoring cost model
 
 
-def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, float]) -> Comparison:
+def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, float]) -> PairedCosts:
     """`evaluation` beside the reference agent's, of the same tasks, and the best known costs in ms by task."""
     to_best = None
     if not evaluation.failures and all(result.task in best for result in evaluation.tasks):
@@ -248,7 +248,7 @@ def compare(evaluation: Evaluation, reference: Evaluation, best: Mapping[str, fl
     to_random = None
     if not (evaluation.failures or reference.failures):
         to_random = float((evaluation.costs_ms / reference.costs_ms).mean() - 1.0)
-    return Comparison(
+    return PairedCosts(
         to_random=to_random,
         to_best=to_best,
         seconds=float(np.median([result.seconds for result in evaluation.tasks])),

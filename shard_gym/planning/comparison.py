@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.report import Grid, Report
+from shard_gym.common.report import Grid, Printout
 from shard_gym.common.text import (
     counted,
     format_bytes,
@@ -196,9 +196,9 @@ def _shared(mine: NDArray[np.int64], old: NDArray[np.int64], first: int) -> NDAr
     return np.asarray(np.maximum(end - begin, 0))
 
 
-def comparison_report(comparison: Comparison) -> Report:
+def comparison_report(comparison: Comparison) -> Printout:
     """Both plans side by side, and the tables that differ."""
-    report, table = Report(), Grid()
+    report, table = Printout(), Grid()
     report.heading(f"\nCompared with {Path(comparison.before_name).name}\n")
     table.column()
     for name in _names(comparison):
@@ -244,8 +244,8 @@ def _names(comparison: Comparison) -> tuple[str, str]:
     return Path(comparison.before_name).name, Path(comparison.after_name).name
 
 
-def _report_of_changes(comparison: Comparison) -> Report:
-    tables, changes, report, table = comparison.after.task.tables, comparison.changes, Report(), Grid()
+def _report_of_changes(comparison: Comparison) -> Printout:
+    tables, changes, report, table = comparison.after.task.tables, comparison.changes, Printout(), Grid()
     if not comparison.same_groups:
         old, new = (counted(each.plan.groups.count, "group") for each in (comparison.before, comparison.after))
         report.line(f"\nThe first plan is for {old} of devices and the other for {new}.")
@@ -272,9 +272,9 @@ def _report_of_changes(comparison: Comparison) -> Report:
     return report
 
 
-def _report_of_migration(comparison: Comparison) -> Report:
+def _report_of_migration(comparison: Comparison) -> Printout:
     """What each device sends and receives until the tables are where the new plan has them, and how long it takes."""
-    migration, report, table = comparison.migration, Report(), Grid()
+    migration, report, table = comparison.migration, Printout(), Grid()
     if migration is None or not migration.received_bytes.any():
         return report
     total = format_bytes(int(migration.received_bytes.sum()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.common.report import Cell, Grid, Report
+from shard_gym.common.report import Cell, Grid, Printout
 from shard_gym.common.text import counted, format_change, format_gib, format_mib, format_ms
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED
 from shard_gym.interop.replicas import replicas_note, replicated_tables
@@ -36,7 +36,7 @@ def task_heading(task: Task, how: str) -> str:
 
 def explanation_report(
     explanation: Explanation, devices: int = 16, named: int = 2, moves: int = 0, *, narrow: bool = False
-) -> Report:
+) -> Printout:
     """`devices` with `named` shards each, the cost, the splits, and at most `moves` that gain.
 
     Args:
@@ -51,12 +51,12 @@ def explanation_report(
     return report
 
 
-def _report_of_devices(explanation: Explanation, count: int, named: int, narrow: bool) -> Report:
+def _report_of_devices(explanation: Explanation, count: int, named: int, narrow: bool) -> Printout:
     """A row for each device: phases (a star on the slowest device), memory and costliest shards."""
     caps, phases_ms = explanation.memory_cap_bytes, explanation.phases_ms
     hosts = [str(host) for host in explanation.hosts] if explanation.task.topology.num_hosts > 1 else []
     slowest = [f"{format_ms(ms)} " for ms in phases_ms.max(axis=0)]
-    report, table = Report(), Grid(footer=True)
+    report, table = Printout(), Grid(footer=True)
     table.column("\ndev", "max", right=True, no_wrap=True)
     if hosts:
         table.column("\nhost", right=True, no_wrap=True)
@@ -108,8 +108,8 @@ def _label(explanation: Explanation, shard: int) -> str:
     return f"{explanation.task.tables.names[table]}{part.get(sharding.shard_type, rows + of_columns)}"
 
 
-def _report_of_totals(explanation: Explanation) -> Report:
-    total, report, grid = explanation.total_ms, Report(), Grid(header=False)
+def _report_of_totals(explanation: Explanation) -> Printout:
+    total, report, grid = explanation.total_ms, Printout(), Grid(header=False)
     for right in (False, True, False):
         grid.column(right=right, min_width=1)
     grid.row("cost", f"{format_ms(total)} ms", "", style="bold")
@@ -147,11 +147,11 @@ def index_exchange_sentence(explanation: Explanation) -> str:
     )
 
 
-def _report_of_splits(explanation: Explanation) -> Report:
+def _report_of_splits(explanation: Explanation) -> Printout:
     kinds: dict[str, int] = {}
     for sharding in explanation.plan.tables:
         kinds[sharding.sharding_type] = kinds.get(sharding.sharding_type, 0) + 1
-    report, table = Report(), Grid()
+    report, table = Printout(), Grid()
     report.line()
     report.line(", ".join(f"{count} {kind}" for kind, count in kinds.items()), "dim")
     if explanation.plan.groups != ONE_GROUP:
@@ -185,8 +185,8 @@ def groups_sentence(explanation: Explanation) -> str:
     )
 
 
-def _report_of_moves(explanation: Explanation, count: int) -> Report:
-    report, table = Report(), Grid()
+def _report_of_moves(explanation: Explanation, count: int) -> Printout:
+    report, table = Printout(), Grid()
     report.line()
     if explanation.moves is None:
         report.line(NO_MOVES, "dim")
@@ -213,9 +213,9 @@ def _report_of_moves(explanation: Explanation, count: int) -> Report:
     return report
 
 
-def traffic_report(explanation: Explanation, devices: int = 16) -> Report:
+def traffic_report(explanation: Explanation, devices: int = 16) -> Printout:
     """What each of `devices` sends inside its domain and, where there are several, to others; and all do."""
-    topology, sent, report, table = explanation.task.topology, explanation.traffic, Report(), Grid(footer=True)
+    topology, sent, report, table = explanation.task.topology, explanation.traffic, Printout(), Grid(footer=True)
     if topology.num_devices == 1:
         return report
     across, group = topology.num_domains > 1, topology.fast_group
@@ -246,9 +246,9 @@ def traffic_to_json(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def replicas_report(explanation: Explanation) -> Report:
+def replicas_report(explanation: Explanation) -> Printout:
     """Which tables are replicas, how TorchRec trains them and what they gain; empty where no trained table is one."""
-    note, report = replicas_note(explanation.plan, explanation.task.tables), Report()
+    note, report = replicas_note(explanation.plan, explanation.task.tables), Printout()
     if note:
         report.line()
         report.line(note, soft_wrap=True)

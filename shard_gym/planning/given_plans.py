@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack, override
 
-from shard_gym.common.report import Note, Notes, Report, Tell
+from shard_gym.common.report import Note, Notes, Printout, Tell
 from shard_gym.common.text import counted
 from shard_gym.cost_models import InferenceCostModel
 from shard_gym.hardware.profile_files import HardwareProfile
@@ -71,9 +71,9 @@ class ExplainedPlan:
         """All that is to be said beside the report."""
         return [*self.notes, *self.full_notes]
 
-    def report(self, devices: int = 16, names: int = 2, moves: int = 5, *, narrow: bool = False) -> Report:
+    def report(self, devices: int = 16, names: int = 2, moves: int = 5, *, narrow: bool = False) -> Printout:
         """The cost of each of `devices`, the memory, and what is sent; `explanation_report` says the rest."""
-        explanation, report = self.explanation, Report()
+        explanation, report = self.explanation, Printout()
         how = f"the plan of {self.name}, costed by {explanation.cost_model}"
         report.heading(task_heading(explanation.task, how))
         report.add(explanation_report(explanation, devices, names, moves, narrow=narrow))
@@ -121,7 +121,7 @@ class ComparedPlans:
         """The cost of the first plan over that of the second."""
         return self.comparison.before.total_ms / self.comparison.after.total_ms
 
-    def report(self) -> Report:
+    def report(self) -> Printout:
         """Both in numbers, the tables that change, what moves, and how certain the ratio of their costs is."""
         report = comparison_report(self.comparison)
         if self.robustness is not None:

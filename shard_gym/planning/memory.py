@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.report import Grid, Note, Report
+from shard_gym.common.report import Grid, Note, Printout
 from shard_gym.common.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware.topology import Topology
@@ -45,7 +45,7 @@ def rooms(explanation: Explanation, room: int | NDArray[np.int64]) -> NDArray[np
 
 def memory_report(
     explanation: Explanation, room: int | NDArray[np.int64], reserve: int = 0, devices: int = 16
-) -> Report:
+) -> Printout:
     """What a training step holds on the fullest `devices`, with `room` bytes for it, and `reserve` bytes besides.
 
     Free memory is negative where there is too little. With host memory, what tables hold there has columns of its own;
@@ -64,7 +64,7 @@ def memory_report(
     if host is not None and not reserve:  # the tasks of suites give tables a part of the HBM
         of = f"{of}, of which tables may take {format_gib(host.hbm_bytes)}"
     step = "a training step" if explanation.task.tables.workload.training else "serving"
-    report, table = Report(), Grid()
+    report, table = Printout(), Grid()
     report.heading(f"\nMemory of {step}, GiB{of}\n")
     kept = ["reserve"] * bool(reserve)
     for name in ("", *["cap"] * differ, "weights+state", "buffers", *kept, "free", *["in host memory"] * away):
@@ -119,13 +119,13 @@ def hosts_sentence(
     return f"\nMemory of hosts for tables: {', '.join(shown[:MAX_HOSTS])}{more}{why}."
 
 
-def _report_of_away(explanation: Explanation) -> Report:
+def _report_of_away(explanation: Explanation) -> Printout:
     """The tables with rows in host memory: which share of their rows is in HBM, and of what a batch reads."""
     count, names = len(explanation.task.tables), explanation.task.tables.names
     of, rows, columns = explanation.shards[:, 0], explanation.shards[:, 3], explanation.shards[:, 5]
     split, bytes_there = explanation.split, np.bincount(of, explanation.host_bytes, count)
     away = np.flatnonzero(bytes_there > 0)
-    report, table = Report(), Grid()
+    report, table = Printout(), Grid()
     if not away.size:
         return report
     in_hbm = np.bincount(of, split.hbm_rows * columns, count) / np.bincount(of, rows * columns, count)

@@ -15,7 +15,7 @@ from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.named import agent_name, as_agent, make_placing_agent, require_problem
 from shard_gym.agents.search.restarts import restarted
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.common.report import Note, Notes, Report, Tell
+from shard_gym.common.report import Note, Notes, Printout, Tell
 from shard_gym.common.text import listed
 from shard_gym.cost_models.base.model import CostEstimate
 from shard_gym.hardware.profile_files import HardwareProfile
@@ -133,7 +133,7 @@ class PlannedModel:
         """All that is to be said beside the report."""
         return [*self.notes, *self.full_notes]
 
-    def report(self, *, narrow: bool = False) -> Report:
+    def report(self, *, narrow: bool = False) -> Printout:
         """What `shard-gym place --out` prints: devices and cost, how certain it is, memory, traffic, replicas, and the
         comparison.
 
@@ -150,9 +150,9 @@ class PlannedModel:
             report.add(self.compared.report())
         return report
 
-    def _report_of_baseline(self) -> Report:
+    def _report_of_baseline(self) -> Printout:
         """What the placement of `BASELINE` costs in comparison, where it has another one."""
-        explanation, task, report = self.explanation, self.explanation.task, Report()
+        explanation, task, report = self.explanation, self.explanation.task, Printout()
         if self.plan.groups != ONE_GROUP:
             report.line("\nTo compare it with one group, plan without `sync_every`.", "dim")
             return report
