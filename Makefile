@@ -1,7 +1,7 @@
 # The targets here are the steps of the CI. Each makes .venv and installs what it needs first, where that is missing.
 #   PYTHON=python3.12   the Python that makes .venv (3.10 or newer)
 #   JOBS=8              how many processes run the tests
-#   ARGS="..."          further arguments for demo, test, bench, leaderboard, leaderboard-site and check-gymnasium
+#   ARGS="..."          further arguments for demo, test, bench, check-gymnasium, and what makes shipped data
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
@@ -21,6 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test lint format docs bench leaderboard leaderboard-site check-gymnasium check-libraries libraries clean
+.PHONY: fresh best-known bounds pretrained cost-model-card diagram
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +52,24 @@ bench: $(INSTALLED) ## Measure the speed of environments and cost models
 
 leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables
 	$(BIN)/python tools/entries.py $(ARGS)
+
+fresh: $(INSTALLED) ## Answer fresh tasks with the agents that have entries
+	$(BIN)/python tools/fresh.py $(ARGS)
+
+best-known: $(INSTALLED) ## Search for better best known answers of the suites
+	$(BIN)/python tools/best_known.py $(ARGS)
+
+bounds: $(INSTALLED) ## Compute lower bounds of the suites
+	$(BIN)/python tools/bounds.py $(ARGS)
+
+pretrained: $(INSTALLED) ## Train the checkpoints that ship with ShardGym
+	$(BIN)/python tools/pretrained.py $(ARGS)
+
+cost-model-card: $(INSTALLED) ## Compare the analytical cost model with every public measurement, and write its pages
+	$(BIN)/python tools/cost_model_card.py
+
+diagram: $(INSTALLED) ## Write the diagram and the table of rooms in docs/design.md
+	$(BIN)/python tools/dependency_diagram.py
 
 leaderboard-site: $(INSTALLED) ## Build the web page of the leaderboards in build/leaderboard-site
 	$(BIN)/shard-gym leaderboard site --out build/leaderboard-site $(ARGS)

@@ -70,6 +70,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "leaderboards/README.md": "results/leaderboards.md",
+    "tools/README.md": "tools.md",
     "agents/dreamshard/checkpoints/README.md": "results/pretrained.md",
 }
 """The page of docs/ that stands for a file: it includes it, but for the README, which has a home page of its own."""
