@@ -22,10 +22,10 @@ from training_runs import RUNS, Option, Run, train_all
 
 from shard_gym.agents.base.presets import preset_options
 from shard_gym.agents.dreamshard.agent import PRESETS
+from shard_gym.agents.training.jobs import Files, files_of, write_files
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.cli.leaderboard import Render, Verify
-from shard_gym.cli.train import Files, files_of, write_files
 from shard_gym.common.errors import unknown_name
 from shard_gym.common.system import cpu_model, current_commit, instruction_set, usable_cpus
 from shard_gym.leaderboard.entry import SEEDS

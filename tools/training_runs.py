@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shard_gym
+from shard_gym.agents.training.jobs import Files, TrainingJob, train_in_jobs, trained
 from shard_gym.cli.job_options import HERE, JobOptions
-from shard_gym.cli.train import Files, TrainingJob, train_in_jobs, trained
 from shard_gym.common.errors import ShardGymError
 from shard_gym.common.io.files import sha256_of
 from shard_gym.cost_models import make_cost_model

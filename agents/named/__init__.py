@@ -6,15 +6,18 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry, CostGuidedAgent, agent_names, make_agent
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.registry.agents import LEARNERS, parameters
 from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.common.errors import InvalidOptionError
@@ -148,6 +151,46 @@ def make_placing_agent(
         return agent, []
     plans = f"{name} plans under the cost model {PLANNING}, not under measured costs"
     return agent, [Note(f"{plans}; only its placements are measured.", is_warning=False)]
+
+
+class NamedAgent(NamedTuple):
+    """What makes an agent in any process: the arguments of `agent_named`.
+
+    Attributes:
+        weights: the file of a trained agent, which then needs no name.
+    """
+
+    name: str
+    cost_model: CostModel
+    seed: int
+    suite: str
+    options: Mapping[str, Any]
+    weights: bytes | None = None
+
+    @property
+    def answers_alone(self) -> bool:
+        """Whether its answer to a task is the same whatever it answered before: it draws from `task_rng` alone."""
+        return self.weights is not None or self.name in AGENTS
+
+    def packed(self) -> NamedAgent:
+        """The same with what it needs of this machine: the weights of a trained agent, the whole path of a file."""
+        if self.name in AGENTS:
+            return self
+        path, colon, what = self.name.rpartition(":")
+        if colon and not Path(self.name).exists():
+            return self._replace(name=f"{Path(path).resolve()}:{what}") if path.endswith(".py") else self
+        file = Path(self.name)
+        return self._replace(weights=(file / AGENT if file.is_dir() else file).read_bytes())
+
+    def make(self) -> Agent:
+        """The agent; warnings are left to whoever names it first."""
+        with TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            name = self.name
+            if self.weights is not None:
+                name = str(Path(folder, AGENT))
+                Path(name).write_bytes(self.weights)
+            return agent_named(name, cost_model=self.cost_model, seed=self.seed, suite=self.suite, **self.options)
 
 
 def require_problem(name: str, problem: str) -> None:

@@ -6,7 +6,8 @@ import importlib.util
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.search.heuristics import RandomAgent
 from shard_gym.common.errors import (
     DamagedFileError,
@@ -137,6 +139,42 @@ def write_dataset(
             raise UnwritablePathError(f"{path} cannot be written: {error.strerror or error}.") from error
         raise
     return dataset
+
+
+def repeated_evaluations(
+    names: Sequence[str],
+    make: Callable[[str, int], Agent],
+    tasks: TaskSuite,
+    count: int,
+    model: AdditiveCostModel,
+    evaluate_all: Callable[[Mapping[str, Agent], TaskSuite, AdditiveCostModel], Mapping[str, Evaluation]],
+) -> list[Evaluation]:
+    """Every agent on `count` tasks, again and again in turns until it repeats all its placements.
+
+    Args:
+        names: of the agents.
+        make: gives an agent by its name and the number of the turn, from 0 up.
+        tasks: in each turn the same ones; fewer in the last one.
+        count: placements of each agent.
+        model: of the costs.
+        evaluate_all: evaluates several agents, by name.
+    """
+    evaluations: list[Evaluation] = []
+    seen: dict[str, set[tuple[str, str]]] = {}
+    for turn, first in enumerate(range(0, count, len(tasks))):
+        part = replace(tasks, tasks=tasks.tasks[: count - first])
+        made = evaluate_all({name: make(name, turn) for name in names}, part, model)
+        evaluations += made.values()
+        repeats = set()
+        for name, evaluation in made.items():
+            placed = {(result.task, str(result.placement)) for result in evaluation.tasks}
+            if placed <= seen.setdefault(name, set()):
+                repeats.add(name)
+            seen[name] |= placed
+        names = [name for name in names if name not in repeats]
+        if not names:
+            break
+    return evaluations
 
 
 def recover_environment(dataset: MinariDataset, *, eval_env: bool = False) -> gymnasium.Env[Any, Any]:

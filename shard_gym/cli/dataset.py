@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from shard_gym.agents import agent_names
+from shard_gym.agents import Agent, agent_names
 from shard_gym.agents.named import agent_named, require_problem
-from shard_gym.agents.training.offline import dataset_path, write_dataset
+from shard_gym.agents.training.offline import dataset_path, repeated_evaluations, write_dataset
 from shard_gym.cli.console import FAILED, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.evaluate import evaluate_all
 from shard_gym.cli.options import OptionalInt
@@ -21,7 +20,6 @@ from shard_gym.common.text import counted, format_bytes, format_ms
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation.evaluations import Evaluation
 from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -69,7 +67,12 @@ def dataset(
     checked_seed(seed)
     path = dataset_path(out)
     tasks = load_suite(suite, split)
-    evaluations = _placements(names, tasks, episodes or len(tasks), cost_model, seed)
+    model = make_cost_model(cost_model, additive=True)
+
+    def make(name: str, turn: int) -> Agent:
+        return agent_named(name, cost_model=model, seed=seed + turn)
+
+    evaluations = repeated_evaluations(names, make, tasks, episodes or len(tasks), model, evaluate_all)
     with new_progress() as progress:
         bar = progress.add_task("replaying", total=None)
         written = write_dataset(
@@ -87,28 +90,6 @@ def dataset(
     steps = f"{counted(written.total_episodes, 'episode')}, {counted(written.total_steps, 'step')}, {size}"
     say(f"\nWritten to {path}: {steps}.", "dim")
     say(f'Next, in Python: dataset = minari.load_dataset("{out}")')
-
-
-def _placements(names: Sequence[str], tasks: TaskSuite, count: int, cost_model: str, seed: int) -> list[Evaluation]:
-    """Every agent on `count` tasks, again and again with the next seed until it repeats all its placements."""
-    model = make_cost_model(cost_model, additive=True)
-    evaluations: list[Evaluation] = []
-    seen: dict[str, set[tuple[str, str]]] = {}
-    for turn, first in enumerate(range(0, count, len(tasks))):
-        part = replace(tasks, tasks=tasks.tasks[: count - first])
-        agents = {name: agent_named(name, cost_model=model, seed=seed + turn) for name in names}
-        made = evaluate_all(agents, part, model)
-        evaluations += made.values()
-        repeats = set()
-        for name, evaluation in made.items():
-            placed = {(result.task, str(result.placement)) for result in evaluation.tasks}
-            if placed <= seen.setdefault(name, set()):
-                repeats.add(name)
-            seen[name] |= placed
-        names = [name for name in names if name not in repeats]
-        if not names:
-            break
-    return evaluations
 
 
 def _print(written: MinariDataset, evaluations: Sequence[Evaluation], names: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import tyro
 
 from shard_gym.agents import Agent
@@ -15,17 +14,15 @@ from shard_gym.agents.named import agent_named, require_problem
 from shard_gym.cli.console import NONE, errors, heading, new_progress, new_table, output, print_table, say, sentence
 from shard_gym.cli.measuring import print_spread, warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalPath, first_tasks
-from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
-from shard_gym.common.io.files import read_json
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted, format_ms
 from shard_gym.cost_models.measured import model as measured
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.leaderboard import store
 from shard_gym.leaderboard.race import Race, check_names, raced_problem
-from shard_gym.leaderboard.racing import run_race
-from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.leaderboard.racing import answers_of, answers_of_entries, answers_of_file, run_race
+from shard_gym.tasks.problems import Answer
 from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.suites.info import MEASURED
 from shard_gym.tasks.task import TaskSuite
 
 MAX_FAILURES_SHOWN = 5
@@ -76,7 +73,7 @@ def race(
     named = [_named(each) for each in entry]
     check_names([*answers, *(name for name, _ in named)])
     sources = {name: _source(source, raced, seed) for name, source in named}  # all of them, before one plans
-    answers |= {name: each if isinstance(each, list) else _answers_of(each, raced) for name, each in sources.items()}
+    answers |= {name: each if isinstance(each, list) else answers_of(each, raced) for name, each in sources.items()}
     warn_of_load()
     progress = new_progress()
     bar = progress.add_task("measuring", total=None)
@@ -105,51 +102,17 @@ def _source(source: str, suite: TaskSuite, seed: int) -> Agent | list[Answer | N
         UnknownNameError, InvalidCheckpointError, MissingExtraError: see `make_agent`.
     """
     if source.endswith(".json"):
-        return _from_file(Path(source), suite)
+        return answers_of_file(Path(source), suite)
     require_problem(source, raced_problem(suite).name)
     return agent_named(source, seed=seed)
 
 
-def _answers_of(agent: Agent, suite: TaskSuite) -> list[Answer | None]:
-    answers: list[Answer | None] = []
-    for task in suite:
-        problem = problem_of(task)
-        try:
-            answers.append(problem.checked(problem.asker(agent)(task), task))
-        except (NoPlacementFoundError, InvalidPlacementError):
-            answers.append(None)
-    return answers
-
-
 def _from_leaderboard(root: Path, suite: str) -> dict[str, list[Answer | None]]:
-    """The answers of seed 0 of every valid entry on the measured track of the suite, by the name of its folder."""
-    from shard_gym.leaderboard.verify import verify_entry
-
-    answers = {}
-    for folder in store.find_entries(root)[0]:
-        if (folder.track, folder.suite) == (MEASURED, suite):
-            verified, findings = verify_entry(folder)
-            if verified is not None:
-                answers[folder.slug] = verified.answers[0]
-            else:
-                errors().print(sentence(f"{folder.id} is not valid and not raced. {findings[0]}", "yellow"))
+    """The answers of the entries on the measured track; those that are not valid are named on standard error."""
+    answers, refused = answers_of_entries(root, suite)
+    for entry, finding in refused.items():
+        errors().print(sentence(f"{entry} is not valid and not raced. {finding}", "yellow"))
     return answers
-
-
-def _from_file(path: Path, suite: TaskSuite) -> list[Answer | None]:
-    record = read_json(path)
-    try:
-        found = {each["task"]: each for each in record["tasks"]}
-        given = [found[task.name][problem_of(task).noun] for task in suite]
-    except (KeyError, TypeError) as error:
-        raise DamagedFileError(
-            f"{path} is no evaluation of one agent on {suite.name} ({suite.split}), as shard-gym evaluate --out "
-            f"writes it: {error!r}."
-        ) from error
-    return [
-        None if each is None else problem_of(task).from_json(each, task)
-        for each, task in zip(given, suite, strict=True)
-    ]
 
 
 def _named(entry: str) -> tuple[str, str]:
@@ -207,12 +170,5 @@ def print_race(race: Race) -> None:
         console.print(sentence(f"\n{failed.entry} failed on {task}, charged with {charge} ms: {failed.reason}", "red"))
     if len(race.unmeasured) > MAX_FAILURES_SHOWN:
         console.print(sentence(f"and {len(race.unmeasured) - MAX_FAILURES_SHOWN} more.", "red"))
-    measured_ms = costs[~race.failed]  # (n, R)
-    if race.num_rounds < 2 or not len(measured_ms):
-        return
-    print_spread(f"The rounds of a {race.problem.noun}", spread_of_rounds(measured_ms), "rounds")
-
-
-def spread_of_rounds(costs: np.ndarray) -> float:
-    """Median over answers of (largest - smallest) / median over the rounds, of (n, R) costs."""
-    return float(np.median((costs.max(axis=1) - costs.min(axis=1)) / np.median(costs, axis=1)))
+    if race.spread is not None:
+        print_spread(f"The rounds of a {race.problem.noun}", race.spread, "rounds")

@@ -23,7 +23,7 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from shard_gym.common.checks import checked_count
@@ -42,6 +42,20 @@ SAME = "Install the same ShardGym, and what it needs, on all nodes of the cluste
 
 Function = Callable[[Any], Any]
 """What a job calls: a function at the top of a module, because other processes find it there by its name."""
+
+
+class Jobs(Protocol):
+    """Where jobs run."""
+
+    @property
+    def cluster(self) -> str | None:
+        """The Ray cluster; None for processes of this machine, which see its files."""
+        ...
+
+    def run(self, function: Function, jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `run_jobs`."""
+        ...
+
 
 Versions = dict[str, str]
 

@@ -182,6 +182,14 @@ class Race:
             return float("nan")
         return float(np.sqrt(np.mean((measured.std(axis=1, ddof=1) / measured.mean(axis=1)) ** 2)))
 
+    @property
+    def spread(self) -> float | None:
+        """Median over answers of (largest - smallest) / median over the rounds; None before there are two."""
+        measured = self.costs_ms()[~self.failed]
+        if self.num_rounds < 2 or not len(measured):
+            return None
+        return float(np.median((measured.max(axis=1) - measured.min(axis=1)) / np.median(measured, axis=1)))
+
     def results(self, apart: Set[str] = frozenset()) -> list[Result]:
         """The entries' results, the cheapest first; none before the first round is complete.
 

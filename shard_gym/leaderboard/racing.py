@@ -10,10 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.agents import Agent
 from shard_gym.common.attempts import FailuresInARow, tried_twice
 from shard_gym.common.checks import checked_count
-from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, MeasurementError
-from shard_gym.common.io.files import require_writable
+from shard_gym.common.errors import (
+    DamagedFileError,
+    InvalidOptionError,
+    InvalidPlacementError,
+    MeasurementError,
+    NoPlacementFoundError,
+)
+from shard_gym.common.io.files import read_json, require_writable
 from shard_gym.common.io.lock import exclusive_access
 from shard_gym.common.io.parquet import require_arrow
 from shard_gym.common.system import load_average
@@ -30,10 +37,11 @@ from shard_gym.leaderboard.race import (
     repair_record,
     write_race,
 )
-from shard_gym.leaderboard.store import RACE, ROUNDS
+from shard_gym.leaderboard.store import RACE, ROUNDS, find_entries
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.needs import require_supported
 from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks.suites.info import MEASURED
 from shard_gym.tasks.task import TaskSuite
 
 DECIMALS = 6
@@ -162,3 +170,55 @@ def _with_round(race: Race, number: int, model: MeasuredCostModel, progress: Cal
         measurements.append(Measured(number, task_number, name, load, ms))
         progress(len(measurements))
     return replace(race, measurements=tuple(measurements), unmeasured=tuple(unmeasured))
+
+
+def answers_of(agent: Agent, suite: TaskSuite) -> list[Answer | None]:
+    """The answers of an agent to all tasks; None where it found none that is valid."""
+    answers: list[Answer | None] = []
+    for task in suite:
+        problem = problem_of(task)
+        try:
+            answers.append(problem.checked(problem.asker(agent)(task), task))
+        except (NoPlacementFoundError, InvalidPlacementError):
+            answers.append(None)
+    return answers
+
+
+def answers_of_file(path: Path, suite: TaskSuite) -> list[Answer | None]:
+    """The answers to all tasks in a file of `shard-gym evaluate --out`.
+
+    Raises:
+        DamagedFileError: the file holds no evaluation of one agent on the suite's tasks.
+        InvalidPlacementError: an answer in it is not valid.
+    """
+    record = read_json(path)
+    try:
+        found = {each["task"]: each for each in record["tasks"]}
+        given = [found[task.name][problem_of(task).noun] for task in suite]
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path} is no evaluation of one agent on {suite.name} ({suite.split}), as shard-gym evaluate --out "
+            f"writes it: {error!r}."
+        ) from error
+    return [
+        None if each is None else problem_of(task).from_json(each, task)
+        for each, task in zip(given, suite, strict=True)
+    ]
+
+
+def answers_of_entries(root: Path, suite: str) -> tuple[dict[str, list[Answer | None]], dict[str, str]]:
+    """The answers of seed 0 of every valid entry on the measured track of the suite, by the name of its folder.
+
+    Also why the others are not valid, by the id of the entry.
+    """
+    from shard_gym.leaderboard.verify import verify_entry
+
+    answers, refused = dict[str, list[Answer | None]](), dict[str, str]()
+    for folder in find_entries(root)[0]:
+        if (folder.track, folder.suite) == (MEASURED, suite):
+            verified, findings = verify_entry(folder)
+            if verified is not None:
+                answers[folder.slug] = verified.answers[0]
+            else:
+                refused[folder.id] = str(findings[0])
+    return answers, refused
