@@ -13,10 +13,17 @@ from rich.text import Text
 
 from shard_gym.agents import AGENTS, Agent
 from shard_gym.agents.named import NamedAgent, require_problem
-from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, NONE, heading, new_progress, new_table, output, print_table, sentence, warn
 from shard_gym.cli.job_options import HERE, JobOptions
-from shard_gym.cli.options import ANALYTICAL, CostModelOptions, OptionalPath, first_tasks, placing_agent
+from shard_gym.cli.options import (
+    ANALYTICAL,
+    AgentOptions,
+    CostModelOptions,
+    OptionalPath,
+    first_tasks,
+    parse_options,
+    placing_agent,
+)
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.common.io.files import require_writable, write_json
 from shard_gym.common.text import counted, format_change, format_seconds

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import FAILED, new_progress, say, warn
 from shard_gym.cli.job_options import JobOptions
-from shard_gym.cli.options import OptionalInt, OptionalPath, OptionalStr
+from shard_gym.cli.options import AgentOptions, OptionalInt, OptionalPath, OptionalStr, parse_options
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError
 from shard_gym.common.system import cpu_model, current_commit, instruction_set, usable_cpus

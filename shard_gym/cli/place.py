@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import errors, is_narrow, output, print_report, tell, warn
 from shard_gym.cli.options import (
     ANALYTICAL,
+    AgentOptions,
     CostModelOptions,
     IndexExchange,
     OptionalDeviceType,
@@ -22,6 +22,7 @@ from shard_gym.cli.options import (
     OptionalPath,
     OptionalStr,
     numbers,
+    parse_options,
 )
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import require_writable, write_json

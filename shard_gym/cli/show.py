@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.named import require_problem
-from shard_gym.cli.agent_options import AgentOptions, Option, parse_options
 from shard_gym.cli.console import heading, is_narrow, new_table, output, print_report, print_table, sentence, tell
 from shard_gym.cli.options import (
     ANALYTICAL,
+    AgentOptions,
     CostModelOptions,
     IndexExchange,
+    Option,
     OptionalFloat,
     OptionalFloats,
     OptionalInt,
     OptionalPath,
     OptionalStr,
     numbers,
+    parse_options,
     placing_agent,
 )
 from shard_gym.common.checks import checked_count

@@ -28,12 +28,11 @@ from shard_gym.agents.training import (
 )
 from shard_gym.agents.training.jobs import TrainingJob, said_of, train_in_jobs, validation_of, work_of
 from shard_gym.agents.training.run import CONFIG, LOG, OnReport
-from shard_gym.cli.agent_options import AgentOptions, parse_options
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.job_options import HERE, JobOptions
 from shard_gym.cli.measuring import print_spread, warn_of_load
-from shard_gym.cli.options import CostModelOptions, OptionalInt, OptionalPath
+from shard_gym.cli.options import AgentOptions, CostModelOptions, OptionalInt, OptionalPath, parse_options
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import require_writable

@@ -25,6 +25,7 @@ MOVED = {
     "agents.replanning.table_episodes": "replanning.agents.tuning",
     "agents.surco.options": "agents.surco.agent",
     "agents.training.registry": "agents.training",
+    "cli.agent_options": "cli.options",
     "cli.misfit": "planning.misfit",
     "cli.named_agents": "agents.named",
     "comparison": "planning.comparison",

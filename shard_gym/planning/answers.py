@@ -315,7 +315,7 @@ def relieved(
     if not isinstance(model, AdditiveCostModel) or not isinstance(agent, (RestartedSearch, LocalSearchAgent)):
         return plan, None
     forms: dict[str, Any] = {}
-    now = problem.cost_ms(plan.answer, task, model)
+    now = float(problem.costs_ms([plan.answer], task, model)[0])
     if isinstance(agent, RestartedSearch) and [cost for cost, _ in agent.found[:1]] == [now]:  # the last search's
         forms["others"] = [answer for _, answer in agent.found[1:]]
     if task.splittable and isinstance(agent, RestartedSearch):
@@ -326,7 +326,7 @@ def relieved(
         return replace(plan, answer=cheapest), None
     answer = joined(answer, task, model)
     shares = fullest(cheapest, task), fullest(answer, task)
-    return replace(plan, answer=answer), Relief(*shares, problem.cost_ms(cheapest, task, model))
+    return replace(plan, answer=answer), Relief(*shares, float(problem.costs_ms([cheapest], task, model)[0]))
 
 
 def searched_sentence(agent: Agent) -> str:

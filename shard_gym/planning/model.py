@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ class ModelOnDevices:
     sync_every: int = 0  #: see `Task`
     without_dedup: Tables | None = None  #: the tables before ids are deduplicated; None if they are not
     reserve: int = 0  #: bytes of each device that are kept besides
+    base: Task | None = None  #: a task that is planned, whose other options its tasks have
     caps_hinder_host: bool = False  #: whether the hosts could hold rows, were the memory caps of the devices one
 
     @property
@@ -134,7 +136,11 @@ class ModelOnDevices:
     def task(self, topology: Topology, splittable: bool) -> Task:
         """The task on these devices."""
         every = self.sync_every if splittable else 0
-        task = Task(self.name, self.tables, topology, splittable=splittable, sync_every=every)
+        if self.base is None:
+            task = Task(self.name, self.tables, topology, splittable=splittable, sync_every=every)
+        else:
+            changed: dict[str, Any] = {"tables": self.tables, "topology": topology, "known_placement": None}
+            task = replace(self.base, splittable=splittable, sync_every=every, **changed)
         return as_measured(TaskSuite("place", (task,)), self.model)[0]
 
     def require_sync_every(self, plan: ShardingPlan) -> None:

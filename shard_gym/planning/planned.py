@@ -227,7 +227,8 @@ def plan(
             devices, a `Topology`, whose memory caps are what tables and their buffers may take.
         num_devices: how many devices; not with a `Topology`.
         agent: the agent that plans, its name, or the folder of a training run; plan-search if not given.
-        whole: whether all tables stay whole; without an agent, local-search then places them.
+        whole: whether all tables stay whole, as those of a task that is not `splittable`; without an agent,
+            local-search then places them.
         agent_options: options of the agent, such as {"max_queries": 5000}.
         seed: of the agent, if it is stochastic; plan-search also takes the next ones, where plans of seeds differ.
         replicas: False for a plan without data_parallel tables, which TorchRec trains by a dense optimizer; True, if
@@ -267,6 +268,7 @@ def plan(
         notes.all(said)
     made = _maker(own, agent, agent_options, seed, replicas, device_type, notes)
     name = None if agent is None else str(agent if isinstance(agent, (str, Path)) else agent_name(agent))
+    whole = whole or (own.base is not None and not own.base.splittable)
     found = fitting_answer(own, name, made, notes, whole=whole)
     if searched := searched_sentence(found.agent):
         notes(Note(searched, is_warning=False))

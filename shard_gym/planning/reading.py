@@ -193,7 +193,7 @@ def _required(hardware: Any) -> str | Path:
 def _of_task(task: Task, hardware: Any, num_devices: int | None, model: CostModel) -> ModelOnDevices:
     if hardware is not None or num_devices is not None:
         raise InvalidOptionError("A task has devices of its own; leave out `hardware` and `num_devices`.")
-    return ModelOnDevices(task.name, task.name, task.tables, task.topology, model, task.sync_every)
+    return ModelOnDevices(task.name, task.name, task.tables, task.topology, model, task.sync_every, base=task)
 
 
 def _given_topology(

@@ -14,7 +14,7 @@ from shard_gym.agents.rnn import RnnLearner
 from shard_gym.agents.training import TrainingRun
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.cli import train as command
-from shard_gym.cli.agent_options import parse_options
+from shard_gym.cli.options import parse_options
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel

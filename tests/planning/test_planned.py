@@ -143,6 +143,9 @@ def test_a_task_has_devices_of_its_own() -> None:
     planned = plan(task, **QUICK)
     answer = problem_of(task).checked(planned.plan, task)
     assert planned.cost_ms == problem_of(task).cost_ms(answer, task, AnalyticalShardingModel())
+    whole = plan(Task("mine", FOUR, A100.topology(4)))
+    assert whole.agent == "local-search"
+    assert not whole.plan.split_tables
     with pytest.raises(InvalidOptionError, match=r"leave out `hardware` and `num_devices`\."):
         plan(task, "a100-dgx", 4)
 
