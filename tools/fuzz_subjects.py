@@ -16,12 +16,9 @@ from shard_gym.common.errors import InvalidPlacementError, ShardGymError
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.io.files import read_json, write_json
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.fitting.data.collecting import collect
+from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
 from shard_gym.cost_models.fitting.data.folder import INDEX
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
-from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import DamagedCacheWarning, MeasuredCostModel, MeasurementCache
 from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save_cost_model
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.hardware.profiles import hardware_profile

@@ -57,9 +57,8 @@ from shard_gym.common.io.arrays import Arrays, require_arrays, under
 from shard_gym.common.io.files import read_bytes, sha256_of
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.cost_models.fitting.data.dataset import CostDataset
+from shard_gym.cost_models.fitting import CostDataset, Measurements, load_measurements
 from shard_gym.cost_models.fitting.data.folder import INDEX
-from shard_gym.cost_models.fitting.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.fitting.data.random_plans import executable_types
 from shard_gym.cost_models.fitting.training import (
     as_arrays,

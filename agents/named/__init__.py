@@ -23,7 +23,7 @@ from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.report import Note
 from shard_gym.cost_models import CostModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.tasks.task import Task
 
 PLANNING = "analytical"

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.named import ORACLE
-from shard_gym.agents.registry.agents import LEARNERS, REPLANNING, AgentEntry, LearnerEntry
+from shard_gym.agents.registry import LEARNERS, AgentEntry, LearnerEntry
+from shard_gym.agents.registry.agents import REPLANNING
 from shard_gym.agents.registry.options import (
     AgentOption,
     about_agent,

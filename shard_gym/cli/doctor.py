@@ -13,8 +13,7 @@ from rich.text import Text
 
 from shard_gym.cli.console import FAILED, NONE, new_progress, new_table, output, print_table, sentence
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.cost_models.measured.diagnostics.diagnosis import Diagnosis, diagnose
-from shard_gym.cost_models.measured.machine import Machine
+from shard_gym.cost_models.measured import Diagnosis, Machine, diagnose
 
 DEVICE = {"cpu": "a CPU", "cuda": "a GPU"}
 DEVICES = {"cpu": "CPU processes", "cuda": "CUDA GPUs"}

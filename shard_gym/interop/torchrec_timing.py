@@ -33,13 +33,14 @@ from shard_gym.common.errors import (
     missing_torchrec,
 )
 from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.cost_models.fitting import PlacementSampler
 from shard_gym.cost_models.fitting.data.folder import MeasurementIndex
 from shard_gym.cost_models.fitting.data.measurements import MIN_TASK_PLACEMENTS
-from shard_gym.cost_models.fitting.data.sampling import CYCLE, TEST_EVERY, PlacementSampler
+from shard_gym.cost_models.fitting.data.sampling import CYCLE, TEST_EVERY
 from shard_gym.cost_models.fitting.metrics import kendall_tau
+from shard_gym.cost_models.measured import PARALLEL, MeasuredCostModel
 from shard_gym.cost_models.measured.cpus import CpuShare
 from shard_gym.cost_models.measured.job import FAILED, OK, Repeats
-from shard_gym.cost_models.measured.model import PARALLEL, MeasuredCostModel
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.tables.tables import Tables

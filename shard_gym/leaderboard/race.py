@@ -31,7 +31,8 @@ from shard_gym.common.io.files import read_bytes, read_json, sha256_of, write_at
 from shard_gym.common.io.parquet import lists_of, read_table, require_arrow, write_table
 from shard_gym.common.io.parsing import parse_json, require_schema
 from shard_gym.cost_models.base.model import COMPUTE, FloatArray
-from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
+from shard_gym.cost_models.measured import MeasuredCostModel
+from shard_gym.cost_models.measured.model import penalty_ms
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.plans import ShardingPlan

@@ -24,7 +24,7 @@ from shard_gym.common.io.files import read_json, require_writable
 from shard_gym.common.io.lock import exclusive_access
 from shard_gym.common.io.parquet import require_arrow
 from shard_gym.common.system import load_average
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured.parts import require_executable_plan
 from shard_gym.leaderboard.race import (
     MAX_MEASUREMENTS,

@@ -9,10 +9,9 @@ import pytest
 
 from shard_gym.cli import main
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.fitting.data.collecting import collect
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting import PlacementSampler, collect
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.tables.workload import Workload
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, missing_extra
+from shard_gym.cost_models.measured import Machine
 from shard_gym.cost_models.measured.diagnostics import diagnosis
 from shard_gym.cost_models.measured.diagnostics.versions import Installed, installed
-from shard_gym.cost_models.measured.machine import Machine, TorchBuild
+from shard_gym.cost_models.measured.machine import TorchBuild
 
 CPU_TORCH = TorchBuild("2.13.0+cpu", cuda="", nccl="", num_gpus=0)
 CUDA_TORCH = TorchBuild("2.13.0+cu130", cuda="13.0", nccl="2.28.3", num_gpus=8)

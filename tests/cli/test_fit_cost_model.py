@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.cost_models.fitting.data.collecting import collect
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
 from shard_gym.cost_models.fitting.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
 from shard_gym.tables.workload import Workload

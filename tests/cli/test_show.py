@@ -10,7 +10,7 @@ from shard_gym.cli import show
 from shard_gym.cli.options import placing_agent
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.planning.answers import proven_bound
 from shard_gym.planning.explanation import explain
 from shard_gym.replanning.drift.suite import DriftSuite

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting import PlacementSampler, load_measurements
 from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import MAX_BYTES, PlanTimes, plans_like, tau, tau_within_tables
 

@@ -11,8 +11,7 @@ import pytest
 
 from shard_gym.agents import PAPER_HEURISTICS, load_agent, make_agent
 from shard_gym.agents.rnn import RnnLearner
-from shard_gym.agents.training import TrainingRun
-from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training import Learner, Report, TrainingRun
 from shard_gym.cli import train as command
 from shard_gym.cli.options import parse_options
 from shard_gym.common.io.arrays import load_arrays

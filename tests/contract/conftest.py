@@ -22,7 +22,7 @@ import pytest
 
 import shard_gym
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CostEstimate
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.cost_models.measured import MeasuredCostModel, Measurement
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS

@@ -18,7 +18,7 @@ from gymnasium.wrappers import FlattenObservation, TimeLimit
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from shard_gym.common.errors import InvalidActionError, InvalidOptionError
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.envs.core.config import ILLEGAL
 from shard_gym.envs.registration import ENVIRONMENTS
 

@@ -13,12 +13,18 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base.model import CostEstimate, CostModel
-from shard_gym.cost_models.fitting.data.collecting import collect
-from shard_gym.cost_models.fitting.data.dataset import CostDataset, CostRecorder
-from shard_gym.cost_models.fitting.data.measurements import Measurements, load_measurements
-from shard_gym.cost_models.fitting.data.sampling import CYCLE, PlacementSampler, greedy_placement, random_placement
+from shard_gym.cost_models.fitting import (
+    CostDataset,
+    FitOptions,
+    Measurements,
+    PlacementSampler,
+    collect,
+    fit_cost_model,
+    load_measurements,
+)
+from shard_gym.cost_models.fitting.data.dataset import CostRecorder
+from shard_gym.cost_models.fitting.data.sampling import CYCLE, greedy_placement, random_placement
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts, split_tables
-from shard_gym.cost_models.fitting.fit import FitOptions, fit_cost_model
 from shard_gym.cost_models.fitting.training import Samples, with_normalization
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights

@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode
 
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.base import bounds_of_plans
-from shard_gym.cost_models.measured.model import LAYOUTS, MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
+from shard_gym.cost_models.measured.model import LAYOUTS
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import OBSERVATIONS

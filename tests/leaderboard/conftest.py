@@ -14,7 +14,7 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import WorkerDiedError
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel, Measurement
+from shard_gym.cost_models.measured import MeasuredCostModel, Measurement
 from shard_gym.evaluation.evaluations import Evaluation, evaluate
 from shard_gym.leaderboard.entry import ONE_SEED, SEEDS, VerifiedEntry
 from shard_gym.leaderboard.evaluations import EvaluatedAgent

@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from shard_gym.common.errors import wrong_kind
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.envs.core.config import EnvConfig, task_source
 from shard_gym.envs.core.episodes import EpisodesConfig
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv

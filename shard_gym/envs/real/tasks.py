@@ -10,8 +10,7 @@ import numpy as np
 
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel
-from shard_gym.cost_models.measured.machine import profile_of
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel, profile_of
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans.needs import require_supported
 from shard_gym.tasks.task import Suite, Task, TaskSource, TaskSuite

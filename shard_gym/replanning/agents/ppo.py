@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from shard_gym.agents.sb3.learner import AlgorithmLearner, global_generators_kept, train
 from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
-from shard_gym.agents.training.learner import Report
+from shard_gym.agents.training import Report
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays, network_size
 from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, short_repr, wrong_kind

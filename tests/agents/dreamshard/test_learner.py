@@ -28,9 +28,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
-from shard_gym.cost_models.fitting.data.collecting import collect
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
+from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology

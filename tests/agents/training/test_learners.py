@@ -12,8 +12,7 @@ import torch
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.registry.agents import imported_for
-from shard_gym.agents.training import LEARNERS, Learner, TrainingRun, Validation, load_agent, make_learner
-from shard_gym.agents.training.learner import Report
+from shard_gym.agents.training import LEARNERS, Learner, Report, TrainingRun, Validation, load_agent, make_learner
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
 from shard_gym.cost_models import AnalyticalShardingModel

@@ -14,7 +14,7 @@ from shard_gym.agents.training.loads import load_of_plan, random_plan_load
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate, CostModel
 from shard_gym.cost_models.fitting.data.random_plans import executable_types
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.tasks.suites import load_suite

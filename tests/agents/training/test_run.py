@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.training import Learner, TrainingRun, load_agent, make_learner, run
-from shard_gym.agents.training.learner import Report
+from shard_gym.agents.training import Learner, Report, TrainingRun, load_agent, make_learner, run
 from shard_gym.common.errors import (
     DamagedFileError,
     InvalidCheckpointError,

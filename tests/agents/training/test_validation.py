@@ -10,8 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
-from shard_gym.agents.training import Learner, TrainingRun, Validation, load_curve, make_learner, run
-from shard_gym.agents.training.learner import Report
+from shard_gym.agents.training import Learner, Report, TrainingRun, Validation, load_curve, make_learner, run
 from shard_gym.agents.training.validation import spread_over_sizes
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import save_arrays

@@ -13,8 +13,9 @@ import pytest
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidTopologyError, UnknownNameError
 from shard_gym.common.io.files import sha256_of, write_json
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
+from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES, calibrated_profile
-from shard_gym.cost_models.fitting.data.dataset import CostDataset, CostRecorder, joined_data
+from shard_gym.cost_models.fitting.data.dataset import CostRecorder, joined_data
 from shard_gym.cost_models.fitting.data.random_plans import random_plan
 from shard_gym.cost_models.fitting.metrics import errors, estimates_of
 from shard_gym.hardware.profile_files import PROFILE_FILE, HardwareProfile, HostSpec, read_profile, write_profile

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, TrainingDivergedError, UnknownNameError
+from shard_gym.cost_models.fitting import FitOptions, fit_cost_model
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
-from shard_gym.cost_models.fitting.fit import FitOptions, FitProgress, fit_cost_model, validation_error
+from shard_gym.cost_models.fitting.fit import FitProgress, validation_error
 from shard_gym.cost_models.fitting.linear import fit_linear
 from shard_gym.cost_models.fitting.metrics import errors
 from shard_gym.cost_models.neural.dreamshard import DreamShardCostModel

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import MissingExtraError
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.fitting.data.dataset import CostDataset
+from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.cost_models.fitting.metrics import (
     LEAST_MS,

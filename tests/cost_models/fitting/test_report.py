@@ -11,9 +11,9 @@ import pytest
 
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models.fitting import load_measurements
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES
 from shard_gym.cost_models.fitting.data.folder import FailedMeasurement, append_failed
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
 from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare, page, page_name
 from shard_gym.hardware.profiles import hardware_profile
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.measured import Session
 from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
 from shard_gym.cost_models.measured.parts import parts_of
-from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
+from shard_gym.cost_models.measured import DamagedCacheWarning, MeasurementCache
 from shard_gym.cost_models.measured import cache as module
-from shard_gym.cost_models.measured.cache import DamagedCacheWarning, MeasurementCache
 
 MANY = 2_000
 

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError
+from shard_gym.cost_models.measured import PARALLEL, SEQUENTIAL, MeasuredCostModel, Session, operator_failure
 from shard_gym.cost_models.measured.arrays import TorchArrays
 from shard_gym.cost_models.measured.clock import GpuClock, Peers
-from shard_gym.cost_models.measured.diagnostics.diagnosis import operator_failure
-from shard_gym.cost_models.measured.model import PARALLEL, SEQUENTIAL, MeasuredCostModel
-from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.streams import BatchCache, HistogramStream, draw_batches
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans import ShardingPlan

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.measured import model
-from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.cost_models.measured.model import EXECUTED, MeasuredCostModel
+from shard_gym.cost_models.measured import Machine, MeasuredCostModel, model
+from shard_gym.cost_models.measured.model import EXECUTED
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES, Workload
 

@@ -7,7 +7,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured.model import Measurement
+from shard_gym.cost_models.measured import Measurement
 
 PHASES_MS = np.array([3.0, 1.0, 1.0, 4.0])
 NOISE = 0.1

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, UnknownNameError
-from shard_gym.cost_models.measured import machine
+from shard_gym.cost_models.measured import Machine, machine, profile_of, this_machine
 from shard_gym.cost_models.measured.diagnostics.versions import Installed
-from shard_gym.cost_models.measured.machine import Machine, profile_of, this_machine, torch_build
+from shard_gym.cost_models.measured.machine import torch_build
 
 CPU = Machine("cpu", "AMD EPYC 7B13 64-Core Processor", 2, 2**34, "2.13.0+cpu", "1.8.0", "", "")
 GPU = Machine("cuda", "NVIDIA H200", 8, 150 * 10**9, "2.13.0+cu130", "1.8.0", "13.0", "2.28.3")

@@ -25,10 +25,8 @@ from shard_gym.common.errors import (
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE
-from shard_gym.cost_models.measured import memory, model
+from shard_gym.cost_models.measured import Machine, MeasuredCostModel, memory, model
 from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
-from shard_gym.cost_models.measured.machine import Machine
-from shard_gym.cost_models.measured.model import MeasuredCostModel
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.tables.pools import load_pool

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shard_gym.cost_models.measured.session import Session
+from shard_gym.cost_models.measured import Session
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

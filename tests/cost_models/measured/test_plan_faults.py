@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DeviceMemoryError, MeasurementTimeoutError, WorkerDiedError
-from shard_gym.cost_models.measured import memory
-from shard_gym.cost_models.measured.cache import DamagedCacheWarning
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import DamagedCacheWarning, MeasuredCostModel, memory
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import column_wise, data_parallel, row_wise, table_wise

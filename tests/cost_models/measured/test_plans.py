@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.measured import MeasuredCostModel, Session
 from shard_gym.cost_models.measured.job import Job, Repeats
-from shard_gym.cost_models.measured.model import MeasuredCostModel, modelled_exchange_ms
+from shard_gym.cost_models.measured.model import modelled_exchange_ms
 from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, widths_of
-from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from shard_gym.common.errors import DeviceMemoryError, MeasurementError, MeasurementTimeoutError, WorkerDiedError
+from shard_gym.cost_models.measured import Session
 from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Part, Repeats, Widths, to_line
-from shard_gym.cost_models.measured.session import Session
 from shard_gym.cost_models.measured.worker import Worker, reply_to
 from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import Workload

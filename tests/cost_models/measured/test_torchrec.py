@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from shard_gym.cost_models.measured import Session
 from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.parts import KINDS, parts_of, widths_of
-from shard_gym.cost_models.measured.session import Session
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
 from shard_gym.interop import torchrec_timing

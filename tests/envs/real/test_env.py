@@ -13,7 +13,7 @@ import pytest
 import shard_gym
 from shard_gym.common.errors import InvalidOptionError, InvalidTablesError, MeasurementError
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.hardware.profiles import hardware_profile

@@ -13,7 +13,7 @@ import pytest
 import shard_gym
 from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate, CostModel
-from shard_gym.cost_models.measured.model import MeasuredCostModel
+from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.real.tasks import as_measured

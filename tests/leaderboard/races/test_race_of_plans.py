@@ -14,7 +14,8 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, InvalidPlanError
 from shard_gym.cost_models.base.model import COMPUTE
-from shard_gym.cost_models.measured.model import MeasuredCostModel, penalty_ms
+from shard_gym.cost_models.measured import MeasuredCostModel
+from shard_gym.cost_models.measured.model import penalty_ms
 from shard_gym.leaderboard.race import Answers, Race, devices_of, load_race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE

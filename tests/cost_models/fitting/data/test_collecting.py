@@ -23,6 +23,7 @@ from shard_gym.common.errors import (
     UnwritablePathError,
 )
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models.fitting import PlacementSampler, load_measurements
 from shard_gym.cost_models.fitting.data import collecting
 from shard_gym.cost_models.fitting.data.collecting import (
     MAX_FAILURES,
@@ -32,8 +33,7 @@ from shard_gym.cost_models.fitting.data.collecting import (
     measurement_schedule,
 )
 from shard_gym.cost_models.fitting.data.folder import read_index
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler, split_of
+from shard_gym.cost_models.fitting.data.sampling import split_of
 from shard_gym.cost_models.fitting.data.splits import SPLITS
 from shard_gym.tables.workload import Workload
 

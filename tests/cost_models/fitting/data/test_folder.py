@@ -13,9 +13,9 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.common.io.files import read_json, sha256_of, write_json
+from shard_gym.cost_models.fitting import load_measurements
 from shard_gym.cost_models.fitting.data import folder as storage
 from shard_gym.cost_models.fitting.data.folder import INDEX, MeasurementIndex, append_part, begin_folder, read_index
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
 from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
+from shard_gym.cost_models.fitting import PlacementSampler, load_workloads
 from shard_gym.cost_models.fitting.data.folder import FailedMeasurement, append_failed
-from shard_gym.cost_models.fitting.data.measurements import load_workloads
-from shard_gym.cost_models.fitting.data.sampling import CYCLE, PlacementSampler
+from shard_gym.cost_models.fitting.data.sampling import CYCLE
 from shard_gym.tables.workload import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)

@@ -12,12 +12,10 @@ import pytest
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.cost_models import AnalyticalShardingModel, CostEstimate
 from shard_gym.cost_models.base import loads_of_plan
-from shard_gym.cost_models.fitting.data.collecting import collect
-from shard_gym.cost_models.fitting.data.dataset import CostDataset, CostRecorder
+from shard_gym.cost_models.fitting import CostDataset, PlacementSampler, collect, load_measurements
+from shard_gym.cost_models.fitting.data.dataset import CostRecorder
 from shard_gym.cost_models.fitting.data.designed import EXCHANGES, WIDTHS, DesignedSampler
 from shard_gym.cost_models.fitting.data.folder import read_index
-from shard_gym.cost_models.fitting.data.measurements import load_measurements
-from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
 from shard_gym.cost_models.fitting.metrics import estimates_of
 from shard_gym.cost_models.fitting.training import Samples, as_arrays, trainable, with_normalization
 from shard_gym.cost_models.neural.pooled import PooledCostModel

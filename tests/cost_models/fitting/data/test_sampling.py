@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
-from shard_gym.cost_models.fitting.data.sampling import CYCLE, PlacementSampler, SampledPlacement, split_of
+from shard_gym.cost_models.fitting import PlacementSampler
+from shard_gym.cost_models.fitting.data.sampling import CYCLE, SampledPlacement, split_of
 from shard_gym.cost_models.fitting.data.splits import SPLITS
 from shard_gym.plans.placement import check_placement
 from shard_gym.tables.pools import load_pool

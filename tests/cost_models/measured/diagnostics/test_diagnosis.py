@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models.measured import session
+from shard_gym.cost_models.measured import operator_failure, session
 from shard_gym.cost_models.measured.diagnostics import diagnosis
-from shard_gym.cost_models.measured.diagnostics.diagnosis import expected_iteration, operator_failure, remedy
+from shard_gym.cost_models.measured.diagnostics.diagnosis import expected_iteration, remedy
 from shard_gym.cost_models.measured.diagnostics.versions import Installed
 from shard_gym.cost_models.measured.machine import TorchBuild
 
