@@ -39,7 +39,7 @@ def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any
     tiered = replace(topology, host=HostMemory(2**20, 10.0, 10.0))
     with pytest.raises(InvalidOptionError, match="data set of costs does not support rows in host memory"):
         recorder.add(tables, tiered, placement, estimate)
-    with pytest.raises(InvalidOptionError, match="data set of costs does not support devices whose shards have replicas in other groups"):
+    with pytest.raises(InvalidOptionError, match="does not support devices whose shards have replicas in other groups"):
         recorder.add(tables, replace(topology, replicas=Replicas(2, 1, 1)), placement, estimate)
     assert len(recorder) == len(recorder.dataset()) == 4
 
