@@ -1,9 +1,9 @@
-"""Validation of a learner: the same few of its tasks are answered after each iteration."""
+"""Validation of a learner: the same few of its tasks are answered after each iteration; and the agents to beat."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.registry import LEARNERS, make_agent
 from shard_gym.agents.training.learner import Learner
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.common.io.files import write_json
-from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.evaluation.curve import Curve, Point, load_curve
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation.evaluations import Evaluation, evaluate
 from shard_gym.tasks.problems import problem_of
 from shard_gym.tasks.task import Suite
 
@@ -108,3 +109,20 @@ def spread_over_sizes(suite: Suite[Any], count: int) -> Suite[Any]:
     order = sorted(suite, key=lambda task: (task.num_devices, task.num_tables))
     chosen = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
     return replace(suite, tasks=tuple(order[each] for each in chosen.tolist()))
+
+
+def guided_rivals(agent: str, options: Mapping[str, Any], tasks: Suite[Any]) -> tuple[str, ...]:
+    """The simple agents that look at costs, for a learned one that does with its options; none for any other."""
+    problem = problem_of(tasks[0])
+    asks = LEARNERS[agent].learner(problem.name).asks != "nothing" and options.get("observation") != "features"
+    return ("cost-greedy",) if asks and problem.goals else ()
+
+
+def goal_of(tasks: Suite[Any], model: CostModel, more: Sequence[str] = ()) -> Evaluation | None:
+    """The cheapest of the problem's simple agents, and `more`, on the tasks to learn from; None if there are none.
+
+    It is one of those that fail on the fewest tasks.
+    """
+    names = (*problem_of(tasks[0]).goals, *more)
+    evaluations = [evaluate(make_agent(name, cost_model=model, suite=tasks.name), tasks, model) for name in names]
+    return min(evaluations, key=lambda each: (each.failures, each.mean_cost_ms), default=None)

@@ -16,7 +16,6 @@ from typing_extensions import override
 from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training import (
-    LEARNERS,
     Curve,
     Learner,
     Report,
@@ -28,6 +27,7 @@ from shard_gym.agents.training import (
 )
 from shard_gym.agents.training.jobs import TrainingJob, said_of, train_in_jobs, validation_of, work_of
 from shard_gym.agents.training.run import CONFIG, LOG, OnReport
+from shard_gym.agents.training.validation import goal_of, guided_rivals
 from shard_gym.cli.console import REFERENCE, errors, new_progress, output, say, sentence
 from shard_gym.cli.evaluate import evaluate_all, print_evaluations
 from shard_gym.cli.job_options import HERE, JobOptions
@@ -41,7 +41,7 @@ from shard_gym.common.text import command_line, counted
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.evaluation.curve import CURVE
-from shard_gym.evaluation.evaluations import Evaluation, evaluate, student_interval
+from shard_gym.evaluation.evaluations import Evaluation, student_interval
 from shard_gym.evaluation.plots import plot_learning
 from shard_gym.tasks.problems import Problem, problem_of
 from shard_gym.tasks.suites import load_suite
@@ -161,7 +161,7 @@ def train(
             if not trained and cost.measures:
                 warn_of_load()
             if not (trained or cost.measures or data):  # the costs in `data` are of other tables
-                goal = _goal(tasks, model, _guided(agent, options, tasks))
+                goal = goal_of(tasks, model, guided_rivals(agent, options, tasks))
             called = agent if seeds is None else f"{agent}/{folder.name}"
             trained[called] = _trained(run, goal, called)
             if validation is not None:
@@ -170,7 +170,7 @@ def train(
             save_picture(plot_learning(curves), plot)
             say(f"Drawn to {plot}.", "dim")
         if not (no_evaluate or cost.measures):
-            rival = _compare(trained, load_suite(suite), model, _guided(agent, options, tasks))
+            rival = _compare(trained, load_suite(suite), model, guided_rivals(agent, options, tasks))
     except KeyboardInterrupt:
         given = {"agent": agent, "suite": suite, "out": out, "option": option, "split": split, **vars(cost)}
         given |= {"data": data, "seed": seed, "seeds": seeds, "validate": validate, "plot": plot}
@@ -239,20 +239,6 @@ def _side_by_side(
 def _tell(called: str, work: str, folder: Path) -> None:
     output().print(sentence(f"Trained {called}: {work}."))
     say(f"Written to {folder / AGENT}.", "dim")
-
-
-def _guided(agent: str, options: Mapping[str, Any], tasks: Suite[Any]) -> tuple[str, ...]:
-    """The simple agents that look at costs, for a learned one that does, too; none for any other."""
-    problem = problem_of(tasks[0])
-    asks = LEARNERS[agent].learner(problem.name).asks != "nothing" and options.get("observation") != "features"
-    return ("cost-greedy",) if asks and problem.goals else ()
-
-
-def _goal(tasks: Suite[Any], model: CostModel, guided: Sequence[str]) -> Evaluation | None:
-    """The cheapest of the problem's goals on the tasks to learn from, of those that fail on the fewest."""
-    goals = (*problem_of(tasks[0]).goals, *guided)
-    evaluations = [evaluate(make_agent(name, cost_model=model, suite=tasks.name), tasks, model) for name in goals]
-    return min(evaluations, key=lambda each: (each.failures, each.mean_cost_ms), default=None)
 
 
 @contextmanager

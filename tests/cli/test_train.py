@@ -57,25 +57,6 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert list((out / "log").iterdir()) != []
 
 
-@pytest.mark.parametrize(
-    ("agent", "options", "guided"),
-    [
-        ("maskable-ppo", {}, ("cost-greedy",)),
-        ("maskable-ppo", {"observation": "features"}, ()),
-        ("rnn", {}, ()),
-        ("dreamshard", {}, ()),
-    ],
-)
-def test_who_sees_costs_is_compared_with_who_looks_at_costs(
-    agent: str, options: dict[str, Any], guided: tuple[str, ...]
-) -> None:
-    tasks, model = load_suite("mixdim-4", "train"), AnalyticalCostModel()
-    assert command._guided(agent, options, tasks) == guided
-    goal = command._goal(tasks, model, guided)
-    assert goal is not None
-    assert goal.agent == (guided or ("lane-greedy",))[0]
-
-
 def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> None:
     lines = run(*args(out)).err.splitlines()
     assert lines[0] == (
@@ -253,7 +234,7 @@ def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "evaluate", None)  # calling it would be a TypeError
+    monkeypatch.setattr(command, "goal_of", None)  # calling it would be a TypeError
     (tmp_path / "file").write_text("old")
     run.refused("cannot be written", *args(tmp_path / "file"), columns=500)
     assert (tmp_path / "file").read_text() == "old"

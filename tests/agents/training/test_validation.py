@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from shard_gym.agents import PAPER_HEURISTICS, make_agent
 from shard_gym.agents.training import Learner, Report, TrainingRun, Validation, load_curve, make_learner, run
-from shard_gym.agents.training.validation import spread_over_sizes
+from shard_gym.agents.training.validation import goal_of, guided_rivals, spread_over_sizes
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CostModel
@@ -170,3 +170,22 @@ def test_no_validation_is_cheap_where_costs_are_measured_or_replanned() -> None:
 def test_it_wants_at_least_one_task() -> None:
     with pytest.raises(InvalidOptionError, match="number of tasks to validate on"):
         Validation(rnn(), RIVALS, -1)
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "guided"),
+    [
+        ("maskable-ppo", {}, ("cost-greedy",)),
+        ("maskable-ppo", {"observation": "features"}, ()),
+        ("rnn", {}, ()),
+        ("dreamshard", {}, ()),
+    ],
+)
+def test_who_sees_costs_is_compared_with_who_looks_at_costs(
+    agent: str, options: dict[str, Any], guided: tuple[str, ...]
+) -> None:
+    tasks, model = load_suite("mixdim-4", "train"), AnalyticalCostModel()
+    assert guided_rivals(agent, options, tasks) == guided
+    goal = goal_of(tasks, model, guided)
+    assert goal is not None
+    assert goal.agent == (guided or ("lane-greedy",))[0]
