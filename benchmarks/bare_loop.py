@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical import model as a
-from shard_gym.cost_models.base.model import FloatArray, placement_order
+from shard_gym.cost_models.base.model import placement_order
 from shard_gym.tasks.task import TaskSuite
 
 

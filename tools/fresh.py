@@ -17,7 +17,7 @@ from training_runs import RUNS, train_all
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.registry import AGENT
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.evaluation.evaluations import evaluate
 from shard_gym.leaderboard.entry import FreshEntry, FreshTasks, VerifiedEntry
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh

@@ -20,6 +20,7 @@ from shard_gym.agents.search.heuristics import lookup_score
 from shard_gym.agents.training.loads import PlacedShards, ShardLoad
 from shard_gym.agents.training.modules import NOWHERE, chosen_and_entropy, finite, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import checked_count, checked_seed, is_not_negative
 from shard_gym.common.errors import (
     InvalidCheckpointError,
@@ -32,12 +33,11 @@ from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.analytical.model import lane_share
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.no_costs import NoCosts, without_costs
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import WIDE, EnvProblem, IntArray
+from shard_gym.envs.core.problem import WIDE, EnvProblem
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement

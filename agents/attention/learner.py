@@ -32,12 +32,12 @@ from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.loads import with_whole_memory
 from shard_gym.agents.training.modules import ModuleTraining, new_module
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.common.io.arrays import Arrays, prefixed, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.neural.pooled import PooledCostModel

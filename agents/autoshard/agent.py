@@ -19,6 +19,7 @@ from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.base.presets import saved_options
 from shard_gym.agents.training.modules import NOWHERE, finite, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, TableTooLargeError, short_repr
 from shard_gym.common.io.arrays import Arrays
@@ -27,7 +28,7 @@ from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.base.no_costs import NoCosts
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import COMPLETE, PlacementState
-from shard_gym.envs.core.problem import EnvProblem, IntArray
+from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.plans.placement import Placement

@@ -14,12 +14,12 @@ from shard_gym.agents.base.agent import MAX_QUERIES, Agent
 from shard_gym.agents.base.presets import COST, TYPES, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, short_repr
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.features import (

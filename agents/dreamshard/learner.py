@@ -52,11 +52,11 @@ from shard_gym.agents.training.loads import (
 )
 from shard_gym.agents.training.modules import chosen_and_entropy
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.arrays import Arrays, require_arrays, under
 from shard_gym.common.io.files import read_bytes, sha256_of
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.fitting import CostDataset, Measurements, load_measurements
 from shard_gym.cost_models.fitting.data.folder import INDEX
 from shard_gym.cost_models.fitting.data.random_plans import executable_types

@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count, is_not_negative
 from shard_gym.common.errors import (
     InvalidOptionError,
@@ -16,7 +17,6 @@ from shard_gym.common.errors import (
     NoPlacementFoundError,
     short_repr,
 )
-from shard_gym.cost_models.base.model import IntArray
 from shard_gym.plans import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.column_levels import UNIT, near_equal_widths
 from shard_gym.plans.placement import Placement

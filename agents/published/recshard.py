@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
 from shard_gym.common.system import silent_c_output
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans.placement import Placement, memory_used
 from shard_gym.tables.tables import Tables

@@ -27,12 +27,12 @@ from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, Set
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv, ShardingVecEnv
 from shard_gym.agents.training.learner import Learner, Report, TrueCost
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.common.errors import InvalidOptionError, unknown_name
 from shard_gym.common.io.arrays import Arrays, prefixed, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.reward import Transition, dense
 from shard_gym.tasks.task import TaskSuite
 

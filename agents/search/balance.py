@@ -17,10 +17,10 @@ from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.search.plan_search import search_plans
 from shard_gym.agents.search.restarts import MANY
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.cost_models.base.counted import CountedCostModel
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.base.whole_tables import WholeTables
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.memory import replica_bytes, row_block_bytes, training_memory, whole_table_bytes

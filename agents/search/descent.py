@@ -11,8 +11,8 @@ import numpy as np
 
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Costs, Moves, Neighbourhood
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models import CountedCostModel, CountedEstimates
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.plans.column_levels import NONE
 
 MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error

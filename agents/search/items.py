@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray
+from shard_gym.common.arrays import FloatArray, IntArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.hardware.topology import Cluster
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks.task import Task

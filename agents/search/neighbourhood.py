@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.items import Items
-from shard_gym.cost_models.base.model import FloatArray, IntArray
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.plans.placement import Placement
 
 NO_TABLE = -1  # the partner of a plain move

@@ -16,8 +16,9 @@ from shard_gym.agents.search.heuristics import MAX_COUNTS
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
-from shard_gym.cost_models.base.model import COMPUTE, MAX_NUMBERS, FloatArray, IntArray
+from shard_gym.cost_models.base.model import COMPUTE, MAX_NUMBERS
 from shard_gym.plans.column_levels import NONE
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.tables.tables import MAX_DIM

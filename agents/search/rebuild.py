@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.search.neighbourhood import Costs, smoothed_ms
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 
 AT_ONCE = 128
 """Placements costed at once, about: plans that are rebuilt times devices. Half of it takes twice as long for each, and

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.items import Items
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.base import loads_of_variants
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray, IntArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.plans import (
     ShardingPlan,
     TableSharding,

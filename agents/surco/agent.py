@@ -13,12 +13,12 @@ from typing_extensions import override
 from shard_gym.agents.base.agent import MAX_QUERIES, Agent, task_rng
 from shard_gym.agents.base.presets import COST, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.items import Items
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread, silent_c_output
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks.task import Task
 

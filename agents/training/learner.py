@@ -13,6 +13,7 @@ import numpy as np
 
 from shard_gym.agents.base.agent import Agent
 from shard_gym.agents.registry.agents import LEARNERS, learner_class
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.attempts import tried_twice
 from shard_gym.common.checks import checked_seed
 from shard_gym.common.errors import (
@@ -25,7 +26,6 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement

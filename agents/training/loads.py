@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.splits import SplitTables
+from shard_gym.common.arrays import IntArray
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate
-from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import drawn_spread, halved, random_plan, spread_types, spreading

@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.model import (
-    PENALTY_MARGIN,
-    PHASES,
-    AdditiveCostModel,
-    CostEstimate,
-    CostModel,
-    FloatArray,
-)
+from shard_gym.cost_models.base.model import PENALTY_MARGIN, PHASES, AdditiveCostModel, CostEstimate, CostModel
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import is_not_negative
 from shard_gym.common.errors import InvalidOptionError, short_repr, unknown_name
 from shard_gym.cost_models.analytical.constants import FITTED
@@ -22,7 +23,6 @@ from shard_gym.cost_models.analytical.sharding import (
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import LEAST, LinkSpec, Topology
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan
 from shard_gym.tables.tables import Tables

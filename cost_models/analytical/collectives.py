@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms, column, link_ms, received_from_peers
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Cluster
 
 

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.collectives import all_reduce_bytes
-from shard_gym.cost_models.base.model import BACKWARD_COMM, AdditiveCostModel, CostModel, FloatArray
+from shard_gym.cost_models.base.model import BACKWARD_COMM, AdditiveCostModel, CostModel
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans.needs import COMPRESSION, GROUPS, REPLICAS, SEQUENCES, SPLITS, TRAINING, require_supported

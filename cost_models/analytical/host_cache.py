@@ -45,8 +45,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import unknown_name
-from shard_gym.cost_models.base.host_policy import FloatArray, HostPolicy
+from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.hardware.topology import Topology
 from shard_gym.tables.row_popularity import RowPopularity

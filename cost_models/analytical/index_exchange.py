@@ -32,6 +32,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
@@ -40,7 +41,7 @@ from shard_gym.cost_models.analytical.all_to_all import (
     plain_all_to_all_ms,
     to_parts_of_bytes,
 )
-from shard_gym.cost_models.base.model import FORWARD_COMM, FloatArray
+from shard_gym.cost_models.base.model import FORWARD_COMM
 from shard_gym.hardware.topology import Cluster
 from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.tables.tables import Tables

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, AnalyticalShardingModel
-from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FloatArray
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans.needs import GROUPS, SERVING, TRAINING
 from shard_gym.plans.plan import TABLE_WISE

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -72,7 +73,6 @@ from shard_gym.cost_models.base.model import (
     FORWARD_COMM,
     PHASES,
     AdditiveCostModel,
-    FloatArray,
     PlainCosts,
 )
 from shard_gym.cost_models.base.one_more import largest_of_others

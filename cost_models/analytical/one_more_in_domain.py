@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import link_ms
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.base.one_more import OneMore, largest_of_others
 from shard_gym.hardware.topology import Cluster
 

@@ -38,6 +38,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.analytical import collectives
 from shard_gym.cost_models.analytical.all_to_all import (
@@ -57,13 +58,7 @@ from shard_gym.cost_models.analytical.index_exchange import (
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel
 from shard_gym.cost_models.analytical.one_more_in_domain import OneMoreInDomain
 from shard_gym.cost_models.analytical.work_rates import MS
-from shard_gym.cost_models.base.model import (
-    BACKWARD_COMM,
-    COMPUTE,
-    FORWARD_COMM,
-    AdditiveCostModel,
-    FloatArray,
-)
+from shard_gym.cost_models.base.model import BACKWARD_COMM, COMPUTE, FORWARD_COMM, AdditiveCostModel
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll, largest_of_others
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans.needs import GROUPS, SPLITS

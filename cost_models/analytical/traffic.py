@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.collectives import all_to_all_bytes, host_reduce_scatter_bytes
 from shard_gym.cost_models.analytical.index_exchange import index_bytes, index_exchange_ms
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
 from shard_gym.plans.statistics import shard_tables

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware.topology import WORK_NAMES, WorkRates
 from shard_gym.tables.tables import Tables
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.linear import LinearCosts
-from shard_gym.cost_models.base.model import AdditiveCostModel, CostEstimate, CostModel, FloatArray, PlainCosts
+from shard_gym.cost_models.base.model import AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.hardware.topology import Cluster, Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.linear import HostReads
 from shard_gym.hardware.topology import Topology
 from shard_gym.tables.tables import Tables
-
-FloatArray = NDArray[np.float64]
 
 
 class HostPolicy(ABC):

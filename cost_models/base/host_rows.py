@@ -28,7 +28,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from shard_gym.cost_models.base.host_policy import FloatArray, HostPolicy
+from shard_gym.common.arrays import FloatArray
+from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.linear import HostReads
 from shard_gym.hardware.topology import Topology
 from shard_gym.tables.row_popularity import RowPopularity

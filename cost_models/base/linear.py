@@ -19,10 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware.topology import Cluster
 from shard_gym.plans.placement import Placement
-
-FloatArray = NDArray[np.float64]
 
 
 class Line(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.cost_models.base.linear import LinearCosts
@@ -41,8 +42,6 @@ PENALTY_MARGIN = 1.1
 """The cost of a task without a valid placement, in multiples of the upper bound on all placements' costs."""
 
 MAX_NUMBERS = 2**22  # numbers in an array of loads of many placements at once
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

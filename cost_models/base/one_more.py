@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware.topology import Cluster
-
-FloatArray = NDArray[np.float64]
 
 
 class OneMore(Protocol):

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shard_gym.cost_models.base.linear import FloatArray, HostReads
+from shard_gym.common.arrays import FloatArray
+from shard_gym.cost_models.base.linear import HostReads
 
 TOLERANCE = 1e-6  # by which a solution may violate a threshold, as a share of the largest read time
 

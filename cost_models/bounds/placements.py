@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import missing_extra
 from shard_gym.cost_models.base.linear import Line, LinearCosts
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
 from shard_gym.hardware.topology import Topology

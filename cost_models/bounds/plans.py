@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.analytical.index_exchange import latencies_ms, links_of_indices
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
@@ -43,7 +44,6 @@ from shard_gym.cost_models.analytical.sharding import (
 )
 from shard_gym.cost_models.base.host_rows import host_read_ms
 from shard_gym.cost_models.base.linear import Line, links_of
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
 from shard_gym.cost_models.bounds.placements import ROUNDING, lagrangian_ms, linprog

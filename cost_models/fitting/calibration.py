@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, missing_extra
 from shard_gym.cost_models.analytical.constants import FITTED
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.work_rates import MS, work_amounts
-from shard_gym.cost_models.base.model import BACKWARD, COMMUNICATION, FORWARD, FloatArray
+from shard_gym.cost_models.base.model import BACKWARD, COMMUNICATION, FORWARD
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.metrics import estimates_of
 from shard_gym.hardware.profile_files import HardwareProfile

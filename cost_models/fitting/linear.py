@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
+from shard_gym.common.arrays import FloatArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.neural.features import plain_features
 from shard_gym.hardware.topology import Topology

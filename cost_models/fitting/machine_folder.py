@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.io.files import read_json, write_atomically, write_json
 from shard_gym.common.io.parsing import require_fields
 from shard_gym.common.text import format_percent
 from shard_gym.cost_models import MODEL_FILE
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.fitting.calibration import Calibration, calibrated_profile
 from shard_gym.cost_models.fitting.card import card_page
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, joined_data

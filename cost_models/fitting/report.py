@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.io.markdown import table
 from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
 from shard_gym.common.text import command_line, counted, format_percent
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, PHASES, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base.model import COMMUNICATION, PHASES, AdditiveCostModel
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES, Calibration, calibrated_profile, profile_in
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, joined_data
 from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed, is_one_of
 from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
 from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, FloatArray, loads_of_plan
+from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, loads_of_plan
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Command, Job, Part, Repeats, Timing, Widths
 from shard_gym.cost_models.measured.machine import Machine, this_machine

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.measured.job import Part, Widths
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import ShardingPlan

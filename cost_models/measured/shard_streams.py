@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.cost_models.base.model import IntArray
+from shard_gym.common.arrays import IntArray
 from shard_gym.cost_models.measured.arrays import NUMPY, Arrays
 from shard_gym.cost_models.measured.job import Part
 from shard_gym.cost_models.measured.streams import IndexStream, Lookups, LookupSource

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
 from shard_gym.tables.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
 from shard_gym.tables.pools import meta_file

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base.host_rows import HBM_MS
-from shard_gym.cost_models.base.model import COMMUNICATION, AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base.model import COMMUNICATION, AdditiveCostModel
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.hardware.topology import Cluster, Topology

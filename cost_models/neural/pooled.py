@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical.l2_cache import SECTOR_BYTES, state_sectors, to_sectors
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, FloatArray
+from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import (
     InvalidOptionError,
@@ -32,7 +33,6 @@ from shard_gym.common.errors import (
     WorkerDiedError,
     missing_torchrec,
 )
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.fitting import PlacementSampler
 from shard_gym.cost_models.fitting.data.folder import MeasurementIndex
 from shard_gym.cost_models.fitting.data.measurements import MIN_TASK_PLACEMENTS

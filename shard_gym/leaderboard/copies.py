@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.leaderboard.scorer import Scorer, canonical
 from shard_gym.tasks.problems import Answer
 from shard_gym.tasks.suites.best_known import best_known

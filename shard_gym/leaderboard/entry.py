@@ -14,9 +14,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from shard_gym.agents import AGENTS
 from shard_gym.agents.registry.options import placing_options
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError, missing_extra, short_repr
 from shard_gym.common.io.parsing import parse_json, parse_toml, require_schema
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.names import INVISIBLE, author_name, plain_name
 from shard_gym.leaderboard.scorer import AnswerGrid, canonical, load_scorer

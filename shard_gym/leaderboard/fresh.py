@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.common.io.files import write_json
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.entry import SCHEMA, FreshEntry, FreshTable, FreshTasks, VerifiedEntry, parse
 from shard_gym.leaderboard.scorer import TOLERANCE
 from shard_gym.leaderboard.statistics import bootstrap_samples, percentile_interval

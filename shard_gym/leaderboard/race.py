@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.common.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.common.io.parquet import lists_of, read_table, require_arrow, write_table
 from shard_gym.common.io.parsing import parse_json, require_schema
-from shard_gym.cost_models.base.model import COMPUTE, FloatArray
+from shard_gym.cost_models.base.model import COMPUTE
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured.model import penalty_ms
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval

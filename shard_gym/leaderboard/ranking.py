@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.text import counted
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.entry import FreshTable, VerifiedEntry
 from shard_gym.leaderboard.fresh import FreshGap, fresh_gap, gaps_of, read_fresh

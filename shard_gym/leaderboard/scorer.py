@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.tasks.problems import Answer, problem_of
 from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.bounds import lower_bounds

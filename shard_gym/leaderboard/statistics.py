@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.evaluation.evaluations import CONFIDENCE
 
 NUM_SAMPLES = 2_000

@@ -17,10 +17,10 @@ import numpy as np
 from shard_gym.agents import AGENTS
 from shard_gym.agents.registry.options import placing_options
 from shard_gym.agents.training import LEARNERS
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.common.io.files import sha256_of
 from shard_gym.common.jobs import run_jobs
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.leaderboard.copies import (
     MANY_TASKS,
     best_known_cells,

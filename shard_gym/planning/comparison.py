@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.report import Grid, Printout
 from shard_gym.common.text import (
     counted,
@@ -21,7 +22,7 @@ from shard_gym.common.text import (
     format_seconds,
 )
 from shard_gym.cost_models import PHASES
-from shard_gym.cost_models.base.model import SAME, FloatArray
+from shard_gym.cost_models.base.model import SAME
 from shard_gym.planning.explanation import Explanation
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.migration import migration_seconds, moved_by_device

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import wrong_kind
 from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of, sync_ms_per_byte
@@ -18,7 +19,6 @@ from shard_gym.cost_models.base import (
     AdditiveCostModel,
     CostEstimate,
     CostModel,
-    FloatArray,
     critical_devices,
     loads_of_plan,
     loads_of_shards,

@@ -30,6 +30,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import is_positive
 from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.cost_models.analytical.sharding import DENSE_UPDATE_PASSES
@@ -39,7 +40,6 @@ from shard_gym.tables.lookup_statistics import ReuseStatistics, rounded_statisti
 from shard_gym.tables.row_popularity import RowSteps, statistics_of_rates
 from shard_gym.tables.tables import Tables
 
-FloatArray = NDArray[np.float64]
 HOT, COLD = ":hot", ":cold"
 """Ends of the names of the two tables."""
 

@@ -15,15 +15,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count
 from shard_gym.hardware.topology import MAX_DEVICES
 from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, rounded_statistics
 from shard_gym.tables.row_popularity import RowSteps
 from shard_gym.tables.tables import Tables
-
-Floats = NDArray[np.float64]
 
 
 def deduplicated(tables: Tables, num_devices: int) -> Tables:
@@ -69,7 +67,7 @@ def deduplicated(tables: Tables, num_devices: int) -> Tables:
     )
 
 
-def _statistics(asks: Floats, count: Floats, devices: int) -> ReuseStatistics:
+def _statistics(asks: FloatArray, count: FloatArray, devices: int) -> ReuseStatistics:
     """Those of one table: each of `devices` asks for `count` rows with the probability `asks`, both (J,)."""
     number = np.arange(1.0, devices + 1)
     ways = np.array([math.lgamma(devices + 1) - math.lgamma(k + 1) - math.lgamma(devices - k + 1) for k in number])

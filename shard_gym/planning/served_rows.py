@@ -29,12 +29,11 @@ the tables than another. Rows of pooled tables are blocks on one device each.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.tables.tables import Tables
 
-FloatArray = NDArray[np.float64]
 EVERY, ONE, HOST_OF_EVERY, HOST_OF_ONE = range(4)  # the states
 
 _BISECTIONS = 100  # of the exponent of the price

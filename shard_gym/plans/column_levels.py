@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import IntArray
+
 UNIT = 4  # columns that FBGEMM reads at once; a part has a multiple of them
 FINE = 8  # numbers of parts above have an odd factor below this: 10, 12, 14, 16, 20, .., so that they stay few
 NONE = -1  # no level
-
-IntArray = NDArray[np.int64]
 
 
 def near_equal_widths(dim: int, parts: int) -> list[int]:

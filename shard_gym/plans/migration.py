@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware.topology import Topology
-
-FloatArray = NDArray[np.float64]
 
 
 def migration_seconds(

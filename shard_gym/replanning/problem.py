@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError, short_repr
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DAYS, DriftTask
 from shard_gym.replanning.env.episode_data import DECISIONS, episode_data

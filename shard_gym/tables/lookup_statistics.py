@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shard_gym.common.arrays import FloatArray
 
 NUM_BINS = 17  # bins of the number of reads of a row in one batch: (0,1], (1,2], (2,4], ..., (16384,32768], (32768,inf)
 
-BIN_UPPER_EDGES: Floats = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
+BIN_UPPER_EDGES: FloatArray = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
 
-BIN_LEAST: Floats = np.append(1.0, BIN_UPPER_EDGES[:-1] + 1.0)  # (17,) the least number of reads of a row in each bin
+BIN_LEAST: FloatArray = np.append(
+    1.0, BIN_UPPER_EDGES[:-1] + 1.0
+)  # (17,) the least number of reads of a row in each bin
 
 EXACT_READS = 64
 """Binomial probabilities of at most this many reads are summed; above, the normal distribution approximates them."""
@@ -37,12 +39,12 @@ DISTINCT_DIGITS = 7
 class ReuseStatistics(NamedTuple):
     """Lookup statistics of one batch for T tables; see `shard_gym.tables.tables.Tables`."""
 
-    distinct_rows: Floats  # (T,) float64, rows read at least once, at most min(rows, lookups)
-    reuse_histogram: Floats  # (T, 17) float64, shares of those rows by number of reads
-    access_histogram: Floats  # (T, 17) float64, shares of the lookups by the same bins
+    distinct_rows: FloatArray  # (T,) float64, rows read at least once, at most min(rows, lookups)
+    reuse_histogram: FloatArray  # (T, 17) float64, shares of those rows by number of reads
+    access_histogram: FloatArray  # (T, 17) float64, shares of the lookups by the same bins
 
 
-def read_counts(rows: NDArray[np.integer[Any]]) -> Floats:
+def read_counts(rows: NDArray[np.integer[Any]]) -> FloatArray:
     """(2, 17) rows of each bin, and their reads, of one table's (N,) `rows` read in a batch; batches add up."""
     if not len(rows):
         return np.zeros((2, NUM_BINS))
@@ -55,7 +57,7 @@ def read_counts(rows: NDArray[np.integer[Any]]) -> Floats:
     return np.stack([np.bincount(bins, minlength=NUM_BINS), np.bincount(bins, weights=counts, minlength=NUM_BINS)])
 
 
-def counted_statistics(counts: Floats, batches: int = 1) -> ReuseStatistics:
+def counted_statistics(counts: FloatArray, batches: int = 1) -> ReuseStatistics:
     """The statistics of one batch from the (T, 2, 17) `read_counts` of T tables, summed over so many batches."""
     rows, reads = counts.sum(axis=2).T[..., None]  # each (T, 1)
     return ReuseStatistics(
@@ -63,7 +65,7 @@ def counted_statistics(counts: Floats, batches: int = 1) -> ReuseStatistics:
     )
 
 
-def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) -> ReuseStatistics:
+def rounded_statistics(stats: ReuseStatistics, rows: FloatArray, lookups: FloatArray) -> ReuseStatistics:
     """`stats` as pool files store them: small, and independent of the last bits.
 
     Shares have five decimals and distinct rows seven digits; distinct rows still do not exceed rows or lookups.
@@ -76,12 +78,12 @@ def rounded_statistics(stats: ReuseStatistics, rows: Floats, lookups: Floats) ->
     )
 
 
-def round_significant(values: Floats, digits: int) -> Floats:
+def round_significant(values: FloatArray, digits: int) -> FloatArray:
     """`values` with `digits` significant decimal digits."""
     return np.array([float(f"{value:.{digits}g}") for value in values])
 
 
-def part_of_batch(lookups: Floats, stats: ReuseStatistics, share: float) -> ReuseStatistics:
+def part_of_batch(lookups: FloatArray, stats: ReuseStatistics, share: float) -> ReuseStatistics:
     """Expected statistics of a random `share` of the samples of a batch with (T,) `lookups`."""
     rows, reads_of_row = _rows_and_reads(lookups, stats)
     whole = np.floor(reads_of_row)
@@ -94,7 +96,7 @@ def part_of_batch(lookups: Floats, stats: ReuseStatistics, share: float) -> Reus
     return ReuseStatistics(np.minimum(distinct.sum(axis=1), stats.distinct_rows), _shares(distinct), _shares(accesses))
 
 
-def _rows_and_reads(lookups: Floats, stats: ReuseStatistics) -> tuple[Floats, Floats]:
+def _rows_and_reads(lookups: FloatArray, stats: ReuseStatistics) -> tuple[FloatArray, FloatArray]:
     """(T, 17) rows of each bin, and the mean reads of one of them; the reads of a bin are those of the histogram.
 
     Where the share of a bin's few rows was rounded to 0, their number follows from their reads.
@@ -107,12 +109,12 @@ def _rows_and_reads(lookups: Floats, stats: ReuseStatistics) -> tuple[Floats, Fl
     return reads / mean, mean
 
 
-def _shares(numbers: Floats) -> Floats:
+def _shares(numbers: FloatArray) -> FloatArray:
     """Numbers as shares of the sum of their row; a row of zeros stays."""
     return np.asarray(numbers / np.maximum(numbers.sum(axis=-1, keepdims=True), 1e-300))
 
 
-def _in_bins(trials: Floats, share: float, shift: int = 0) -> Floats:
+def _in_bins(trials: FloatArray, share: float, shift: int = 0) -> FloatArray:
     """(..., 17) probability that a binomial number plus `shift` lies in each bin.
 
     Many bins of many tables have the same number of trials; it is computed for each once.
@@ -122,11 +124,11 @@ def _in_bins(trials: Floats, share: float, shift: int = 0) -> Floats:
     probability = _at_most(different, share, edges[edges < EXACT_READS])
     above = np.concatenate([1.0 - probability, _normal_above(different, share, edges[edges >= EXACT_READS])], axis=-1)
     in_bins = np.maximum(-np.diff(above, axis=-1, append=0.0), 0.0)
-    found: Floats = in_bins[which.reshape(trials.shape)]
+    found: FloatArray = in_bins[which.reshape(trials.shape)]
     return found
 
 
-def _at_most(trials: Floats, share: float, edges: Floats) -> Floats:
+def _at_most(trials: FloatArray, share: float, edges: FloatArray) -> FloatArray:
     """(..., E) probability that a binomial number is at most each of E edges below `EXACT_READS`."""
     if share == 1.0:
         return np.where(trials[..., None] <= edges, 1.0, 0.0)
@@ -140,7 +142,7 @@ def _at_most(trials: Floats, share: float, edges: Floats) -> Floats:
     return np.asarray(np.minimum(cumulated[..., np.int64(edges) + 1], 1.0))
 
 
-def _normal_above(trials: Floats, share: float, edges: Floats) -> Floats:
+def _normal_above(trials: FloatArray, share: float, edges: FloatArray) -> FloatArray:
     """(..., E) probability that a binomial number is above each of E edges, by the normal distribution."""
     deviation = np.sqrt(np.maximum(trials * share * (1.0 - share), 1e-12))[..., None]
     distance = (trials[..., None] * share - edges - 0.5) / (deviation * math.sqrt(2.0))

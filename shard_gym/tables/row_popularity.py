@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import ReadOnlyArrays, as_floats
 from shard_gym.common.errors import InvalidTablesError, short_repr
-from shard_gym.tables.lookup_statistics import NUM_BINS, Floats, ReuseStatistics
+from shard_gym.tables.lookup_statistics import NUM_BINS, ReuseStatistics
 
 EXACT_ROWS = 512
 _CELLS = 256
@@ -94,7 +95,7 @@ class RowPopularity(ReadOnlyArrays):
         """Those of a block of every n-th row, n of each table or of all in `blocks`: (n k + q)^-s ~ (k + q / n)^-s."""
         return RowPopularity(self.q / np.asarray(blocks), self.s)
 
-    def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
+    def steps(self, num_embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(T, n) the share of the lookups that one row gets, falling, and (T, n) how many rows get as much.
 
         Args:
@@ -169,7 +170,7 @@ class RowSteps(ReadOnlyArrays):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _of_a_row(self) -> Floats:
+    def _of_a_row(self) -> FloatArray:
         """(T, J) share of the lookups that one row of a step gets; infinity for a step without rows."""
         return np.divide(self.shares, self.rows, out=np.full_like(self.rows, np.inf), where=self.rows > 0)
 
@@ -181,14 +182,14 @@ class RowSteps(ReadOnlyArrays):
         """Those of a block with an n-th of the rows of each step, n of each table or of all in `blocks`."""
         return RowSteps(self.rows / np.reshape(blocks, (-1, 1)), self.shares)
 
-    def steps(self, num_embeddings: Floats) -> tuple[Floats, Floats]:
+    def steps(self, num_embeddings: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(T, J) the share of the lookups that one row gets, falling, and (T, J) how many rows get as much."""
         most = np.where(self.rows > 0, self._of_a_row(), 0.0).max(axis=1, keepdims=True, initial=0.0)
         # A step without rows has the share of the one before, or else the largest.
         return np.minimum.accumulate(np.minimum(self._of_a_row(), most), axis=1), self.rows
 
 
-def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tuple[Floats, Floats]:
+def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tuple[FloatArray, FloatArray]:
     """(J,) rows and (J,) shares of one table; see `RowSteps.of_reads`."""
     if not len(reads):
         return np.array([float(num_embeddings)]), np.ones(1)
@@ -210,7 +211,7 @@ def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tup
     return count, shares / shares.sum()
 
 
-def _power_tail(seen: int, num_embeddings: int, first: float, total: float) -> tuple[Floats, Floats]:
+def _power_tail(seen: int, num_embeddings: int, first: float, total: float) -> tuple[FloatArray, FloatArray]:
     """Steps of rows that were not read: rows, and reads of a row, (k / seen)^-s times `first` with `total` together."""
     edges = np.geomspace(seen, num_embeddings, TAIL_STEPS + 1)
     rows = np.diff(edges)
@@ -231,7 +232,7 @@ Popularity = RowPopularity | RowSteps
 
 
 def assumed_popularity(
-    num_embeddings: NDArray[np.int64], lookups: Floats, distinct_rows: Floats, read_once: Floats
+    num_embeddings: NDArray[np.int64], lookups: FloatArray, distinct_rows: FloatArray, read_once: FloatArray
 ) -> RowPopularity:
     """Laws of T tables under which the rows that a batch reads, and those that it reads once, are those given.
 
@@ -261,7 +262,7 @@ def _assumed(rows: float, lookups: float, distinct: float, once: float) -> tuple
     node, multiplicity = np.sqrt(edges[1:] * edges[:-1]), np.diff(edges)
     logs = np.log(node + shifts)
 
-    def rates(exponent: Floats) -> Floats:
+    def rates(exponent: FloatArray) -> FloatArray:
         density = np.exp(-exponent * (logs - logs[:, :1]))
         return np.asarray(density * (lookups / (density * multiplicity).sum(axis=1, keepdims=True)))
 
@@ -279,7 +280,7 @@ def _assumed(rows: float, lookups: float, distinct: float, once: float) -> tuple
     return float(shifts[best, 0]), float(low[best, 0])
 
 
-def _checked(name: str, values: ArrayLike) -> Floats:
+def _checked(name: str, values: ArrayLike) -> FloatArray:
     """`values` as a read-only (T,) array; messages call it `name`."""
     array = as_floats(name, values, InvalidTablesError)
     valid = (array >= 0) & (array <= 2**40)  # False for NaN too
@@ -317,14 +318,14 @@ def _statistics(*table: float) -> ReuseStatistics:
 
 
 @lru_cache(maxsize=_KEPT_LAWS)
-def _law(rows: float, q: float, s: float) -> tuple[Floats, Floats, np.float64]:
+def _law(rows: float, q: float, s: float) -> tuple[FloatArray, FloatArray, np.float64]:
     """(1, n) densities at the nodes of one table, (1, n) their multiplicities, and the sum of all densities."""
     node, multiplicity = _nodes(np.array([rows]))
     density = (node + q) ** np.full_like(node, -s)  # equal shapes: numpy inverts where a lone exponent is -1
     return density, multiplicity, (density * multiplicity).sum(axis=1)[0]
 
 
-def statistics_of_rates(rate: Floats, rows: Floats) -> ReuseStatistics:
+def statistics_of_rates(rate: FloatArray, rows: FloatArray) -> ReuseStatistics:
     """Those of T tables that have `rows` with each expected number of reads `rate`, both (T, J)."""
     read, reads = -np.expm1(-rate) * rows, rate * rows
     some = (rows > 0).any(axis=0)  # the others add zeros
@@ -338,7 +339,7 @@ def statistics_of_rates(rate: Floats, rows: Floats) -> ReuseStatistics:
     )
 
 
-def _nodes(rows: Floats) -> tuple[Floats, Floats]:
+def _nodes(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(T, n) nodes and multiplicities of a quadrature: sum_k f(k) = sum_n multiplicity[n] * f(node[n])."""
     head = np.arange(1.0, EXACT_ROWS + 1)
     in_table = (head[None, :] <= rows[:, None]).astype(np.float64)
@@ -353,7 +354,7 @@ def _nodes(rows: Floats) -> tuple[Floats, Floats]:
     return nodes, np.concatenate([in_table, tail_multiplicity], axis=1)
 
 
-def _bin_shares(rate: Floats) -> tuple[Floats, Floats]:
+def _bin_shares(rate: FloatArray) -> tuple[FloatArray, FloatArray]:
     """For a Poisson count c of the given rate: P(c in bin | c > 0) and E[c; c in bin] / rate, each (..., 17)."""
     grid = _bin_share_table()
     with np.errstate(divide="ignore"):
@@ -369,7 +370,7 @@ def _bin_shares(rate: Floats) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=1)
-def _bin_share_table() -> Floats:
+def _bin_share_table() -> FloatArray:
     """(G, 34), both `_bin_shares` on a grid of equal steps in log(rate); every row of either sums to one."""
     rate = np.exp(np.arange(_GRID_LOW, _GRID_HIGH + _GRID_STEP, _GRID_STEP))
     edges = [0] + [2**k for k in range(NUM_BINS - 1)]
@@ -380,7 +381,7 @@ def _bin_share_table() -> Floats:
     return np.concatenate([reuse, np.maximum(-np.diff(accessed_above, axis=1, append=0.0), 0.0)], axis=1)
 
 
-def _poisson_above(count: int, rate: Floats) -> Floats:
+def _poisson_above(count: int, rate: FloatArray) -> FloatArray:
     """P(c > count) for Poisson counts c: a sum for small counts, a quadrature for large ones."""
     if count < 64:
         logs = np.log(rate)

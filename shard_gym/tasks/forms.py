@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import (

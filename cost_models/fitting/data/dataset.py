@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.io.parsing import parse_json, require_fields
-from shard_gym.cost_models.base.model import PHASES, CostEstimate, FloatArray, IntArray
+from shard_gym.cost_models.base.model import PHASES, CostEstimate
 from shard_gym.hardware.profile_files import HardwareProfile
 from shard_gym.hardware.topology import Topology, topologies_from_json, topology_to_json
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.folder import INDEX, MeasurementIndex, read_index, read_parts
 from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo

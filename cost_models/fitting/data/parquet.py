@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.io.parquet import read_table, require_arrow, values_of, write_table
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.cost_models.fitting.data.dataset import STORED_ARRAYS, CostDataset
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
 from shard_gym.hardware.topology import Topology

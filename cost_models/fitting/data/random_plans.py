@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base.model import IntArray
+from shard_gym.common.arrays import IntArray
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans import (
     ShardingPlan,

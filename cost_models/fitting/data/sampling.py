@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import format_bytes
-from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import random_plan
 from shard_gym.cost_models.fitting.data.splits import SPLITS, Groups, split_tables

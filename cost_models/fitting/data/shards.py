@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.io.parsing import parse_json
 from shard_gym.cost_models.base.host_rows import NUM_HOST_LOADS
-from shard_gym.cost_models.base.model import CostEstimate, IntArray
+from shard_gym.cost_models.base.model import CostEstimate
 from shard_gym.cost_models.fitting.data.dataset import (
     PlacementCosts,
     PlacementRecorder,

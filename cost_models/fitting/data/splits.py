@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import InvalidOptionError, unknown_name
-from shard_gym.cost_models.base.model import IntArray
 from shard_gym.cost_models.fitting.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
 from shard_gym.tables.tables import Tables
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import MeasurementError, ShardGymError
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.cost_models.measured.diagnostics.versions import (
     DISTRIBUTION,
     PINNED,

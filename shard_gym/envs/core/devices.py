@@ -8,9 +8,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
-from shard_gym.envs.core.problem import IntArray, TableRows
+from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.envs.core.problem import TableRows
 from shard_gym.hardware.topology import Cluster
 
 State = TypeVar("State", bound="DeviceState")

@@ -10,10 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.envs.core.problem import IntArray
 
 ObservationDict = dict[str, Any]
 """An array for each key of the observation space."""

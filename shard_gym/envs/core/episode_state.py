@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.envs.core.devices import DeviceState
-from shard_gym.envs.core.problem import IntArray
 
 UNPLACED = -1
 

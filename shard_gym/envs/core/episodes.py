@@ -15,10 +15,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidCostError
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.config import EnvConfig, padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.episode_state import (
@@ -32,7 +32,7 @@ from shard_gym.envs.core.episode_state import (
     Status,
 )
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
-from shard_gym.envs.core.problem import EnvProblem, IntArray, require_room
+from shard_gym.envs.core.problem import EnvProblem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.envs.core.devices import add, update_costs
 from shard_gym.envs.core.episode_state import ShardingState
-from shard_gym.envs.core.problem import EnvProblem, IntArray, by_device
+from shard_gym.envs.core.problem import EnvProblem, by_device
 from shard_gym.envs.core.split_rules import NONE, SplitRules
 
 _NO_LIMIT = np.iinfo(np.int64).max

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, PlainCosts
 from shard_gym.envs.core.devices import add, flat, update_costs
 from shard_gym.envs.core.episode_state import (
@@ -18,7 +19,7 @@ from shard_gym.envs.core.episode_state import (
     PlacementState,
     ShardingState,
 )
-from shard_gym.envs.core.problem import EnvProblem, IntArray, by_device
+from shard_gym.envs.core.problem import EnvProblem, by_device
 from shard_gym.envs.core.splits import act, begin_table, legal_actions
 
 MAX_PLAIN_DEVICES = 64

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
@@ -22,7 +23,7 @@ from shard_gym.envs.core.episode_state import PlacementState, ShardingState
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.plans import plan_of
-from shard_gym.envs.core.problem import MAX_MS, EnvProblem, IntArray
+from shard_gym.envs.core.problem import MAX_MS, EnvProblem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.splits import columns_begun, receivers
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes

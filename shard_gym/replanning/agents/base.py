@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base.agent import Agent
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.replanning.drift.tasks import DAYS
 from shard_gym.replanning.env.observation import NUM_WINDOWS

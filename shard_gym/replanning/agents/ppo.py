@@ -25,12 +25,12 @@ from shard_gym.agents.sb3.learner import AlgorithmLearner, global_generators_kep
 from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
 from shard_gym.agents.training import Report
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays, network_size
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.replanning.agents.base import ReplanningAgent, View
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.env.episode_data import DECISIONS

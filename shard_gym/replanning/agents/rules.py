@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import missing_extra
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.replanning.agents.base import OneKind, ReplanningAgent, View
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.env.observation import NUM_WINDOWS

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import is_integer, is_not_negative, is_number, is_positive
 from shard_gym.common.errors import InvalidOptionError, short_repr, unknown_name
 from shard_gym.common.io.files import read_json
-from shard_gym.cost_models.base.model import FloatArray, IntArray
 from shard_gym.replanning.agents.base import ReplanningAgent, View
 from shard_gym.replanning.agents.rules import (
     DETECTORS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.replanning.drift.processes import HIGHEST, LOWEST
 from shard_gym.tables.row_popularity import RowPopularity, reuse_statistics
 from shard_gym.tables.tables import Tables

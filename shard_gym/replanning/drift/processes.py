@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.replanning.drift.levels import DriftLevel
-from shard_gym.tables.lookup_statistics import Floats
 
 INTERVALS_PER_DAY = 96
 """Quarters of an hour; the lookups are constant within one."""
@@ -31,10 +31,10 @@ class Drift:
     """The drift of T tables over a number of days."""
 
     first_weekday: int  #: of the first day, 0 for a Monday
-    lookups: Floats  #: (I, T) float64, the pooling factors in each interval in multiples of those at the start
-    rows: Floats  #: (days, T) float64, the rows on each day in multiples of those at the start
+    lookups: FloatArray  #: (I, T) float64, the pooling factors in each interval in multiples of those at the start
+    rows: FloatArray  #: (days, T) float64, the rows on each day in multiples of those at the start
     #: (days, T) float64, the exponents of row popularity on each day in multiples of those at the start.
-    exponent: Floats
+    exponent: FloatArray
 
     @property
     def days(self) -> int:
@@ -81,21 +81,21 @@ def draw_available(level: DriftLevel, num_devices: int, hours: int, rng: np.rand
     return available
 
 
-def _daily(level: DriftLevel, day: Floats, num_tables: int, rng: np.random.Generator) -> Floats:
+def _daily(level: DriftLevel, day: FloatArray, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """A wave of each table: at every hour its deviation over the tables is `daily`."""
     cosine, sine = rng.normal(0.0, level.daily, (2, num_tables))
     angle = 2.0 * np.pi * day[:, None]
     return np.asarray(np.cos(angle) * cosine + np.sin(angle) * sine)
 
 
-def _shifts(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> Floats:
+def _shifts(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> FloatArray:
     happens = rng.random((intervals, num_tables)) < level.shifts / INTERVALS_PER_DAY
     steps = np.zeros((intervals, num_tables))
     steps[happens] = rng.normal(0.0, level.shift, int(happens.sum()))
     return np.cumsum(steps, axis=0)
 
 
-def _incidents(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> Floats:
+def _incidents(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """Sums of the incidents that last; they overlap."""
     happens = rng.random((intervals, num_tables)) < level.incidents / INTERVALS_PER_DAY
     begin, table = np.nonzero(happens)
@@ -107,7 +107,7 @@ def _incidents(level: DriftLevel, intervals: int, num_tables: int, rng: np.rando
     return np.cumsum(steps[:-1], axis=0)
 
 
-def _walk(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> Floats:
+def _walk(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """A stationary walk: its deviation is `walk`, its correlation after `walk_hours` is 1 / e."""
     keep = np.exp(-24.0 / INTERVALS_PER_DAY / level.walk_hours) if level.walk_hours else 0.0
     noise = rng.normal(0.0, level.walk, (intervals, num_tables))
@@ -117,7 +117,7 @@ def _walk(level: DriftLevel, intervals: int, num_tables: int, rng: np.random.Gen
     return noise
 
 
-def _presence(level: DriftLevel, day: Floats, num_tables: int, rng: np.random.Generator) -> Floats:
+def _presence(level: DriftLevel, day: FloatArray, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """(I, T) from 0 to 1: features that arrive or retire, each on a random day."""
     drawn, begin = rng.random(num_tables), rng.uniform(0.0, max(day[-1] - RAMP_DAYS, 0.0), num_tables)
     ramp = np.clip((day[:, None] - begin) / RAMP_DAYS, 0.0, 1.0)
@@ -125,7 +125,7 @@ def _presence(level: DriftLevel, day: Floats, num_tables: int, rng: np.random.Ge
     return np.where(arrives, ramp, np.where(retires, 1.0 - ramp, 1.0))
 
 
-def _rows(level: DriftLevel, days: int, num_tables: int, rng: np.random.Generator) -> Floats:
+def _rows(level: DriftLevel, days: int, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """Growth by a power of age; on its weekday, cold rows leave a table."""
     age, weekday = rng.uniform(*level.age_days, num_tables), rng.integers(DAYS_PER_WEEK, size=num_tables)
     day = np.arange(days)[:, None]
@@ -134,13 +134,13 @@ def _rows(level: DriftLevel, days: int, num_tables: int, rng: np.random.Generato
     return np.asarray(grown * (1.0 - level.pruned) ** np.maximum(prunings, 0))
 
 
-def _exponents(level: DriftLevel, days: int, num_tables: int, rng: np.random.Generator) -> Floats:
+def _exponents(level: DriftLevel, days: int, num_tables: int, rng: np.random.Generator) -> FloatArray:
     """A random walk from 1, a step each night."""
     steps = rng.normal(0.0, level.skew, (days, num_tables))
     steps[0] = 0.0
     return _multiples(np.cumsum(steps, axis=0))
 
 
-def _multiples(logs: Floats) -> Floats:
+def _multiples(logs: FloatArray) -> FloatArray:
     """e to the `logs`, from `LOWEST` to `HIGHEST`; those far outside would be no float."""
     return np.asarray(np.clip(np.exp(np.clip(logs, -99.0, 99.0)), LOWEST, HIGHEST))

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import is_one_of
 from shard_gym.common.errors import InvalidCostError, InvalidTaskError, wrong_kind
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.core.config import EnvConfig, environment_of, padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.envs.core.problem import IntArray
 from shard_gym.hardware.topology import MAX_DEVICES
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.drift.suite import DriftSource, DriftSuite

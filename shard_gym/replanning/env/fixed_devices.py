@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base.model import FloatArray
-from shard_gym.envs.core.problem import IntArray
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.plans.placement import Placement
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS

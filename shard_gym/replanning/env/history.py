@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 
 SECONDS = ("running_s", "paused_s", "moved_s")  # keys of infos: what time is spent on
 NO_PLAN = -1  # stands for the kind of plan at decisions that made none

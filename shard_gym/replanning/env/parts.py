@@ -8,10 +8,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidTablesError, InvalidTaskError
 from shard_gym.common.text import format_bytes
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
-from shard_gym.envs.core.problem import IntArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.hardware.topology import Topology
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import ROW_WISE

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.arrays import load_arrays, require_arrays, save_arrays
 from shard_gym.common.io.files import sha256_of
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
-from shard_gym.envs.core.problem import IntArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.replanning.drift.processes import DAYS_PER_WEEK
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask

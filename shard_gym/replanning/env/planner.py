@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
-from shard_gym.envs.core.problem import IntArray
+from shard_gym.common.arrays import FloatArray, IntArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.hardware.topology import Topology
 
 NO_PLACEMENT = -1  # all devices of a window in which a part found no room

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray
+from shard_gym.common.arrays import FloatArray
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 
 HOURS = 24

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shard_gym.common.io.files import read_json
-from shard_gym.tables.lookup_statistics import Floats, ReuseStatistics, round_significant
+from shard_gym.common.arrays import FloatArray
+from shard_gym.tables.lookup_statistics import ReuseStatistics, round_significant
 from shard_gym.tables.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pools
 from shard_gym.tables.row_popularity import RowPopularity
 from shard_gym.tables.tables import Tables
@@ -40,8 +41,8 @@ class PublishedTotals:
     num_tables: int
     lookups: int
     distinct_rows: int
-    unique_hist: Floats  # (17,) shares of the distinct rows by number of reads; they sum to one within rounding
-    access_hist: Floats  # (17,) shares of the lookups by the same bins
+    unique_hist: FloatArray  # (17,) shares of the distinct rows by number of reads; they sum to one within rounding
+    access_hist: FloatArray  # (17,) shares of the lookups by the same bins
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ DISTRIBUTIONS: dict[str, Distributions] = {
 class SampledTables(NamedTuple):
     """Rows, pooling factors and row popularities (q, s) of T tables: (T,) float64 each."""
 
-    rows: Floats
-    pooling: Floats
-    q: Floats
-    s: Floats
+    rows: FloatArray
+    pooling: FloatArray
+    q: FloatArray
+    s: FloatArray
 
 
 def published_totals(name: str) -> PublishedTotals:
@@ -117,7 +118,7 @@ def published_totals(name: str) -> PublishedTotals:
     )
 
 
-def totals_of(stats: ReuseStatistics, lookups: Floats) -> tuple[float, Floats, Floats]:
+def totals_of(stats: ReuseStatistics, lookups: FloatArray) -> tuple[float, FloatArray, FloatArray]:
     """Distinct rows, unique_hist and access_hist over all tables, as the data set publishes them."""
     distinct = float(stats.distinct_rows.sum())
     unique_hist = stats.distinct_rows @ stats.reuse_histogram / distinct
@@ -160,12 +161,12 @@ class _StratifiedNoise:
         self._count = count
         self._bits = np.random.PCG64(seed)
 
-    def ranks(self) -> Floats:
+    def ranks(self) -> FloatArray:
         """(count,) the midpoints of [0, 1) divided into `count` intervals, permuted."""
         order = np.argsort(self._bits.random_raw(self._count), kind="stable")
         return (order + 0.5) / self._count
 
-    def normal(self) -> Floats:
+    def normal(self) -> FloatArray:
         return np.array([NormalDist().inv_cdf(rank) for rank in self.ranks()])
 
 

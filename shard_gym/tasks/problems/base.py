@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import (
     InvalidOptionError,
     InvalidPlacementError,
@@ -17,7 +18,6 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.tables.tables import Tables
 from shard_gym.tasks.task import Suite, SuiteTask
 

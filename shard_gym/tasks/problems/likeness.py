@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shard_gym.cost_models.base.model import FloatArray, IntArray
+from shard_gym.common.arrays import FloatArray, IntArray
 
 SAME_HOURS = 3
 """Two plans at most so many hours apart are one plan that was shifted."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.hardware.topology import Cluster
 from shard_gym.plans.placement import Placement, check_placement, placement_from_json, placement_to_json
 from shard_gym.tables.tables import Tables

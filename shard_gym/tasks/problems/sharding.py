@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.cost_models.base import bounds_of_plans
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.plans import ShardingPlan, check_answer, plan_of_placement
 from shard_gym.plans.files import (
     GROUPS,

@@ -13,9 +13,10 @@ pytest.importorskip("ortools")
 
 from shard_gym.agents import agent_names, make_agent
 from shard_gym.agents.search.exact import ExactAgent
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, NoPlacementFoundError
 from shard_gym.cost_models.analytical.model import FITTED, AnalyticalCostModel
-from shard_gym.cost_models.base.model import AdditiveCostModel, FloatArray
+from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import Topology
 from shard_gym.tables.tables import Tables

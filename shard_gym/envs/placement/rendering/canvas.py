@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import missing_extra
 from shard_gym.common.io.pictures import INK, LINE
-from shard_gym.cost_models.base.model import FloatArray
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.common.io.pictures import GREY, INK, LINE
 from shard_gym.common.text import counted, format_mib
-from shard_gym.cost_models.base.model import FloatArray
 from shard_gym.envs.placement.rendering.canvas import (
     ALERT,
     SLATE,

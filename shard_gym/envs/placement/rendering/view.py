@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.common.text import format_bytes, format_percent
 from shard_gym.cost_models.analytical.traffic import total_sent_bytes
-from shard_gym.cost_models.base.model import FloatArray, critical_devices
+from shard_gym.cost_models.base.model import critical_devices
 from shard_gym.plans import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
 from shard_gym.plans.hbm_rows import split_bytes, split_of_plan
 from shard_gym.plans.placement import memory_used
