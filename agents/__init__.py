@@ -3,11 +3,10 @@
 This folder is imported as `shard_gym.agents`; `shard_gym/agents` is a symbolic link to it.
 """
 
-from shard_gym.agents.base.agent import Agent, CostGuidedAgent
-from shard_gym.agents.base.policy import PolicyAgent
+from shard_gym.agents.base import Agent, CostGuidedAgent, PolicyAgent
 from shard_gym.agents.registry import AGENTS, PAPER_HEURISTICS, AgentEntry, agent_names, load_agent, make_agent
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.search.heuristics import CostGreedyAgent, GreedyAgent, LaneGreedyAgent, RandomAgent
-from shard_gym.agents.search.local_search import LocalSearchAgent
 
 __all__ = [
     "AGENTS",

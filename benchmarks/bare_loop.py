@@ -11,8 +11,8 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical import model as a
-from shard_gym.cost_models.base.model import placement_order
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.cost_models.base import placement_order
+from shard_gym.tasks import TaskSuite
 
 
 class BareLoop:

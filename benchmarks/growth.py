@@ -18,13 +18,13 @@ from timing import Stopwatch, seconds_of
 
 import shard_gym
 from shard_gym.agents import make_agent
-from shard_gym.agents.dreamshard.agent import PRESETS, DreamShardAgent, new_policy
+from shard_gym.agents.dreamshard import PRESETS, DreamShardAgent
+from shard_gym.agents.dreamshard.agent import new_policy
 from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.neural.storage import NETWORKS
+from shard_gym.cost_models.neural import NETWORKS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.tasks.sampler import capped_task
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task, capped_task
 
 TABLES, DEVICES = (500, 1_000, 2_000, 4_000), (64, 128, 256, 512)
 """Sizes of the fits: tables on the second number of devices, and the second number of tables on devices."""

@@ -15,15 +15,13 @@ from timing import Stopwatch, median_rate, seconds_of
 
 import shard_gym
 from shard_gym.common.io.markdown import table
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, DriftLevel
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import DECISIONS
 from shard_gym.replanning.env.vector import EmbeddingReplanningVectorEnv
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tasks.task import Task
+from shard_gym.tables import RowPopularity
+from shard_gym.tasks import Task
 
 TASKS = 4  # tasks of a suite
 KEEP, LAST_DAY = 0, 2  # actions

@@ -10,7 +10,7 @@ from timing import Stopwatch
 
 import shard_gym
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks import TaskSampler
 
 Run = Callable[[Stopwatch], int]
 """Steps for a while, times itself, and returns how many steps those were."""

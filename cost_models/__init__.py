@@ -12,12 +12,10 @@ from typing import Literal, overload
 from shard_gym.common.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.common.io.arrays import SUFFIX
 from shard_gym.common.io.files import is_file_in
+from shard_gym.cost_models.analytical import AnalyticalCostModel, AnalyticalShardingModel, InferenceCostModel
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN, checked_index_exchange
-from shard_gym.cost_models.analytical.inference import InferenceCostModel
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.cost_models.base.counted import CountedCostModel, CountedEstimates, counted
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.plans.needs import SPLITS, require_supported
 
 MODEL_FILE = f"cost-model{SUFFIX}"

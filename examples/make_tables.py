@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from shard_gym import Tables, Workload
-from shard_gym.tables.pools import Pool, PoolCard, RowPopularity, save_pool
+from shard_gym.tables import Pool, RowPopularity
+from shard_gym.tables.pools import PoolCard, save_pool
 
 ROWS = np.array([40_000_000, 2_000_000, 500_000, 10_000, 100])
 DIMS = np.array([64, 64, 32, 16, 16])

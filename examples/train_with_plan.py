@@ -25,8 +25,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym import Task
 from shard_gym.agents import make_agent
-from shard_gym.hardware import hardware_profile
-from shard_gym.hardware.profile_files import HardwareProfile
+from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.interop.replicas import replicated_tables
 from shard_gym.interop.torchrec import modules_of, plan_from_torchrec_json, tables_of_lookups, torchrec_json
 

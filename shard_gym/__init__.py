@@ -7,20 +7,13 @@ from shard_gym.common.moved import keep_old_names
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.registration import register_environments
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.evaluation.evaluations import Evaluation, TaskResult, evaluate
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.evaluation import Evaluation, TaskResult, evaluate
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import ShardingPlan, check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.suites import load_suite, save_suite, suite_names
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
+from shard_gym.tables import Tables, Workload, load_pool
+from shard_gym.tasks import Task, TaskSampler, TaskSuite, load_suite, save_suite, suite_names
 
 __version__ = "0.1.0"
 

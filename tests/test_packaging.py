@@ -121,6 +121,19 @@ def test_rooms_and_their_parts_import_lower_ones_alone(code: ModuleType) -> None
     assert code.upward_imports(code.module_imports(everywhere=False)) == []
 
 
+def test_other_rooms_import_from_the_face_what_it_has(code: ModuleType) -> None:
+    assert code.past_faces() == []
+
+
+def test_a_face_names_few_things(code: ModuleType) -> None:
+    """So few that a reader takes them in; `cost_models`, `plans` and the package keep what users import from there."""
+    assert {module for module in code.modules() if len(code.face(module)) > 15} == {
+        "shard_gym",
+        "shard_gym.cost_models",
+        "shard_gym.plans",
+    }
+
+
 def test_every_module_stands_in_a_room(code: ModuleType) -> None:
     rooms = {name for names in code.ROOMS for name in names}
     folders = {module.split(".")[1] for module in code.modules() if module.count(".") > 1}

@@ -14,8 +14,7 @@ from shard_gym.agents import agent_names, make_agent
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.common.system import usable_cpus
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks import Answer, load_suite, problem_of, suite_names
 from shard_gym.tasks.suites.best_known import best_known, best_known_effort, write_best_known
 
 SHIPPED_PLANNERS = ("plan-search", "hugectr")  # planners that need no extra

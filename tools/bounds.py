@@ -21,16 +21,13 @@ from shard_gym.agents.search.exact import ExactAgent
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.common.system import usable_cpus
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.grouped import sync_ms_per_byte
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.bounds.placements import lower_bound_ms
-from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
+from shard_gym.cost_models.bounds import lower_bound_ms, plan_lower_bound_ms
+from shard_gym.tasks import Answer, Task, load_suite, problem_of, suite_names
 from shard_gym.tasks.groups import tasks_of_groups
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.suites import load_suite, suite_names
 from shard_gym.tasks.suites.best_known import best_known, best_known_effort, write_best_known
 from shard_gym.tasks.suites.bounds import lower_bounds, lower_bounds_effort, write_lower_bounds
-from shard_gym.tasks.task import Task
 
 IMPROVED = "improved by CP-SAT"
 

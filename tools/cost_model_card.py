@@ -36,10 +36,10 @@ from published import MEASUREMENTS, measured_value, settings_of, tables_of, topo
 from shard_gym.agents import GreedyAgent
 from shard_gym.common.io.files import read_json, write_atomically
 from shard_gym.common.io.markdown import table, with_block
+from shard_gym.cost_models.analytical import AnalyticalCostModel
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.tasks.task import Task
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.tasks import Task
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "cost-model-errors.md"
 ROWS_PAGE = PAGE.with_name("measurements.md")

@@ -153,6 +153,38 @@ def upward_imports(imports: Imports) -> list[str]:
     return found
 
 
+@cache
+def face(module: str) -> frozenset[str]:
+    """The names in the list `__all__` of a package; empty for a module, and for one that computes its list."""
+    path = modules()[module]
+    if path.name != "__init__.py":
+        return frozenset()
+    for node in _tree(path).body:
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+            and isinstance(node.value, ast.List)
+        ):
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
+
+
+def past_faces() -> list[str]:
+    """Names that a module of another room imports from behind a face that has them."""
+    found = []
+    for module, path in modules().items():
+        for node in _tree(path).body:
+            if not isinstance(node, ast.ImportFrom) or node.module not in modules() or package(module) == "__init__":
+                continue
+            above = [node.module.rsplit(".", back)[0] for back in range(1, node.module.count("."))]
+            outside = [each for each in above if not f"{module}.".startswith(f"{each}.")]
+            names = {alias.name for alias in node.names} - face(node.module)
+            found += [
+                f"{module} imports {node.module}.{name}" for each in outside for name in sorted(names & face(each))
+            ]
+    return found
+
+
 def circles(imports: Imports) -> list[list[str]]:
     """Groups of modules that import each other, directly or through others; empty if there are none."""
     reached = {module: _reachable(imports, module) for module in imports}

@@ -21,7 +21,7 @@ import tyro
 from training_runs import RUNS, Option, Run, train_all
 
 from shard_gym.agents.base.presets import preset_options
-from shard_gym.agents.dreamshard.agent import PRESETS
+from shard_gym.agents.dreamshard import PRESETS
 from shard_gym.agents.training.jobs import Files, files_of, write_files
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.job_options import JobOptions
@@ -33,7 +33,7 @@ from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submission import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.tasks.suites import suite_names
+from shard_gym.tasks import suite_names
 from shard_gym.tasks.suites.info import CORE_SUITES, REPLANNING, SHARDING, SIMULATED
 
 ROOT = Path(__file__).parent.parent

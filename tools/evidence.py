@@ -17,15 +17,14 @@ from fit_analytical import SEEDS, Array, Mask, Problem, current_parameters, erro
 from shard_gym.common.io.files import INDEX, sha256_of
 from shard_gym.common.io.markdown import table
 from shard_gym.common.text import counted
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import AnalyticalCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.fitting import load_measurements
 from shard_gym.cost_models.fitting.calibration import calibrated_profile
 from shard_gym.cost_models.fitting.data.dataset import joined_data
 from shard_gym.cost_models.fitting.metrics import LEAST_MS, errors_of, estimates_of
 from shard_gym.cost_models.fitting.report import has_modelled_exchange
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.planning.trust import EVIDENCE, PHASES, Evidence
 
 SCHEMA = "shard-gym-evidence/1"

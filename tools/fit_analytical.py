@@ -18,20 +18,13 @@ from published import MEASUREMENTS, NO_CARD_GB_PER_S, link_kind, measured_value,
 from scipy.optimize import least_squares
 
 from shard_gym.common.io.files import read_json
+from shard_gym.cost_models.analytical import FITTED, AnalyticalCostModel
 from shard_gym.cost_models.analytical.all_to_all import link_ms
 from shard_gym.cost_models.analytical.l2_cache import to_sectors
-from shard_gym.cost_models.analytical.model import (
-    BAGS,
-    FITTED,
-    GROUP_SHARE,
-    AnalyticalCostModel,
-    Constants,
-    Rates,
-    loads_of,
-    table_counts,
-)
+from shard_gym.cost_models.analytical.model import BAGS, GROUP_SHARE, Constants, Rates, loads_of, table_counts
 from shard_gym.cost_models.base.model import BACKWARD, FORWARD
-from shard_gym.hardware.profiles import LINK_KINDS, hardware_profile
+from shard_gym.hardware import hardware_profile
+from shard_gym.hardware.profiles import LINK_KINDS
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

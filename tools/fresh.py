@@ -18,12 +18,12 @@ from training_runs import RUNS, train_all
 from shard_gym.agents import make_agent
 from shard_gym.agents.registry import AGENT
 from shard_gym.common.arrays import FloatArray
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard.entry import FreshEntry, FreshTasks, VerifiedEntry
 from shard_gym.leaderboard.fresh import SEEDS, fresh_table, read_fresh, write_fresh
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites.fresh import fresh_name
 
 SUITES = ("mixdim-4", "mixdim-8", "generalize", "shard-4", "shard-8")

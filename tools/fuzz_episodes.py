@@ -22,23 +22,18 @@ from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
 from shard_gym.plans import check_plan, plan_from_json, plan_of_placement, plan_to_json
 from shard_gym.plans.placement import check_placement
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG, DriftLevel
 from shard_gym.replanning.drift.load_grid import drifted_tables
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.replanning.drift.tasks import HISTORY_DAYS
 from shard_gym.replanning.env.play import history_of
 from shard_gym.replanning.env.vector import EmbeddingReplanningVectorEnv
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import NUM_BINS, RowPopularity, Tables, Workload
+from shard_gym.tasks import Task, TaskSuite
 
 Rng = np.random.Generator
 

@@ -19,10 +19,9 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
 from shard_gym.cost_models.fitting.data.folder import INDEX
 from shard_gym.cost_models.measured import DamagedCacheWarning, MeasuredCostModel, MeasurementCache
-from shard_gym.cost_models.neural.storage import NETWORKS, load_cost_model, save_cost_model
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory
+from shard_gym.cost_models.neural import NETWORKS, load_cost_model, save_cost_model
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.interop.plan_files import GivenPlan
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.leaderboard.evaluations import EvaluatedAgent, read_evaluation
@@ -30,19 +29,13 @@ from shard_gym.leaderboard.race import Measured, Race, load_race, write_race
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submission import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
-from shard_gym.plans.files import write_plan
+from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise, write_plan
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import GROWING
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.pools.pool import Pool, save_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.suites.own import save_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import RowPopularity, Tables, Workload, load_pool
+from shard_gym.tables.pools import Pool, save_pool
+from shard_gym.tasks import Task, TaskSuite, load_suite, problem_of
+from shard_gym.tasks.suites import save_suite
 
 CACHE = ".sqlite"  # ending of the cache of measurements
 

@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 
 from shard_gym.agents import load_agent, make_agent
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, DEVICES, OPTIMIZERS, PRETRAINED, Pretrained
 from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training import TrainingRun, make_learner
@@ -30,13 +30,12 @@ from shard_gym.common.io.markdown import table
 from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.evaluation.evaluations import evaluate, score
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.evaluation import evaluate
+from shard_gym.evaluation.evaluations import score
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables, load_pool
+from shard_gym.tasks import Task, TaskSuite, load_suite, suite_names
 from shard_gym.tasks.suites.drawing import evenly_capped, halves
-from shard_gym.tasks.task import Task, TaskSuite
 
 PAGE = CHECKPOINTS / "README.md"
 

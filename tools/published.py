@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.hardware.profiles import fitted_links, hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.pools import RowPopularity, load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import Topology, fitted_links, hardware_profile
+from shard_gym.tables import RowPopularity, Tables, Workload, load_pool
 from shard_gym.tasks.suites.drawing import split_columns
 
 MEASUREMENTS = Path(__file__).parent.parent / "docs" / "published_measurements.json"

@@ -27,15 +27,15 @@ from shard_gym.common.io.files import read_json, write_atomically, write_json
 from shard_gym.common.io.markdown import table, with_block
 from shard_gym.common.system import cpu_model
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
+from shard_gym.replanning import DriftSuite
 from shard_gym.replanning.agents.rules import DETECTORS, draw_samples, fitted_weights
 from shard_gym.replanning.agents.tuning import DATA as TUNED
 from shard_gym.replanning.agents.tuning import TUNABLE, Settings, TableEpisodes, tune
-from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.env.oracle import best_sequence
 from shard_gym.replanning.env.plan_table import plan_tables
 from shard_gym.replanning.env.windows import WINDOWS
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks import load_suite, suite_names
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.bounds import write_lower_bounds
 

@@ -13,7 +13,7 @@ from shard_gym.cli.job_options import HERE, JobOptions
 from shard_gym.common.errors import ShardGymError
 from shard_gym.common.io.files import sha256_of
 from shard_gym.cost_models import make_cost_model
-from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks import load_suite, suite_info
 from shard_gym.tasks.task import cost_model_for
 
 Option = bool | int | float | str

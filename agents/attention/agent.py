@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent, task_rng
+from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.presets import COST
 from shard_gym.agents.search.heuristics import lookup_score
 from shard_gym.agents.training.loads import PlacedShards, ShardLoad
@@ -43,10 +43,9 @@ from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, NUM_BINS, Tables
+from shard_gym.tasks import Task, TaskSuite
 from shard_gym.tasks.forms import FINER, FINEST, FORMS, SplitTask, forms_of, whole
-from shard_gym.tasks.task import Task, TaskSuite
 
 NUM_SHARES = len(AMOUNT_NAMES) + 1  # shares of a table: of the `Tables.amounts` and of the memory
 LOOKUPS, VALUES_UPDATED = AMOUNT_NAMES.index("lookups"), AMOUNT_NAMES.index("values_updated")

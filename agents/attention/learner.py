@@ -28,8 +28,8 @@ from shard_gym.agents.attention.agent import (
     shard_load,
 )
 from shard_gym.agents.base.presets import COST
+from shard_gym.agents.training import Learner, Report
 from shard_gym.agents.training.cost_network import CostNetworkTraining
-from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.loads import with_whole_memory
 from shard_gym.agents.training.modules import ModuleTraining, new_module
 from shard_gym.common.arrays import FloatArray
@@ -45,10 +45,9 @@ from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite, load_suite
 from shard_gym.tasks.forms import FINER, FORMS, SplitTask, formed, whole
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)  # purposes of random generators
 MAX_GRADIENT_NORM = 1.0

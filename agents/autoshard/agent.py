@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, one_hot
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.base.presets import saved_options
 from shard_gym.agents.training.modules import NOWHERE, finite, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays
@@ -32,8 +32,8 @@ from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.tables import FEATURE_NAMES, Tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import FEATURE_NAMES, Tables
+from shard_gym.tasks import Task, TaskSuite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from shard_gym.agents.autoshard.agent import (
     scored,
 )
 from shard_gym.agents.base.presets import preset_options
-from shard_gym.agents.training.learner import Learner, Report, TrueCost
+from shard_gym.agents.training import Learner, Report
+from shard_gym.agents.training.learner import TrueCost
 from shard_gym.agents.training.modules import ModuleTraining, chosen_and_entropy, new_module, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, module_arrays
 from shard_gym.common.arrays import FloatArray
@@ -28,9 +29,9 @@ from shard_gym.common.errors import InvalidCheckpointError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostModel, additive_estimate
-from shard_gym.cost_models.base.model import COMPUTE
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite
 
 CAPACITY = 5_000
 

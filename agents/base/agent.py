@@ -12,7 +12,7 @@ from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_co
 from shard_gym.cost_models.analytical.additive_wrapper import AdditiveWrapper
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 MAX_QUERIES = 10_000_000
 """The most evaluations of a search for one task: minutes. A file that says more would keep its agent busy for ever."""

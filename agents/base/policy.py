@@ -18,7 +18,7 @@ from shard_gym.envs.core.episodes import CostFreeObservation, Observation
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 Policy = Callable[[ObservationDict, NDArray[np.bool_]], int]
 """Maps an observation and the (D,) mask of legal devices to a device."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from shard_gym.common.checks import checked_count, checked_learning_rate
 from shard_gym.common.errors import InvalidCheckpointError, unknown_name
 from shard_gym.common.io.parsing import require_fields
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import NETWORKS, network_named
+from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
+from shard_gym.cost_models.neural.storage import network_named
 
 COST = "cost."  # prefix of the weights of a cost network in the file of an agent
 TYPES = "sharding_types"  # key of the sharding types that were learned, in the metadata of an agent

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import MAX_QUERIES, Agent
+from shard_gym.agents.base import Agent
+from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.base.presets import COST, TYPES, WEIGHT_DECAY, CostNetworkOptions, options_to_place
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
@@ -20,8 +21,8 @@ from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, 
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel
+from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.cost_models.neural import network as net
-from shard_gym.cost_models.neural.base import NeuralCostModel
 from shard_gym.cost_models.neural.features import (
     LATENT,
     fitted_feature_normalization,
@@ -33,12 +34,12 @@ from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import advance, initial_state
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import checked_max_shards
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

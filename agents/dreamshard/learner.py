@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.base.presets import COST
 from shard_gym.agents.dreamshard.agent import (
     POLICY,
@@ -73,7 +73,7 @@ from shard_gym.cost_models.neural.features import plain_features, table_latents
 from shard_gym.cost_models.neural.network import Weights
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.plans.plan import TABLE_WISE
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 POLICY_OPTIMIZER = "policy_optimizer."  # prefix of the averages of the policy's optimizer in a state
 

@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import MAX_QUERIES, Agent
+from shard_gym.agents.base import Agent
+from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.dreamshard.agent import SearchOptions, SurrogateSearchAgent
 from shard_gym.agents.published.hugectr import HugeCTRAgent
 from shard_gym.agents.registry import load_agent
 from shard_gym.agents.search.heuristics import LaneGreedyAgent
 from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import NoPlacementFoundError
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.needs import GROUPS, REPLICAS, SPLITS, TRAINING, unsupported
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 

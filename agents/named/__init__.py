@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike
 from typing_extensions import override
 
 from shard_gym.agents import AGENTS, Agent, AgentEntry, CostGuidedAgent, agent_names, make_agent
-from shard_gym.agents.registry import AGENT
-from shard_gym.agents.registry.agents import LEARNERS, parameters
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.registry import AGENT, LEARNERS
+from shard_gym.agents.registry.agents import parameters
+from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.report import Note
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured import MeasuredCostModel
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 PLANNING = "analytical"
 """The cost model of agents that ask one while they answer, where costs are measured: some ask 50,000 times a task."""

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.base.presets import COST, CostNetworkOptions, options_to_place
-from shard_gym.agents.dreamshard.agent import SearchOptions, load_search
+from shard_gym.agents.dreamshard import SearchOptions
+from shard_gym.agents.dreamshard.agent import load_search
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import checked_count
@@ -20,14 +21,14 @@ from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.cost_models.base.model import COMPUTE
-from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.base import COMPUTE
+from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.column_levels import ColumnLevels
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import checked_max_shards
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
-from shard_gym.agents.dreamshard.agent import SearchOptions, SurrogateSearchAgent
+from shard_gym.agents.base import Agent
+from shard_gym.agents.dreamshard import SearchOptions
+from shard_gym.agents.dreamshard.agent import SurrogateSearchAgent
 from shard_gym.agents.dreamshard.learner import load_of_search, load_to_search
 from shard_gym.agents.neuroshard.agent import PRESETS, NeuroShardAgent, NeuroShardPaperOptions
 from shard_gym.agents.training.cost_network import CostNetworkLearner
@@ -17,7 +18,7 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 PAPER_DIMS = (4, 8, 16, 32, 64, 128)
 MAX_ON_ONE, ON_ALL = 15, (10, 60)

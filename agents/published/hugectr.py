@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count, is_not_negative
 from shard_gym.common.errors import (
@@ -21,7 +21,7 @@ from shard_gym.plans import ShardingPlan, TableSharding, check_plan, column_wise
 from shard_gym.plans.column_levels import UNIT, near_equal_widths
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.variants import checked_max_shards
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 _Candidate = tuple[float, ShardingPlan]  # the cost of the costliest device, in lookups of a sample, and the plan
 

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
 from shard_gym.common.system import silent_c_output
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import Placement, memory_used
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 
 
 class RecShardAgent(Agent):

@@ -27,10 +27,9 @@ from torchrec.optim import SGD, Adam, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES, Workload
+from shard_gym.tables import STATE_BYTES, Tables, Workload
 
 # What TorchRec's planner is told of caches: the miss rates of an LRU cache of each table, by its size.
 #

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import (
     InvalidPlanError,
@@ -17,14 +17,14 @@ from shard_gym.common.errors import (
     missing_torchrec,
     unknown_name,
 )
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.interop.torchrec import from_torchrec
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
 from shard_gym.plans.variants import checked_sharding_types
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 
 BUFFERS = (1.0, 2.0, 4.0, 8.0, 0.5, 0.0)
 """TorchRec counts buffers of inputs and outputs as memory, and 4 bytes for each row that a cache may hold; memory caps

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.search.heuristics import PAPER_SCORES, GreedyAgent
 from shard_gym.common.errors import InvalidOptionError, missing_extra, short_repr
 from shard_gym.cost_models import CostModel

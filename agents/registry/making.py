@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.registry.agents import AGENTS, LEARNERS, imported_for
 from shard_gym.common.checks import require_arguments
 from shard_gym.common.errors import InvalidCheckpointError, UnknownNameError, unknown_name, wrong_kind
@@ -16,8 +16,7 @@ from shard_gym.common.io.arrays import SUFFIX, load_arrays
 from shard_gym.common.io.files import is_file
 from shard_gym.common.text import counted
 from shard_gym.cost_models import CostModel, make_cost_model
-from shard_gym.tasks.problems import PROBLEMS
-from shard_gym.tasks.suites import suite_info, suite_names
+from shard_gym.tasks import PROBLEMS, suite_info, suite_names
 
 AGENT = f"agent{SUFFIX}"
 """Name of the file of a trained agent in the folder of a training run."""

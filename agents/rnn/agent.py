@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shard_gym.agents.base.agent import Agent, task_rng
+from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.search.heuristics import lookup_score
 from shard_gym.agents.training.modules import NOWHERE, tensors_beside
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
@@ -22,8 +22,8 @@ from shard_gym.common.system import one_thread
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models import CostModel
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.tables import FEATURE_NAMES
-from shard_gym.tasks.task import Task
+from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tasks import Task
 
 Memory = tuple[Tensor, Tensor]  # the (B, H) hidden and cell state of the decoder's LSTM, for B placements
 Encoded = tuple[Tensor, Tensor]  # the (T, H) states of the encoder for T tables, and their (T, H) attention keys

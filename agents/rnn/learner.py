@@ -10,14 +10,14 @@ import torch
 from typing_extensions import override
 
 from shard_gym.agents.rnn.agent import Decoded, PlacementNetwork, RnnAgent, decode, gumbel_noise
-from shard_gym.agents.training.learner import Learner, Report
+from shard_gym.agents.training import Learner, Report
 from shard_gym.agents.training.modules import ModuleTraining, new_module
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_rate
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostModel
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 WEIGHTS, TASKS, CHOICES = range(3)  # purposes of random generators
 MAX_GRADIENT_NORM = 1.0  # the limit of Mirhoseini et al. (A Hierarchical Model for Device Placement, ICLR 2018)

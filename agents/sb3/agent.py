@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import CostGuidedAgent, task_rng
-from shard_gym.agents.base.policy import Policy, PolicyAgent, played
+from shard_gym.agents.base import CostGuidedAgent, Policy, PolicyAgent, task_rng
+from shard_gym.agents.base.policy import played
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.common.checks import checked_count, checked_seed
@@ -24,7 +24,7 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 Answer = TypeVar("Answer", Placement, ShardingPlan)
 MAX_WIDTH = 2**12  # the widest network that is loaded from a file

@@ -25,7 +25,8 @@ from shard_gym.agents.sb3.dqn import MaskedDQN, load_replay_arrays, replay_array
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer
 from shard_gym.agents.sb3.policies import DeviceFeatures, MaskableSetPolicy, SetDQNPolicy, SetPolicy
 from shard_gym.agents.sb3.vec_env import PlacementVecEnv, ShardingVecEnv
-from shard_gym.agents.training.learner import Learner, Report, TrueCost
+from shard_gym.agents.training import Learner, Report
+from shard_gym.agents.training.learner import TrueCost
 from shard_gym.agents.training.torch_arrays import load_training_arrays, module_arrays, training_arrays
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import MAX_UNITS, checked_count, checked_learning_rate
@@ -34,7 +35,7 @@ from shard_gym.common.io.arrays import Arrays, prefixed, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.reward import Transition, dense
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite
 
 REPLAY = "replay."  # prefix of the arrays of the replay buffer in a state
 WEIGHTS, ROLLOUT = range(2)  # purposes of random generators

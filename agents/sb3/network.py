@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_NAMES
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES
 
 PHASE_SUMS = 5  # numbers for each set of costs: the four phases and their sum
 SPLITS = ("halve", "row_wise", "data_parallel")  # the actions that split a table, in the order of the environment

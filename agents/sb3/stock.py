@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.base.policy import Policy, PolicyAgent
+from shard_gym.agents.base import Policy, PolicyAgent
 from shard_gym.common.checks import checked_seed
 from shard_gym.common.errors import InvalidOptionError, missing_extra
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.reward import Reward
-from shard_gym.tasks.task import TaskSource
+from shard_gym.tasks import TaskSource
 
 if TYPE_CHECKING:
     from sb3_contrib import MaskablePPO

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from shard_gym.agents.base.agent import task_rng
+from shard_gym.agents.base import task_rng
 from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.search.plan_search import search_plans
@@ -19,14 +19,12 @@ from shard_gym.agents.search.restarts import MANY
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.cost_models.base.counted import CountedCostModel
+from shard_gym.cost_models import AdditiveCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.base.whole_tables import WholeTables
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.memory import replica_bytes, row_block_bytes, training_memory, whole_table_bytes
 from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP, TABLE_WISE
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Answer, Task, problem_of
 
 MORE = 0.01
 """The share by which an answer may cost more than the cheapest."""

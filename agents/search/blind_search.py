@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
-from shard_gym.cost_models.base.counted import CountedCostModel
-from shard_gym.tasks.task import Task
+from shard_gym.cost_models import CountedCostModel
+from shard_gym.tasks import Task
 
 
 class BlindSearchAgent(PlanSearchAgent):

@@ -26,15 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import CostGuidedAgent
+from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.cost_models.base.linear import LinearCosts
+from shard_gym.cost_models.base import LinearCosts
 from shard_gym.cost_models.bounds.placements import ROUNDING, Region, regions
 from shard_gym.plans.placement import Placement, check_placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 RESOLUTION = 2.0**26
 """Integer cost of the best placement known. Rounding down loses less than one for each table and each of three maxima,

@@ -8,18 +8,18 @@ from itertools import combinations_with_replacement
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent, CostGuidedAgent, task_rng
+from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
 from shard_gym.agents.search.items import Items, NoRoomError, put_in_order, put_where_cheapest
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import checked_seed
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
-from shard_gym.cost_models.base.model import placement_order
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.base import placement_order
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 
 
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:

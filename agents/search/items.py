@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray, IntArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.hardware.topology import Cluster
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.hardware import Cluster
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 MANY_DEVICES = 64
 """With fewer, it is faster to cost all devices anew for each candidate: 56 us instead of 101 with 16 devices."""

@@ -7,7 +7,8 @@ from contextlib import suppress
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import MAX_QUERIES, CostGuidedAgent, task_rng
+from shard_gym.agents.base import CostGuidedAgent, task_rng
+from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, Budget
 from shard_gym.agents.search.heuristics import CostGreedyAgent, lane_placements, paper_heuristics
 from shard_gym.agents.search.plan_search import SHARE_OF_STARTS, search_plans
@@ -17,7 +18,7 @@ from shard_gym.common.checks import checked_count, checked_positive, checked_see
 from shard_gym.common.errors import InvalidPlacementError, NoPlacementFoundError
 from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate
 from shard_gym.plans.placement import Placement, check_placement, pack_by_memory
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 
 class LocalSearchAgent(CostGuidedAgent):

@@ -9,23 +9,23 @@ from enum import IntEnum
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import MAX_QUERIES, Agent, task_rng
+from shard_gym.agents.base import Agent, task_rng
+from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget, Descent
 from shard_gym.agents.search.plan_starts import starts
 from shard_gym.agents.search.rebuild import Rebuilder
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
-from shard_gym.cost_models import CostModel, make_cost_model
+from shard_gym.cost_models import CostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of
-from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.column_levels import UNIT
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, ONE_GROUP, TABLE_WISE, Groups
 from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
+from shard_gym.tasks import Task
 from shard_gym.tasks.groups import possible_groups, task_of_group
-from shard_gym.tasks.task import Task
 
 FINALISTS = 2
 """Numbers of groups, above one, that are searched to the end."""

@@ -18,10 +18,11 @@ from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
-from shard_gym.cost_models.base.model import COMPUTE, MAX_NUMBERS
+from shard_gym.cost_models.base import COMPUTE
+from shard_gym.cost_models.base.model import MAX_NUMBERS
 from shard_gym.plans.column_levels import NONE
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
-from shard_gym.tables.tables import MAX_DIM
+from shard_gym.tables import MAX_DIM
 
 ROUNDS = 40  # in which every table takes its cheapest form, and the prices follow
 STEP = 0.2  # the share of the newest loads in those from which the prices are made

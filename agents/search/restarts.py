@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.search.plan_search import Ended, PlanSearchAgent
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Answer, Task, problem_of
 
 MAX_SEEDS = 6
 DIFFER = 0.01

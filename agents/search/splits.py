@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.search.items import Items
 from shard_gym.common.arrays import FloatArray, IntArray
-from shard_gym.cost_models.base import loads_of_variants
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel, loads_of_variants
 from shard_gym.plans import (
     ShardingPlan,
     TableSharding,
@@ -27,7 +26,7 @@ from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.plans.variants import variants_of
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 NOT_SPREAD = -1  # stands for a spread in a table whose parts have one device each
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import MAX_QUERIES, Agent, task_rng
+from shard_gym.agents.base import Agent, task_rng
+from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.base.presets import COST, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.items import Items
 from shard_gym.common.arrays import FloatArray
@@ -20,7 +21,7 @@ from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread, silent_c_output
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 MAX_STEPS = 100_000  # the most steps; a file that says more would keep its agent busy for hours
 

@@ -11,7 +11,7 @@ from shard_gym.agents.surco.agent import PRESETS, SurCoAgent, ZeroOptions
 from shard_gym.agents.training.cost_network import CostNetworkLearner
 from shard_gym.agents.training.loads import ShardLoad, random_load, whole_tables
 from shard_gym.cost_models import CostModel
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 
 class SurCoLearner(CostNetworkLearner):

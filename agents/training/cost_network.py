@@ -18,7 +18,7 @@ from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, No
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_thread
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.cost_models.fitting.training import (
     Loss,
@@ -31,11 +31,11 @@ from shard_gym.cost_models.fitting.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.neural import NeuralCostModel
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import TABLE_WISE
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
 
 DATA = "data."
 """Prefix of what was measured in a state; that of the weights is `COST`."""

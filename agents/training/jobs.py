@@ -18,8 +18,7 @@ from shard_gym.common.io.lock import LOCK
 from shard_gym.common.jobs import Jobs
 from shard_gym.common.text import counted, format_seconds
 from shard_gym.cost_models import CostModel, CountedEstimates
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Suite
+from shard_gym.tasks import Suite, problem_of
 
 Files = Mapping[str, bytes]
 """The content of files by their path in a folder, with slashes."""

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shard_gym.agents.base.agent import Agent
-from shard_gym.agents.registry.agents import LEARNERS, learner_class
+from shard_gym.agents.base import Agent
+from shard_gym.agents.registry import LEARNERS
+from shard_gym.agents.registry.agents import learner_class
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.attempts import tried_twice
 from shard_gym.common.checks import checked_seed
@@ -26,12 +27,12 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.cost_models import PHASES, CostEstimate, CostModel, counted, make_cost_model
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Suite, cost_model_for
+from shard_gym.tables import Tables
+from shard_gym.tasks import Suite, load_suite
+from shard_gym.tasks.task import cost_model_for
 
 DEVICES = ("cpu", "cuda")
 

@@ -15,15 +15,15 @@ from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import drawn_spread, halved, random_plan, spread_types, spreading
-from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.cost_models.neural.host import host_megabytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tables import Tables
+from shard_gym.tasks import TaskSuite
 
 FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.search.heuristics import RandomAgent
 from shard_gym.common.errors import (
     DamagedFileError,
@@ -30,12 +30,12 @@ from shard_gym.common.io.files import require_writable
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.core.reward import make_reward
 from shard_gym.envs.placement.observation import make_observation
-from shard_gym.evaluation.evaluations import Evaluation, Progress, evaluate
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.evaluation.evaluations import Progress
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import TaskSuite, load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.own import SUFFIX as SUITE_FILE
-from shard_gym.tasks.task import TaskSuite
 
 if TYPE_CHECKING:
     from minari import MinariDataset

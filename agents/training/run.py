@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.registry import AGENT
 from shard_gym.agents.training.learner import Learner, Report
 from shard_gym.agents.training.validation import Validation

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.agents.registry import LEARNERS, make_agent
 from shard_gym.agents.training.learner import Learner
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.common.io.files import write_json
 from shard_gym.cost_models import AdditiveCostModel, CostModel
+from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.evaluation.curve import Curve, Point, load_curve
-from shard_gym.evaluation.evaluations import Evaluation, evaluate
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Suite
+from shard_gym.tasks import Suite, problem_of
 
 NUM_TASKS = 5  # that are answered where the number is not given
 

@@ -7,11 +7,12 @@ from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.model import PENALTY_MARGIN, PHASES, AdditiveCostModel, CostEstimate, CostModel
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, CostEstimate, CostModel
+from shard_gym.cost_models.base.model import PENALTY_MARGIN
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class AdditiveWrapper(AdditiveCostModel):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.one_more import largest_of_others
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 
 def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike, extra: ArrayLike) -> FloatArray:

@@ -23,9 +23,11 @@ from shard_gym.cost_models.analytical.sharding import (
     PARTIAL_BYTES,
     AnalyticalShardingModel,
 )
-from shard_gym.hardware.topology import LEAST, LinkSpec, Topology
-from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, ShardingPlan
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import LinkSpec, Topology
+from shard_gym.hardware.topology import LEAST
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
+from shard_gym.tables import Tables
 
 ASSUMED: Mapping[str, str] = {
     "gradient_lanes": "lanes that read gradients",

@@ -20,7 +20,7 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms, column, link_ms, received_from_peers
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 
 def reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster) -> FloatArray:

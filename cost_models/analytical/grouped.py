@@ -23,13 +23,14 @@ from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.collectives import all_reduce_bytes
-from shard_gym.cost_models.base.model import BACKWARD_COMM, AdditiveCostModel, CostModel
+from shard_gym.cost_models.base import AdditiveCostModel, CostModel
+from shard_gym.cost_models.base.model import BACKWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import COMPRESSION, GROUPS, REPLICAS, SEQUENCES, SPLITS, TRAINING, require_supported
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class GroupedShardingModel(AdditiveCostModel):

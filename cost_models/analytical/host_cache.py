@@ -49,10 +49,8 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES
+from shard_gym.hardware import Topology
+from shard_gym.tables import STATE_BYTES, RowPopularity, Tables
 
 WAYS = 32
 """Slots of a set, on NVIDIA GPUs."""

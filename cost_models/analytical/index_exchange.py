@@ -42,9 +42,9 @@ from shard_gym.cost_models.analytical.all_to_all import (
     to_parts_of_bytes,
 )
 from shard_gym.cost_models.base.model import FORWARD_COMM
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 from shard_gym.plans.plan import DATA_PARALLEL
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 HIDDEN, EXPOSED = INDEX_EXCHANGES = "hidden", "exposed"
 """Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""

@@ -13,10 +13,10 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, AnalyticalShardingModel
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import GROUPS, SERVING, TRAINING
 from shard_gym.plans.plan import TABLE_WISE
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 _OF_TRAINING = [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS, SORT_MS, GRADIENT_BYTES]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.hardware.topology import DeviceSpec
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES
+from shard_gym.hardware import DeviceSpec
+from shard_gym.tables import BIN_UPPER_EDGES, STATE_BYTES, Tables
 
 SECTOR_BYTES = 32
 """The unit of transfers from GPU memory (Lin et al., ml_perf_model analysis/inference.py, rounds each row to it)."""

@@ -63,24 +63,15 @@ from shard_gym.cost_models.analytical.index_exchange import (
 )
 from shard_gym.cost_models.analytical.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
 from shard_gym.cost_models.analytical.work_rates import work_ms
-from shard_gym.cost_models.base.linear import LinearCosts, Link, links_of
-from shard_gym.cost_models.base.model import (
-    BACKWARD,
-    BACKWARD_COMM,
-    COMMUNICATION,
-    COMPUTE,
-    FORWARD,
-    FORWARD_COMM,
-    PHASES,
-    AdditiveCostModel,
-    PlainCosts,
-)
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, PHASES, AdditiveCostModel, LinearCosts, PlainCosts
+from shard_gym.cost_models.base.linear import Link, links_of
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
-from shard_gym.hardware.topology import Cluster, DeviceSpec, Topology
+from shard_gym.hardware import Cluster, DeviceSpec, Topology
 from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, SEQUENCES, TRAINING
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class Rates(NamedTuple):

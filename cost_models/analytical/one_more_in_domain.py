@@ -11,7 +11,7 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import link_ms
 from shard_gym.cost_models.base.one_more import OneMore, largest_of_others
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 _MOST = 4  # numbers of which the largest of all devices counts: forward and backward ms, outputs, outputs less than 0
 

@@ -58,9 +58,10 @@ from shard_gym.cost_models.analytical.index_exchange import (
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel
 from shard_gym.cost_models.analytical.one_more_in_domain import OneMoreInDomain
 from shard_gym.cost_models.analytical.work_rates import MS
-from shard_gym.cost_models.base.model import BACKWARD_COMM, COMPUTE, FORWARD_COMM, AdditiveCostModel
+from shard_gym.cost_models.base import COMPUTE, AdditiveCostModel
+from shard_gym.cost_models.base.model import BACKWARD_COMM, FORWARD_COMM
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll, largest_of_others
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import GROUPS, SPLITS
 from shard_gym.plans.plan import (
     COLUMN_WISE,
@@ -71,7 +72,7 @@ from shard_gym.plans.plan import (
     has_dense_gradient,
 )
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 COMMUNICATION_BYTES: Mapping[str, float] = {
     "fp32": 4.0,

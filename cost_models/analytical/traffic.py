@@ -20,10 +20,11 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.collectives import all_to_all_bytes, host_reduce_scatter_bytes
 from shard_gym.cost_models.analytical.index_exchange import index_bytes, index_exchange_ms
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES, LEAST_SUMMED_BYTES
-from shard_gym.hardware.topology import Topology
-from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, ShardingPlan, blocks_of_rows
+from shard_gym.hardware import Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, blocks_of_rows
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 GRADIENT_BYTES = 4  # of a number of a dense gradient, which is FP32
 

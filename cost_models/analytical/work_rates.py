@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import WORK_NAMES, WorkRates
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import WorkRates
+from shard_gym.hardware.topology import WORK_NAMES
+from shard_gym.tables import Tables
 
 MS = 1e-6  # ms in a ns
 

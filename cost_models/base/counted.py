@@ -14,12 +14,12 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.model import AdditiveCostModel, CostEstimate, CostModel, PlainCosts
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class CountedCostModel(AdditiveCostModel):

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.linear import HostReads
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import Topology
+from shard_gym.tables import Tables
 
 
 class HostPolicy(ABC):

@@ -31,10 +31,8 @@ import numpy as np
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.linear import HostReads
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES
+from shard_gym.hardware import Topology
+from shard_gym.tables import STATE_BYTES, RowPopularity, Tables
 
 
 def _thresholds() -> FloatArray:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 from shard_gym.plans.placement import Placement
 
 

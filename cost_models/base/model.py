@@ -19,14 +19,14 @@ from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll
-from shard_gym.hardware.topology import Cluster, Topology
-from shard_gym.plans import ShardingPlan, check_plan
+from shard_gym.hardware import Cluster, Topology
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
 from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING, needs_of, require_supported
 from shard_gym.plans.placement import Placement, check_placement
-from shard_gym.plans.plan import COLUMN_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE, blocks_of_rows
+from shard_gym.plans.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, blocks_of_rows
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.plans.variants import Variants, variants_of, with_all_widths
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 PHASES: tuple[str, ...] = ("forward", "forward_comm", "backward_comm", "backward")
 """The four phases of an iteration's embedding part, in the order in which they run and arrays hold them."""

@@ -8,11 +8,11 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, PlainCosts
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, SEQUENCES, SERVING, SPLITS, TRAINING
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class NoCosts(AdditiveCostModel):

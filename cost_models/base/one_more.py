@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 
 class OneMore(Protocol):

@@ -8,9 +8,9 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.base.model import AdditiveCostModel, loads_of_shards
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan, table_wise
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 class WholeTables:

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import missing_extra
-from shard_gym.cost_models.base.linear import Line, LinearCosts
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel, LinearCosts
+from shard_gym.cost_models.base.linear import Line
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import Topology
+from shard_gym.tables import Tables
 
 ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
 MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best box is taken as it is

@@ -33,21 +33,16 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.index_exchange import latencies_ms, links_of_indices
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
-from shard_gym.cost_models.analytical.sharding import (
-    GRADIENT_BYTES,
-    HOST_PARTIAL_BYTES,
-    OWN_LOADS,
-    PARTIAL_BYTES,
-    AnalyticalShardingModel,
-)
+from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, HOST_PARTIAL_BYTES, OWN_LOADS, PARTIAL_BYTES
 from shard_gym.cost_models.base.host_rows import host_read_ms
 from shard_gym.cost_models.base.linear import Line, links_of
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
 from shard_gym.cost_models.bounds.placements import ROUNDING, lagrangian_ms, linprog
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -58,7 +53,7 @@ from shard_gym.plans.plan import (
     has_equal_blocks,
 )
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 MAX_SHARES = (
     600_000  # variables of all programs solved for one task; then the bound of the best counts is taken as it is

@@ -14,7 +14,7 @@ from shard_gym.common.errors import InvalidOptionError, RunsFailedError
 from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.system import usable_memory
 from shard_gym.common.text import command_line, format_seconds
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
 from shard_gym.cost_models.fitting import machine_folder
 from shard_gym.cost_models.fitting.calibration import Calibration
 from shard_gym.cost_models.fitting.card import make_card
@@ -37,11 +37,10 @@ from shard_gym.cost_models.measured import (
     operator_failure,
     profile_of,
 )
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.hardware.profile_files import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import MAX_DEVICES
-from shard_gym.tables.workload import Workload
+from shard_gym.cost_models.neural import NeuralCostModel
+from shard_gym.hardware import MAX_DEVICES, HardwareProfile, HostSpec, hardware_profile, write_profile
+from shard_gym.hardware.profile_files import PROFILE_FILE
+from shard_gym.tables import Workload
 
 DEFAULT_BATCH = {"cpu": 2_048, "cuda": 65_536}
 DEFAULT_PROFILE = {"cpu": "cpu", "cuda": "a100-dgx"}

@@ -9,14 +9,14 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, missing_extra
-from shard_gym.cost_models.analytical.constants import FITTED
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import FITTED, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.work_rates import MS, work_amounts
-from shard_gym.cost_models.base.model import BACKWARD, COMMUNICATION, FORWARD
+from shard_gym.cost_models.base import COMMUNICATION
+from shard_gym.cost_models.base.model import BACKWARD, FORWARD
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.metrics import estimates_of
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.topology import WORK_NAMES, WorkRates
+from shard_gym.hardware import HardwareProfile, WorkRates
+from shard_gym.hardware.topology import WORK_NAMES
 from shard_gym.plans.plan import has_dense_gradient
 
 LINKS = ("intra_host_gb_per_s", "intra_host_latency_us")

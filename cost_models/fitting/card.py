@@ -12,12 +12,12 @@ import numpy as np
 
 from shard_gym.common.io.markdown import table
 from shard_gym.common.text import counted, format_percent
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
 from shard_gym.cost_models.fitting.linear import fit_linear
 from shard_gym.cost_models.fitting.metrics import errors, ranking
-from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.cost_models.neural.network import NORMALIZATION
 
 COST = "cost"

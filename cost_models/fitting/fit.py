@@ -16,15 +16,15 @@ from shard_gym.common.errors import TrainingDivergedError, missing_extra, wrong_
 from shard_gym.common.io.arrays import SUFFIX
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.fitting.card import card_page, make_card
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.measurements import Measurements
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.cost_models.fitting.linear import fit_linear
 from shard_gym.cost_models.fitting.metrics import errors
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import network_named, save_cost_model
+from shard_gym.cost_models.neural import NeuralCostModel, save_cost_model
+from shard_gym.cost_models.neural.storage import network_named
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.neural.features import plain_features
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import FEATURE_NAMES, Tables
+from shard_gym.tables import FEATURE_NAMES, Tables
 
 
 class LinearCostModel(AdditiveCostModel):

@@ -20,15 +20,15 @@ from shard_gym.common.io.files import read_json, write_atomically, write_json
 from shard_gym.common.io.parsing import require_fields
 from shard_gym.common.text import format_percent
 from shard_gym.cost_models import MODEL_FILE
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
 from shard_gym.cost_models.fitting.calibration import Calibration, calibrated_profile
 from shard_gym.cost_models.fitting.card import card_page
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, joined_data
 from shard_gym.cost_models.fitting.data.measurements import Measurements, load_measurements
 from shard_gym.cost_models.fitting.metrics import Estimates, errors_of, estimates_of, kendall_tau
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import save_cost_model
-from shard_gym.hardware.profile_files import PROFILE_FILE, HardwareProfile, HostSpec, write_profile
+from shard_gym.cost_models.neural import NeuralCostModel, save_cost_model
+from shard_gym.hardware import HardwareProfile, HostSpec, write_profile
+from shard_gym.hardware.profile_files import PROFILE_FILE
 
 LINKS, WORK, PLACEMENTS = "links", "work", "placements"
 SECONDS_FILE = "seconds.json"

@@ -12,8 +12,8 @@ from shard_gym.common.errors import InvalidOptionError, RunsFailedError
 from shard_gym.cost_models.fitting.data.collecting import CollectionProgress, collect
 from shard_gym.cost_models.fitting.data.sampling import PlacementSampler
 from shard_gym.cost_models.measured import PARALLEL, SEQUENTIAL, Machine, MeasuredCostModel, machine_for, profile_of
-from shard_gym.hardware.topology import MAX_DEVICES
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import MAX_DEVICES
+from shard_gym.tables import Workload
 
 DEFAULT_TRAINING = {"cpu": ("fp32", "rowwise_adagrad"), "cuda": ("fp16", "sgd")}
 """Default weight dtype and optimizer by kind of device: those that FBGEMM is fast in."""

@@ -11,7 +11,7 @@ import numpy as np
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import missing_extra
 from shard_gym.common.text import format_percent
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.plan import TABLE_WISE

@@ -16,8 +16,8 @@ from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.io.markdown import table
 from shard_gym.common.io.pictures import COLORS, GREY, INK, LINE, SIZE, matplotlib_missing, save_picture
 from shard_gym.common.text import command_line, counted, format_percent
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, PHASES, AdditiveCostModel
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
+from shard_gym.cost_models.base import COMMUNICATION, PHASES, AdditiveCostModel
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES, Calibration, calibrated_profile, profile_in
 from shard_gym.cost_models.fitting.data.dataset import CostDataset, joined_data
 from shard_gym.cost_models.fitting.data.measurements import Measurements, load_workloads
@@ -35,10 +35,8 @@ from shard_gym.cost_models.fitting.metrics import (
     kendall_tau,
     ranking_of,
 )
-from shard_gym.cost_models.neural.base import NeuralCostModel
-from shard_gym.cost_models.neural.storage import load_cost_model
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.cost_models.neural import NeuralCostModel, load_cost_model
+from shard_gym.hardware import HardwareProfile, hardware_profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

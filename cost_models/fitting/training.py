@@ -17,10 +17,10 @@ from shard_gym.cost_models.base.host_rows import NUM_MAXIMA
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.shards import ShardDataset
-from shard_gym.cost_models.neural import host
-from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
+from shard_gym.cost_models.neural import NeuralCostModel, host
+from shard_gym.cost_models.neural.base import NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from shard_gym.plans.plan import COLUMN_WISE
-from shard_gym.tables.row_popularity import Popularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Popularity, Tables, Workload
 
 Command = tuple[str, dict[str, Any]]  # the name of a method of `worker.Worker`, and its arguments
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, missing_extra, unknown_name
 from shard_gym.common.system import cpu_model, usable_cpus, usable_memory
 from shard_gym.cost_models.measured.diagnostics.versions import DISTRIBUTION, installed
-from shard_gym.hardware.profiles import PROFILES
+from shard_gym.hardware import PROFILES
 
 
 @dataclass(frozen=True)

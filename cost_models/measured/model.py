@@ -20,9 +20,8 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed, is_one_of
 from shard_gym.common.errors import DeviceMemoryError, InvalidOptionError, unknown_name
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE, CostEstimate, CostModel, loads_of_plan
+from shard_gym.cost_models.analytical import AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, CostEstimate, CostModel, loads_of_plan
 from shard_gym.cost_models.measured.cache import MeasurementCache
 from shard_gym.cost_models.measured.job import Command, Job, Part, Repeats, Timing, Widths
 from shard_gym.cost_models.measured.machine import Machine, this_machine
@@ -35,13 +34,13 @@ from shard_gym.cost_models.measured.parts import (
     widths_of,
 )
 from shard_gym.cost_models.measured.session import Session
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan, check_plan, plan_of_placement
 from shard_gym.plans.needs import SPLITS, TRAINING
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE
+from shard_gym.tables import Tables
 from shard_gym.tables.pools.meta_file import require_unpacked
-from shard_gym.tables.tables import Tables
 from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 

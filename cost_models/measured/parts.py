@@ -10,7 +10,7 @@ import numpy as np
 from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.measured.job import Part, Widths
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import (
     COLUMN_WISE,
@@ -20,7 +20,7 @@ from shard_gym.plans.plan import (
     TABLE_WISE,
     devices_of_hosts,
 )
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 KINDS = (COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, DATA_PARALLEL)  # in the order in which a device executes them
 Parts = tuple[Part, ...]

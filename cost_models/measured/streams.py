@@ -21,9 +21,9 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidTablesError
 from shard_gym.cost_models.measured.arrays import NUMPY, Array, Arrays
-from shard_gym.tables.lookup_statistics import BIN_LEAST, BIN_UPPER_EDGES, HISTOGRAM_DECIMALS
+from shard_gym.tables import BIN_UPPER_EDGES, Tables
+from shard_gym.tables.lookup_statistics import BIN_LEAST, HISTOGRAM_DECIMALS
 from shard_gym.tables.pools import meta_file
-from shard_gym.tables.tables import Tables
 
 MAX_LOOKUPS = 2**31  # most lookups of an epoch: sort keys hold positions among its rows beside at least 32 random bits
 

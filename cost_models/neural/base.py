@@ -22,16 +22,15 @@ from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel
 from shard_gym.cost_models.base.host_rows import HBM_MS
-from shard_gym.cost_models.base.model import COMMUNICATION, AdditiveCostModel
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING
 from shard_gym.plans.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.plans.variants import Variants
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 LEAST_SHARE, MAX_SHARE = 0.002, 3.0
 """Bounds of the estimate of a placement, as shares of the sum of its tables' costs alone. A fused op is cheaper than

@@ -16,8 +16,8 @@ from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.hardware.topology import Cluster, Topology
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import Cluster, Topology
+from shard_gym.tables import Tables
 
 HIDDEN = 64
 HEADS = ("forward", "communication", "backward")

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.tables.tables import FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD
+from shard_gym.tables import FEATURE_NAMES
+from shard_gym.tables.tables import FEATURE_MEAN, FEATURE_STD
 
 LATENT = 32
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_MAXIMA, THRESHOLDS, UPDATE_TIMES, host_loads
-from shard_gym.cost_models.base.model import COMPUTE
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import has_dense_gradient
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 RATE = "host.rate"
 """A weight of the networks that learned host memory, and of no other."""

@@ -23,16 +23,16 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.analytical.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical.l2_cache import SECTOR_BYTES, state_sectors, to_sectors
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
+from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.needs import SEQUENCES, SERVING, SPLITS, TRAINING
-from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.tables import FEATURE_NAMES, Tables
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.tables import FEATURE_NAMES, NUM_BINS, Tables
 
 WORK = ("lookups", "vectors_read", "vectors_updated", "states", "bags", "read_mib", "distinct_mib", "gradient_mib")
 """Kinds of work on a device: millions, and MiB in whole sectors of memory.

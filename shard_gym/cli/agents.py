@@ -10,9 +10,9 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from shard_gym.agents import AGENTS
+from shard_gym.agents import AGENTS, AgentEntry
 from shard_gym.agents.named import ORACLE
-from shard_gym.agents.registry import LEARNERS, AgentEntry, LearnerEntry
+from shard_gym.agents.registry import LEARNERS, LearnerEntry
 from shard_gym.agents.registry.agents import REPLANNING
 from shard_gym.agents.registry.options import (
     AgentOption,
@@ -25,7 +25,7 @@ from shard_gym.agents.registry.options import (
 from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, unknown_name
 from shard_gym.plans import SHARDING_TYPES
-from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks import PROBLEMS
 
 READY = "{problem}, without training: --agent NAME --option KEY=VALUE, or make_agent(NAME, KEY=VALUE)"
 TRAINED = "Once they are trained: --agent FOLDER with --option KEY=VALUE, or make_agent(FOLDER, KEY=VALUE)"

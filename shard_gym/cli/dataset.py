@@ -18,8 +18,8 @@ from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.text import counted, format_bytes, format_ms
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import Evaluation
-from shard_gym.tasks.suites import load_suite
+from shard_gym.evaluation import Evaluation
+from shard_gym.tasks import load_suite
 
 if TYPE_CHECKING:
     from minari import MinariDataset

@@ -15,7 +15,7 @@ from shard_gym.common.io.pictures import matplotlib_missing, require_picture, sa
 from shard_gym.common.text import counted, format_seconds
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 SUITE = "dlrm-mixdim-4"
 """An open suite: the best agents that ask for no cost while they place are well above the best known placements."""

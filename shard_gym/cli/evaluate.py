@@ -29,13 +29,12 @@ from shard_gym.common.io.files import require_writable, write_json
 from shard_gym.common.text import counted, format_change, format_seconds
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.evaluation.evaluations import Evaluation, compare
-from shard_gym.evaluation.evaluations import evaluate as evaluate_agent
+from shard_gym.evaluation import Evaluation
+from shard_gym.evaluation import evaluate as evaluate_agent
+from shard_gym.evaluation.evaluations import compare
 from shard_gym.evaluation.jobs import evaluate_in_jobs
-from shard_gym.tasks.problems import Problem, problem_of
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Problem, Suite, load_suite, problem_of
 from shard_gym.tasks.suites.best_known import best_known_costs
-from shard_gym.tasks.task import Suite
 
 MEASUREMENTS = ".measurements.sqlite"
 """Ending, in place of `.json`, of the file beside the results that keeps what was measured."""

@@ -16,7 +16,7 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.arrays import SUFFIX
 from shard_gym.common.io.files import require_writable
 from shard_gym.common.text import counted, format_percent
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.fitting import FitOptions, Measurements, fit_networks, load_workloads
 from shard_gym.cost_models.fitting.fit import LINEAR, FitProgress
 from shard_gym.cost_models.fitting.metrics import errors, ranking

@@ -28,7 +28,7 @@ from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries
 from shard_gym.leaderboard.submission import EntryInfo, require_free, submit
 from shard_gym.leaderboard.verify import new_ids, to_replay, verify_entry
-from shard_gym.tasks.suites import suite_info, suite_names
+from shard_gym.tasks import suite_info, suite_names
 from shard_gym.tasks.suites.info import MEASURED
 
 ROOT = Path("leaderboards")

@@ -16,7 +16,8 @@ from shard_gym.cli.console import tell
 from shard_gym.common.checks import is_number
 from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.cost_models import CostModel, InferenceCostModel, make_cost_model
-from shard_gym.tasks.task import Suite, cost_model_for
+from shard_gym.tasks import Suite
+from shard_gym.tasks.task import cost_model_for
 
 # With these, `--help` does not show optional arguments as `{None}|PATH ... (default: None)`.
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(optional)")]

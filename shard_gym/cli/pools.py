@@ -11,7 +11,8 @@ from rich.text import Text
 
 from shard_gym.cli.console import NONE, new_table, output, print_table, sentence
 from shard_gym.common.text import format_range
-from shard_gym.tables.pools import Pool, load_pool, pool_names, pool_source
+from shard_gym.tables import Pool, load_pool
+from shard_gym.tables.pools import pool_names, pool_source
 
 
 def pools(

@@ -21,9 +21,7 @@ from shard_gym.envs.real.tasks import as_measured
 from shard_gym.leaderboard import store
 from shard_gym.leaderboard.race import Race, check_names, raced_problem
 from shard_gym.leaderboard.racing import answers_of, answers_of_entries, answers_of_file, run_race
-from shard_gym.tasks.problems import Answer
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import Answer, TaskSuite, load_suite
 
 MAX_FAILURES_SHOWN = 5
 

@@ -41,14 +41,11 @@ from shard_gym.planning.explained import explanation_report, task_heading, traff
 from shard_gym.planning.explanation import view_of
 from shard_gym.planning.memory import full_notes, memory_report
 from shard_gym.planning.trust import evidence_sentence
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.env.history import NO_PLAN, History
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Suite, load_suite, problem_of
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.bounds import lower_bounds
-from shard_gym.tasks.task import Suite
 
 EITHER = (
     "show explains an answer to a task, with --suite and --agent, or a plan of your own tables, with --tables, --plan, "

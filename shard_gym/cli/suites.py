@@ -7,9 +7,9 @@ from rich.text import Text
 from shard_gym.cli.console import FAILED, new_table, output, print_table, sentence
 from shard_gym.common.errors import ShardGymError
 from shard_gym.common.text import format_range
-from shard_gym.tables.pools import load_pool, pool_names
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite, suite_info, suite_names
+from shard_gym.tables import load_pool
+from shard_gym.tables.pools import pool_names
+from shard_gym.tasks import load_suite, problem_of, suite_info, suite_names
 from shard_gym.tasks.suites.best_known import best_known
 from shard_gym.tasks.suites.bounds import lower_bounds
 

@@ -13,18 +13,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents import Agent, make_agent
+from shard_gym.agents import Agent, load_agent, make_agent
 from shard_gym.agents.registry import AGENT
-from shard_gym.agents.training import (
-    Curve,
-    Learner,
-    Report,
-    TrainingRun,
-    Validation,
-    load_agent,
-    load_curve,
-    make_learner,
-)
+from shard_gym.agents.training import Curve, Learner, Report, TrainingRun, Validation, load_curve, make_learner
 from shard_gym.agents.training.jobs import TrainingJob, said_of, train_in_jobs, validation_of, work_of
 from shard_gym.agents.training.run import CONFIG, LOG, OnReport
 from shard_gym.agents.training.validation import goal_of, guided_rivals
@@ -40,13 +31,12 @@ from shard_gym.common.io.pictures import require_picture, save_picture
 from shard_gym.common.text import command_line, counted
 from shard_gym.cost_models import CostEstimate, CostModel, CountedEstimates
 from shard_gym.envs.real.tasks import as_measured
+from shard_gym.evaluation import Evaluation
 from shard_gym.evaluation.curve import CURVE
-from shard_gym.evaluation.evaluations import Evaluation, student_interval
+from shard_gym.evaluation.evaluations import student_interval
 from shard_gym.evaluation.plots import plot_learning
-from shard_gym.tasks.problems import Problem, problem_of
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Problem, Suite, load_suite, problem_of
 from shard_gym.tasks.suites.best_known import best_known_costs
-from shard_gym.tasks.task import Suite
 
 MEASUREMENTS = "measurements.sqlite"  # file of a run's folder that keeps what was measured
 NOTHING_TO_DRAW = "--plot draws the validations, and there are none; add --validate 5."

@@ -26,10 +26,9 @@ from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_seconds
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.problems import PROBLEMS, Attempt, Problem, problem_of
+from shard_gym.tasks import PROBLEMS, Attempt, Problem, Suite, Task, load_suite, problem_of
 from shard_gym.tasks.problems.base import FAILURES
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Suite, Task, cost_model_for
+from shard_gym.tasks.task import cost_model_for
 
 BOOTSTRAP_SAMPLES = 10_000
 CONFIDENCE = 0.95

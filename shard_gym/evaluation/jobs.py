@@ -13,8 +13,7 @@ from shard_gym.common.jobs import Jobs
 from shard_gym.common.text import counted
 from shard_gym.cost_models import CostModel
 from shard_gym.evaluation.evaluations import Evaluation, TaskResult, evaluate, summarized
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Suite
+from shard_gym.tasks import Suite, problem_of
 
 
 class AgentMaker(Protocol):

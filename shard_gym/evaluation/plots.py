@@ -21,7 +21,7 @@ from shard_gym.envs.placement.rendering.view import PlacementView
 from shard_gym.evaluation.curve import Curve
 from shard_gym.evaluation.evaluations import Evaluation
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

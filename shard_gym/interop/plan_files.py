@@ -14,14 +14,14 @@ from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, ShardGymError, short_repr
 from shard_gym.common.io.files import read_json
 from shard_gym.common.text import counted
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json, whole_in_host
 from shard_gym.plans import ShardingPlan, check_plan, plan_from_json, plan_of_placement
 from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_from_json, hbm_rows_from_json, in_order, plan_of_record
 from shard_gym.plans.hbm_rows import check_hbm_rows
 from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE, Groups
+from shard_gym.tables import Tables
 from shard_gym.tables.pools.pool import SCHEMA as POOL
-from shard_gym.tables.tables import Tables
 from shard_gym.tasks.groups import topology_of_group
 
 NO_CAP = 2**62  # bytes, more than any plan needs

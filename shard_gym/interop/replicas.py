@@ -12,7 +12,7 @@ import numpy as np
 from shard_gym.common.text import counted, listed
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 DENSE_OPTIMIZER = (
     "left = dict(in_backward_optimizer_filter(model.named_parameters()))",

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, InvalidTablesError, short_repr
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.interop.torchrec_json import checked_json, from_torchrec_json, hbm_shares_of_json, torchrec_json
 from shard_gym.interop.torchrec_modules import collections_of, configs_of, is_pooled, torchrec_module
 from shard_gym.plans import ShardingPlan
+from shard_gym.tables import RowPopularity, Tables, Workload
 from shard_gym.tables.pools.lookup_counter import Batch, LookupCounter
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 WEIGHT_DTYPES: Mapping[str, str] = {"BF16": "bf16", "FP16": "fp16", "FP32": "fp32"}
 """The weight dtypes by their names in TorchRec's `DataType`."""

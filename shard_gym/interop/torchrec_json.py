@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import is_integer, is_positive
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
 from shard_gym.plans.files import in_order
 from shard_gym.plans.hbm_rows import split_bytes, split_of_plan
 from shard_gym.plans.plan import DATA_PARALLEL, PLAN_TYPES
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 IN_HBM, IN_HOST, CACHED = ("fused", "dense"), "fused_uvm", "fused_uvm_caching"
 """Compute kernels: all rows in HBM; all in host memory; all in host memory, and a cache in HBM for some of them."""

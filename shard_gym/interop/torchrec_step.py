@@ -35,11 +35,11 @@ from shard_gym.cost_models.measured.operator import EPS, FIRST_WEIGHT
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream, draw_batches
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.interop.torchrec import to_torchrec
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import DATA_PARALLEL
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 OPTIMIZERS: dict[str, tuple[Any, dict[str, float]]] = {
     "rowwise_adagrad": (RowWiseAdagrad, {"lr": LEARNING_RATE, "eps": EPS}),

@@ -41,9 +41,9 @@ from shard_gym.cost_models.fitting.metrics import kendall_tau
 from shard_gym.cost_models.measured import PARALLEL, MeasuredCostModel
 from shard_gym.cost_models.measured.cpus import CpuShare
 from shard_gym.cost_models.measured.job import FAILED, OK, Repeats
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 MAX_BYTES = 2 * 2**30
 """Most memory for the tables of a plan, because ShardGym's workers and TorchRec's processes have them at the same time;

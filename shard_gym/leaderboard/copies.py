@@ -9,7 +9,7 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.leaderboard.scorer import Scorer, canonical
-from shard_gym.tasks.problems import Answer
+from shard_gym.tasks import Answer
 from shard_gym.tasks.suites.best_known import best_known
 
 MANY_TASKS = 10

@@ -10,10 +10,10 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.common.io.files import read_json
 from shard_gym.common.io.parsing import require_fields
-from shard_gym.evaluation.evaluations import Evaluation, TaskResult, evaluate
+from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.leaderboard.entry import MAX_INT, ONE_SEED, SEEDS, is_stochastic
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 
 @dataclass(frozen=True)

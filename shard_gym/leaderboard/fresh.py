@@ -19,7 +19,7 @@ from shard_gym.leaderboard.entry import SCHEMA, FreshEntry, FreshTable, FreshTas
 from shard_gym.leaderboard.scorer import TOLERANCE
 from shard_gym.leaderboard.statistics import bootstrap_samples, percentile_interval
 from shard_gym.leaderboard.store import FRESH, Finding, find_entries, read_limited
-from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks import suite_info
 from shard_gym.tasks.suites.fresh import fresh_name
 
 SEEDS = (101, 102)

@@ -24,7 +24,7 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.store import OPEN, PAGES, README, ROOM, TABLES, Finding
-from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks import suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 

@@ -15,7 +15,7 @@ from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.leaderboard.entry import VerifiedEntry
 from shard_gym.leaderboard.race import Race, answers_to_json, load_race
 from shard_gym.leaderboard.store import RACE, RACE_FILES, EntryFolder, Finding, find_entries, find_races, read_files
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites.info import MEASURED
 
 MIN_ROUNDS = 3

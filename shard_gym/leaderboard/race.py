@@ -31,14 +31,13 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_
 from shard_gym.common.io.files import read_bytes, read_json, sha256_of, write_atomically, write_json
 from shard_gym.common.io.parquet import lists_of, read_table, require_arrow, write_table
 from shard_gym.common.io.parsing import parse_json, require_schema
-from shard_gym.cost_models.base.model import COMPUTE
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured.model import penalty_ms
 from shard_gym.leaderboard.statistics import MIN_TASKS, intervals_to_first, mean_interval
 from shard_gym.leaderboard.store import RACE, ROUNDS
 from shard_gym.plans import ShardingPlan
-from shard_gym.tasks.problems import Answer, Problem, problem_of
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Answer, Problem, Task, TaskSuite, problem_of
 
 Answers = Mapping[str, Sequence[Answer | None]]
 """For each entry its placements or plans of all tasks, in the order of the suite; None where it found none."""

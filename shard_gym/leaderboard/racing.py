@@ -40,9 +40,8 @@ from shard_gym.leaderboard.race import (
 from shard_gym.leaderboard.store import RACE, ROUNDS, find_entries
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.needs import require_supported
-from shard_gym.tasks.problems import Answer, problem_of
+from shard_gym.tasks import Answer, TaskSuite, problem_of
 from shard_gym.tasks.suites.info import MEASURED
-from shard_gym.tasks.task import TaskSuite
 
 DECIMALS = 6
 """Decimal places of a time in ms: nanoseconds, finer than any clock."""

@@ -25,8 +25,7 @@ from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.scorer import TOLERANCE, Scorer, load_scorer
 from shard_gym.leaderboard.store import TRACKS, Track
 from shard_gym.leaderboard.verify import verify_all
-from shard_gym.tasks.problems import Answer
-from shard_gym.tasks.suites import load_suite, suite_info, suite_names
+from shard_gym.tasks import Answer, load_suite, suite_info, suite_names
 from shard_gym.tasks.suites.best_known import (
     IMPROVED_BY,
     BestKnown,

@@ -27,7 +27,7 @@ from shard_gym.leaderboard.entry import SCHEMA, ReplayRow, VerifiedEntry, can_re
 from shard_gym.leaderboard.leagues import LEAGUES, league_of
 from shard_gym.leaderboard.scorer import TOLERANCE, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
-from shard_gym.tasks.problems import Attempt
+from shard_gym.tasks import Attempt
 from shard_gym.tasks.task import SuiteTask
 
 FAULTS = (ShardGymError, TypeError, ValueError, LookupError, ArithmeticError)

@@ -9,10 +9,8 @@ from typing import Any
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Answer, Suite, load_suite, problem_of
 from shard_gym.tasks.suites.bounds import lower_bounds
-from shard_gym.tasks.task import Suite
 
 TOLERANCE = 1e-9
 """Relative difference of two costs that differ by rounding only."""

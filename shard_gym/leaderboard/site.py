@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from shard_gym.common.errors import UnwritablePathError
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.text import counted
-from shard_gym.cost_models.base.model import critical_devices
+from shard_gym.cost_models.base import critical_devices
 from shard_gym.leaderboard.entry import VerifiedEntry, near_copy_of
 from shard_gym.leaderboard.ranking import MS_PER_HOUR, Leaderboard, RankedEntry, competitors
 from shard_gym.leaderboard.scorer import Scorer
@@ -28,13 +28,11 @@ from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import memory_used, placement_to_json
 from shard_gym.plans.plan import ONE_GROUP
 from shard_gym.replanning.env.windows import KINDS
+from shard_gym.tasks import Answer, Suite, suite_info
 from shard_gym.tasks.groups import task_of_plan
-from shard_gym.tasks.problems import Answer
 from shard_gym.tasks.problems.placement import table_loads
 from shard_gym.tasks.problems.sharding import part_loads
-from shard_gym.tasks.suites import suite_info
 from shard_gym.tasks.suites.info import MEASURED, SIMULATED
-from shard_gym.tasks.task import Suite
 
 STATIC = Path(__file__).parent / "static"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError, short_repr
 from shard_gym.common.io.lock import LOCK
-from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks import suite_info
 from shard_gym.tasks.suites.fresh import SEED
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 

@@ -18,14 +18,14 @@ from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, U
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.system import instruction_set
 from shard_gym.common.text import counted
-from shard_gym.evaluation.evaluations import TaskResult
+from shard_gym.evaluation import TaskResult
 from shard_gym.leaderboard.entry import SCHEMA
 from shard_gym.leaderboard.evaluations import EvaluatedAgent
 from shard_gym.leaderboard.leagues import league_of
 from shard_gym.leaderboard.scorer import Scorer, claims_of, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, require_root
 from shard_gym.leaderboard.verify import check_entries_differ, near_sources, verify_entry
-from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks import load_suite, suite_info
 
 
 @dataclass(frozen=True)

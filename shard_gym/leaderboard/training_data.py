@@ -21,9 +21,8 @@ from shard_gym.agents import AGENTS, make_agent
 from shard_gym.agents.registry import AGENT
 from shard_gym.agents.registry.agents import imported
 from shard_gym.common.errors import InvalidOptionError, ShardGymError, short_repr
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tables import load_pool
+from shard_gym.tasks import load_suite, problem_of, suite_info
 from shard_gym.tasks.suites.drawing import halves
 
 OTHER = "other: "

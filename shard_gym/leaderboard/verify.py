@@ -50,9 +50,9 @@ from shard_gym.leaderboard.names import looks_like_ours, skeleton
 from shard_gym.leaderboard.scorer import TOLERANCE, AnswerGrid, Scorer, canonical, claims_of, load_scorer
 from shard_gym.leaderboard.store import ENTRY, EntryFolder, Finding, find_entries, read_files, truncated
 from shard_gym.leaderboard.training_data import check_training_data, recorded_training
-from shard_gym.tasks.problems import Answer
+from shard_gym.tasks import Answer, Suite
 from shard_gym.tasks.suites.best_known import improved_by
-from shard_gym.tasks.task import Suite, SuiteTask
+from shard_gym.tasks.task import SuiteTask
 
 COPY = 0.9
 """Share of an entry's answers that another entry has, too, from which on it is a copy."""

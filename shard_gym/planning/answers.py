@@ -13,8 +13,8 @@ import numpy as np
 
 from shard_gym.agents import Agent, CostGuidedAgent
 from shard_gym.agents.base.agent import MAX_QUERIES
+from shard_gym.agents.search import LocalSearchAgent
 from shard_gym.agents.search.balance import MORE, balanced, fullest, joined
-from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.agents.search.plan_search import Ended
 from shard_gym.agents.search.restarts import RestartedSearch
 from shard_gym.common.errors import (
@@ -35,9 +35,8 @@ from shard_gym.plans.caps import packed_caps
 from shard_gym.plans.memory import training_memory, whole_table_bytes
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import DATA_PARALLEL
+from shard_gym.tasks import Answer, Task, problem_of
 from shard_gym.tasks.groups import task_of_plan
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.task import Task
 
 WHOLE, SPLITTING = "local-search", "plan-search"
 """The agents that answer where none is named: of whole tables, and of plans, which may split tables."""

@@ -24,9 +24,10 @@ from shard_gym.common.text import (
 from shard_gym.cost_models import PHASES
 from shard_gym.cost_models.base.model import SAME
 from shard_gym.planning.explanation import Explanation
+from shard_gym.plans import Shard, TableSharding
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.migration import migration_seconds, moved_by_device
-from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP, Shard, TableSharding
+from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP
 from shard_gym.plans.text import brief_sharding
 from shard_gym.tasks.problems.sharding import ShardingProblem
 

@@ -17,7 +17,7 @@ from shard_gym.plans import plan_to_json
 from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_to_json
 from shard_gym.plans.placement import to_plan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 NAME_END = 8  # characters at the end of a name, which are shown where it has no room beside hosts
 MAX_SPLITS = 8  # the most split tables that are printed: those that gain most, where that is known

@@ -11,29 +11,29 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import wrong_kind
-from shard_gym.cost_models import AnalyticalShardingModel, additive_estimate, make_cost_model
+from shard_gym.cost_models import (
+    AdditiveCostModel,
+    AnalyticalShardingModel,
+    CostEstimate,
+    CostModel,
+    additive_estimate,
+    make_cost_model,
+)
 from shard_gym.cost_models.analytical.grouped import model_of, sync_ms_per_byte
 from shard_gym.cost_models.analytical.index_exchange import HIDDEN
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms, total_sent_bytes
-from shard_gym.cost_models.base import (
-    AdditiveCostModel,
-    CostEstimate,
-    CostModel,
-    critical_devices,
-    loads_of_plan,
-    loads_of_shards,
-)
+from shard_gym.cost_models.base import critical_devices, loads_of_plan, loads_of_shards
 from shard_gym.cost_models.base.whole_tables import WholeTables
-from shard_gym.cost_models.neural.base import NeuralCostModel
+from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.envs.placement.rendering.view import PlacementView, PlanView
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used, plan_of_placement
 from shard_gym.plans.hbm_rows import HbmSplit, host_bytes, split_of_plan
 from shard_gym.plans.placement import check_placement, memory_used
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.tasks.groups import task_of_plan
-from shard_gym.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing_extensions import Unpack, override
 from shard_gym.common.report import Note, Notes, Printout, Tell
 from shard_gym.common.text import counted
 from shard_gym.cost_models import InferenceCostModel
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.topology import MAX_DEVICES, Topology
+from shard_gym.hardware import MAX_DEVICES, HardwareProfile, Topology
 from shard_gym.interop.plan_files import FoundPlan, GivenPlan
 from shard_gym.planning.comparison import Comparison, compared_to_json, comparison_report
 from shard_gym.planning.explained import explanation_report, replicas_report, task_heading, traffic_report

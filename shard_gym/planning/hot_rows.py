@@ -34,11 +34,10 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import is_positive
 from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.cost_models.analytical.sharding import DENSE_UPDATE_PASSES
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.planning.served_rows import copied_shares
-from shard_gym.tables.lookup_statistics import ReuseStatistics, rounded_statistics
-from shard_gym.tables.row_popularity import RowSteps, statistics_of_rates
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import ReuseStatistics, RowSteps, Tables, rounded_statistics
+from shard_gym.tables.row_popularity import statistics_of_rates
 
 HOT, COLD = ":hot", ":cold"
 """Ends of the names of the two tables."""

@@ -18,10 +18,8 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count
-from shard_gym.hardware.topology import MAX_DEVICES
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, rounded_statistics
-from shard_gym.tables.row_popularity import RowSteps
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import MAX_DEVICES
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, RowSteps, Tables, rounded_statistics
 
 
 def deduplicated(tables: Tables, num_devices: int) -> Tables:

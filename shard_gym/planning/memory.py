@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from shard_gym.common.report import Grid, Note, Printout
 from shard_gym.common.text import counted, format_bytes, format_gib, format_ms, format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.misfit import devices_that_hold
 from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import TrainingMemory, training_memory
 from shard_gym.plans.plan import TABLE_WISE
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import RowPopularity, RowSteps, Tables
 
 GIB = 2**30
 

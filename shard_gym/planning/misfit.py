@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.hardware.topology import MAX_DEVICES, Topology
+from shard_gym.hardware import MAX_DEVICES, Topology
 from shard_gym.plans.column_levels import NONE, ColumnLevels
 from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import row_block_bytes, whole_table_bytes
 from shard_gym.plans.plan import has_equal_blocks
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 SMALLER = (
     ("FP16 weights", "weight_dtype", "fp16"),

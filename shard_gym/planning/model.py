@@ -14,7 +14,7 @@ from shard_gym.common.report import Note
 from shard_gym.common.text import counted, format_bytes, format_percent
 from shard_gym.cost_models import CostModel
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.planning.explanation import Explanation, explain
 from shard_gym.planning.index_dedup import deduplicated
 from shard_gym.planning.memory import memory_of, rooms
@@ -24,10 +24,9 @@ from shard_gym.plans.caps import allotted_caps, packed_caps
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import ONE_GROUP
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import Answer, Task, TaskSuite, problem_of
 from shard_gym.tasks.groups import caps_in
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.task import Task, TaskSuite
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from shard_gym.agents.search.restarts import restarted
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.report import Note, Notes, Printout, Tell
 from shard_gym.common.text import listed
-from shard_gym.cost_models.base.model import CostEstimate
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.base import CostEstimate
+from shard_gym.hardware import HardwareProfile, Topology
 from shard_gym.interop.plan_files import FoundPlan, GivenPlan
 from shard_gym.interop.replicas import replicas_are_wrong, replicas_note, replicated_tables, widths_note
 from shard_gym.interop.torchrec import to_torchrec
@@ -50,7 +49,7 @@ from shard_gym.planning.trust import Evidence, evidence_on, is_analytical, robus
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.memory import TrainingMemory
 from shard_gym.plans.plan import ONE_GROUP
-from shard_gym.tasks.problems import problem_of
+from shard_gym.tasks import problem_of
 
 if TYPE_CHECKING:
     from torch import nn

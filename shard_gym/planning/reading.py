@@ -22,9 +22,8 @@ from shard_gym.cost_models import (
     make_cost_model,
     with_index_exchange,
 )
-from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, HardwareProfile, usable_bytes
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import MAX_DEVICES, DeviceSpec, Topology
+from shard_gym.hardware import MAX_DEVICES, DeviceSpec, HardwareProfile, Topology, hardware_profile
+from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, usable_bytes
 from shard_gym.interop.plan_files import GivenPlan
 from shard_gym.interop.torchrec import json_of_torchrec, tables_of_lookups, tables_of_pooling_factors
 from shard_gym.planning.model import ModelOnDevices
@@ -32,10 +31,10 @@ from shard_gym.plans import ShardingPlan, plan_to_json
 from shard_gym.plans.files import GROUPS, groups_to_json
 from shard_gym.plans.needs import TRAINING
 from shard_gym.plans.plan import ONE_GROUP
-from shard_gym.tables.pools import Pool, load_pool, pool_source
+from shard_gym.tables import Pool, Tables, load_pool
+from shard_gym.tables.pools import pool_source
 from shard_gym.tables.pools.recorded_lookups import RecordedLookups, lookups_of_file, tables_with_lookups
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan as TorchRecPlan

@@ -31,8 +31,8 @@ from __future__ import annotations
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import Topology
+from shard_gym.tables import Tables
 
 EVERY, ONE, HOST_OF_EVERY, HOST_OF_ONE = range(4)  # the states
 

@@ -17,22 +17,19 @@ from numpy.typing import NDArray
 import shard_gym.cost_models
 from shard_gym.common.errors import unknown_name
 from shard_gym.common.io.files import read_shipped
-from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel
 from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
 from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN
 from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES
-from shard_gym.cost_models.base import AdditiveCostModel
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import PROFILES, Topology, hardware_profile
 from shard_gym.planning.explanation import estimate_of_checked
 from shard_gym.plans import ShardingPlan, check_plan
-from shard_gym.tables.lookup_statistics import rounded_statistics
-from shard_gym.tables.row_popularity import RowPopularity, reuse_statistics
-from shard_gym.tables.tables import MAX_BYTES, Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowPopularity, Tables, Workload, rounded_statistics
+from shard_gym.tables.row_popularity import reuse_statistics
+from shard_gym.tables.tables import MAX_BYTES
+from shard_gym.tasks import Task
 from shard_gym.tasks.groups import task_of_plan
-from shard_gym.tasks.task import Task
 
 EVIDENCE = Path(shard_gym.cost_models.__file__).parent / "evidence"
 

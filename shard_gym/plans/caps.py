@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from shard_gym.common.errors import StatesExceedHbmError
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES, Workload
+from shard_gym.hardware import Topology
+from shard_gym.tables import STATE_BYTES, Tables, Workload
 
 
 def devices_over(used: NDArray[np.int64], topology: Topology) -> NDArray[np.int64]:

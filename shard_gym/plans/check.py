@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.caps import devices_over, require_room_for_states
 from shard_gym.plans.common_plans import is_common_valid_plan
 from shard_gym.plans.plan import (
@@ -33,7 +33,7 @@ from shard_gym.plans.plan import (
     devices_of_hosts,
     rows_per_block,
 )
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> NDArray[np.int64]:

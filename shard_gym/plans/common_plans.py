@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -19,7 +19,7 @@ from shard_gym.plans.plan import (
     ShardingPlan,
     devices_of_hosts,
 )
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 _CODES = {kind: code for code, kind in enumerate(SHARDING_TYPES)}
 _CODES[TABLE_COLUMN_WISE] = _CODES[COLUMN_WISE]

@@ -17,11 +17,11 @@ from shard_gym.common.errors import DamagedFileError, InvalidPlanError, short_re
 from shard_gym.common.io.files import read_json, sha256_of, write_json
 from shard_gym.common.io.parsing import require_fields, require_schema
 from shard_gym.common.text import counted
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.check import check_answer, check_plan
 from shard_gym.plans.hbm_rows import check_hbm_rows, split_of_plan
 from shard_gym.plans.plan import LAYOUTS, ONE_GROUP, Groups, Shard, ShardingPlan, TableSharding
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 Entry = TypeVar("Entry")
 

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import as_array, holds_integers
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import SHARDING_TYPES, ShardingPlan, blocks_of_rows, has_dense_gradient
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import STATE_BYTES, Workload
+from shard_gym.tables import STATE_BYTES, Popularity, RowPopularity, RowSteps, Tables, Workload
 
 _OF_SHARDS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram")
 """What a shard may have otherwise than its table."""

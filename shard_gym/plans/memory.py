@@ -39,7 +39,7 @@ from shard_gym.plans.plan import (
     blocks_of_rows,
     plan_of_placement,
 )
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 PARTS = ("tables", "inputs", "outputs", "gradients")
 """What `TrainingMemory` counts; all but the first are buffers."""

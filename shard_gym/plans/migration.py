@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 
 
 def migration_seconds(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import Topology
+from shard_gym.tables import Tables
 
 TRAINING, SERVING, SEQUENCES = "training", "serving", "sequences"
 HOST_MEMORY, COMPRESSION, REPLICAS = "host-memory", "compression", "replicas"
@@ -47,7 +47,7 @@ NEEDS: dict[str, Need] = {
     REPLICAS: Need(
         "devices whose shards have replicas in other groups",
         (),
-        "take the model that `with_replicas` of an AnalyticalShardingModel makes",
+        "take a task of one group, or cost it by what `with_replicas` of an AnalyticalShardingModel makes",
         lambda tables, topology: topology.replicas is not None,
     ),
     COMPRESSION: Need(

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from shard_gym.common.checks import holds_integers, is_integer
 from shard_gym.common.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.caps import devices_over, require_room_for_states
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 Placement = NDArray[np.int64]
 """(T,) int64: the device of each table."""

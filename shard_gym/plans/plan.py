@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.checks import checked_count, is_integer, is_iterable
 from shard_gym.common.errors import InvalidPlanError, short_repr, wrong_kind
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 TABLE_WISE, COLUMN_WISE, ROW_WISE = "table_wise", "column_wise", "row_wise"
 TABLE_ROW_WISE, DATA_PARALLEL = "table_row_wise", "data_parallel"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.errors import InvalidPlanError
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 def shard_tables(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, unknown_name, wrong_kind
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.column_levels import UNIT, ColumnLevels
 from shard_gym.plans.plan import (
     COLUMN_WISE,
@@ -23,7 +23,7 @@ from shard_gym.plans.plan import (
     has_equal_blocks,
 )
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import MAX_DIM, Tables
+from shard_gym.tables import MAX_DIM, Tables
 
 FULL_WIDTH = 128  # columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there
 

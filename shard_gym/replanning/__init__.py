@@ -8,7 +8,7 @@ from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.problem import ReplanningProblem
-from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks import PROBLEMS
 from shard_gym.tasks.suites.load import FORMATS
 
 PROBLEMS[ReplanningProblem.name] = ReplanningProblem()

@@ -14,12 +14,13 @@ from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, STRONG, Dri
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.parts import Parts
 from shard_gym.replanning.env.split import split_of
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables import RowPopularity, load_pool
+from shard_gym.tasks import Task
+from shard_gym.tasks.suites import SPLITS
 from shard_gym.tasks.suites.fresh import fresh_name
-from shard_gym.tasks.suites.info import DRIFT_SCHEMA, SPLITS
+from shard_gym.tasks.suites.info import DRIFT_SCHEMA
 from shard_gym.tasks.suites.placing import load
-from shard_gym.tasks.task import MIB, Task
+from shard_gym.tasks.task import MIB
 
 POOL = "dlrm-2021"
 SUITES = ("mixdim-8", "shard-8")

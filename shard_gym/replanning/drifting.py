@@ -15,12 +15,11 @@ from shard_gym.common.io.parsing import parse_json
 from shard_gym.replanning.drift.levels import DriftLevel
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import DriftTask, most_parts
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tasks.suites import placing
+from shard_gym.tables import RowPopularity, load_pool
+from shard_gym.tasks import Task
+from shard_gym.tasks.suites import SuiteInfo, placing
 from shard_gym.tasks.suites.fresh import parted
-from shard_gym.tasks.suites.info import DRIFT_SCHEMA, DRIFTING, REPLANNING, SuiteInfo
-from shard_gym.tasks.task import Task
+from shard_gym.tasks.suites.info import DRIFT_SCHEMA, DRIFTING, REPLANNING
 
 _KEYS = {"schema", "name", "version", "description", "level", "pauses_s", "pool", "suites", "splits"}
 

@@ -22,11 +22,12 @@ from shard_gym.replanning.env.fixed_devices import read_only
 from shard_gym.replanning.env.history import NO_PLAN, SECONDS, History
 from shard_gym.replanning.env.play import checked_actions, history_of, play, player_of
 from shard_gym.replanning.env.windows import KINDS
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.problems.base import FAILURES, Attempt, Problem
+from shard_gym.tables import Tables
+from shard_gym.tasks import Suite
+from shard_gym.tasks.problems import Attempt, Problem
+from shard_gym.tasks.problems.base import FAILURES
 from shard_gym.tasks.problems.likeness import NEAR_EPISODES, PlansMade, plans_alike
 from shard_gym.tasks.problems.placement import cost_in_turn
-from shard_gym.tasks.task import Suite
 
 Sequences = NDArray[np.int64]
 

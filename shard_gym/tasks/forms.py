@@ -11,22 +11,12 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel
-from shard_gym.plans import ShardingPlan
+from shard_gym.plans import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.placement import Placement
-from shard_gym.plans.plan import (
-    DATA_PARALLEL,
-    ROW_WISE,
-    TABLE_WISE,
-    TableSharding,
-    column_wise,
-    data_parallel,
-    has_equal_blocks,
-    row_wise,
-    table_wise,
-)
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, has_equal_blocks
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.plans.variants import variants_of
-from shard_gym.tables.tables import AMOUNT_NAMES, Tables
+from shard_gym.tables import AMOUNT_NAMES, Tables
 from shard_gym.tasks.task import Task
 
 MAX_HALVINGS = 3  # halvings of the columns of a table: 8 shards, as `EmbeddingSharding-v0` has them

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, InvalidTaskError, short_repr
-from shard_gym.hardware.topology import Replicas, Topology
-from shard_gym.plans.plan import CONTIGUOUS, LAYOUTS, STRIDED, Groups, ShardingPlan
+from shard_gym.hardware import Replicas, Topology
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.plan import CONTIGUOUS, LAYOUTS, STRIDED, Groups
 from shard_gym.plans.statistics import in_batches
 from shard_gym.tasks.task import Task
 

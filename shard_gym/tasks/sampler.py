@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import is_integer, is_positive
 from shard_gym.common.errors import InvalidTaskError, short_repr, wrong_kind
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import HardwareProfile, hardware_profile
 from shard_gym.plans.caps import most_state_bytes
 from shard_gym.plans.placement import memory_used, pack_by_memory
-from shard_gym.tables.pools import Pool
-from shard_gym.tables.tables import MAX_DIM, Tables
+from shard_gym.tables import MAX_DIM, Pool, Tables
 from shard_gym.tasks.task import MIB, Task
 
 

@@ -21,11 +21,11 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes, format_range
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.plans.variants import some_split_fits
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 MIB = 2**20
 

@@ -16,7 +16,7 @@ from shard_gym.common.errors import InvalidOptionError, RunsFailedError, ShardGy
 from shard_gym.common.io.lock import exclusive_access
 from shard_gym.common.io.parquet import require_arrow
 from shard_gym.common.text import counted
-from shard_gym.cost_models.base.model import CostEstimate, CostModel
+from shard_gym.cost_models.base import CostEstimate, CostModel
 from shard_gym.cost_models.fitting.data.dataset import CostRecorder
 from shard_gym.cost_models.fitting.data.folder import (
     FailedMeasurement,

@@ -15,16 +15,16 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.io.parsing import parse_json, require_fields
-from shard_gym.cost_models.base.model import PHASES, CostEstimate
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.topology import Topology, topologies_from_json, topology_to_json
+from shard_gym.cost_models.base import PHASES, CostEstimate
+from shard_gym.hardware import HardwareProfile, Topology
+from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.needs import HOST_MEMORY, NEEDS, REPLICAS, needs_of, require_supported
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
+from shard_gym.tables import Tables, Workload
+from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK
 
 SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS}
 """What tasks may need whose costs are recorded."""

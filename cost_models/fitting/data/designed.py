@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 
 from shard_gym.cost_models.fitting.data.sampling import SampledPlacement, profile_name
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import data_parallel, row_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.plans import ShardingPlan, data_parallel, row_wise
+from shard_gym.tables import Tables, Workload
 
 DIMS, POOLING, EXPONENTS = (4, 16, 64, 128), (1, 8, 40), (0.0, 1.2)
 TABLES = 4  # of the same size on a device

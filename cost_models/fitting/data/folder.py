@@ -28,7 +28,8 @@ from shard_gym.common.io.parsing import require_fields, require_schema
 from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo, from_parquet, to_parquet
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.hardware.topology import TOPOLOGY_KEYS, TOPOLOGY_OPTIONS, topology_from_json, topology_to_json
-from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
+from shard_gym.tables import Workload
+from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK
 
 SCHEMA = "shard-gym-costs/2"
 INDEX = "index.json"

@@ -17,7 +17,7 @@ from shard_gym.cost_models.fitting.data.folder import INDEX, MeasurementIndex, r
 from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo
 from shard_gym.cost_models.fitting.data.sampling import CYCLE
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 MIN_TASK_PLACEMENTS = 3
 """Placements of the same tables that a test task has at least; the ranking of fewer says nothing."""

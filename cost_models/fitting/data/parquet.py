@@ -20,11 +20,9 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.io.parquet import read_table, require_arrow, values_of, write_table
 from shard_gym.cost_models.fitting.data.dataset import STORED_ARRAYS, CostDataset
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.needs import SEQUENCES, TRAINING, require_supported
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import NUM_BINS, Tables, Workload
 
 HISTOGRAMS = ("reuse_histogram", "access_histogram")
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import (
+    SHARDING_TYPES,
     ShardingPlan,
     TableSharding,
     column_wise,
@@ -19,15 +20,8 @@ from shard_gym.plans import (
     table_row_wise,
 )
 from shard_gym.plans.placement import Placement, memory_used
-from shard_gym.plans.plan import (
-    DATA_PARALLEL,
-    ROW_WISE,
-    SHARDING_TYPES,
-    TABLE_ROW_WISE,
-    devices_of_hosts,
-    has_equal_blocks,
-)
-from shard_gym.tables.tables import Tables
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
+from shard_gym.tables import Tables
 
 WIDEST = (8, 16, 32, 64, 128)
 """Limits of the width of all parts of a random load; a good plan often has one, and all its devices run faster."""

@@ -21,15 +21,11 @@ from shard_gym.common.text import format_bytes
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import random_plan
 from shard_gym.cost_models.fitting.data.splits import SPLITS, Groups, split_tables
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import PROFILES, Topology, hardware_profile
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.lookup_statistics import rounded_statistics
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import Tables, Workload, load_pool, rounded_statistics
 from shard_gym.tables.row_popularity import reuse_statistics
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 CYCLE, TEST_EVERY, VALIDATION_EVERY = 40, 5, 10
 """The cycle of the splits: of 40 placements, eight are for the test (numbers 4, 9, 14, ...) and four for validation

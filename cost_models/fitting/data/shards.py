@@ -14,15 +14,16 @@ from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.io.parsing import parse_json
+from shard_gym.cost_models.base import CostEstimate
 from shard_gym.cost_models.base.host_rows import NUM_HOST_LOADS
-from shard_gym.cost_models.base.model import CostEstimate
 from shard_gym.cost_models.fitting.data.dataset import (
     PlacementCosts,
     PlacementRecorder,
     has_form,
     json_array,
 )
-from shard_gym.hardware.topology import Topology, topologies_from_json, topology_to_json
+from shard_gym.hardware import Topology
+from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 
 
 @dataclass(frozen=True, eq=False)

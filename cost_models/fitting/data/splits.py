@@ -13,7 +13,7 @@ import numpy as np
 from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import InvalidOptionError, unknown_name
 from shard_gym.cost_models.fitting.data.dataset import TABLE_ARRAYS, CostDataset, CostRecorder
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 SPLITS = ("train", "validation", "test")
 SHARES = (0.7, 0.1, 0.2)  # the share of the different tables that each split gets; it gets one at least

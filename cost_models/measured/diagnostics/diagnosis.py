@@ -31,9 +31,7 @@ from shard_gym.cost_models.measured.machine import Machine, TorchBuild, this_mac
 from shard_gym.cost_models.measured.session import DOCTOR, Session
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import NUM_BINS, Tables, Workload
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 """Present if the driver of NVIDIA's GPUs is loaded, whether torch can use it or not."""

@@ -16,8 +16,7 @@ import numpy as np
 from shard_gym.common.checks import is_integer, is_one_of
 from shard_gym.common.errors import InvalidOptionError, install_extra, short_repr, similar, wrong_kind
 from shard_gym.envs.core.episode_batch import EpisodeBatch
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Suite, TaskSource
+from shard_gym.tasks import Suite, TaskSource, load_suite
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
 """The render modes that work with the packages installed here."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import TableRows
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 
 State = TypeVar("State", bound="DeviceState")
 

@@ -36,9 +36,10 @@ from shard_gym.envs.core.problem import EnvProblem, require_room
 from shard_gym.envs.core.reward import REWARDS, Reward, Transition, checked_rewards, make_reward
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, begin, current_rows, initial_state
-from shard_gym.hardware.topology import MAX_DEVICES
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task, TaskSource, TaskSuite, cost_model_for
+from shard_gym.hardware import MAX_DEVICES
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks.task import cost_model_for
 
 FAILURES = np.zeros(len(Status), np.int64)
 FAILURES[[ILLEGAL_ACTION, DEAD_END]] = 1, 2  # the number of a failure in infos, by `Status`; 0 for none

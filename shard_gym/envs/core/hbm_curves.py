@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import has_dense_gradient
 from shard_gym.plans.variants import Variants
 

@@ -7,18 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.plans.plan import (
-    COLUMN_WISE,
-    TABLE_WISE,
-    Shard,
-    ShardingPlan,
-    TableSharding,
-    data_parallel,
-    row_wise,
-    table_row_wise,
-    table_wise,
-)
-from shard_gym.tasks.task import Task
+from shard_gym.plans import Shard, ShardingPlan, TableSharding, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.plans.plan import COLUMN_WISE, TABLE_WISE
+from shard_gym.tasks import Task
 
 
 def plan_of(

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import TableOrder, empty_problem, empty_tables, prepare
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.tasks.task import Task, TaskSource, TaskSuite, has_host_memory
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks.task import has_host_memory
 
 
 class PreparedTasks:

@@ -11,14 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidTaskError, TableTooLargeError
-from shard_gym.cost_models.base import loads_of_variants
-from shard_gym.cost_models.base.model import PENALTY_MARGIN, PHASES, AdditiveCostModel, placement_order
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, loads_of_variants, placement_order
+from shard_gym.cost_models.base.model import PENALTY_MARGIN
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.split_rules import SplitRules
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 from shard_gym.plans.variants import variants_of, whole_tables
-from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.tasks import Task
 
 TableOrder = Callable[[Tables], IntArray]
 """Gives the order in which tables are placed, (T,) int64, from the tables alone."""

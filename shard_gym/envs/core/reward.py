@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
-from shard_gym.cost_models.base.model import COMPUTE
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.envs.core.episode_state import DEAD_END, PlacementState
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.state import current_rows

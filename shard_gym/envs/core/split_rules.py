@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.errors import InvalidTaskError
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
 

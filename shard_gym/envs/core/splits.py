@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.devices import add, update_costs
 from shard_gym.envs.core.episode_state import ShardingState
 from shard_gym.envs.core.problem import EnvProblem, by_device

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, PlainCosts
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel, PlainCosts
 from shard_gym.envs.core.devices import add, flat, update_costs
 from shard_gym.envs.core.episode_state import (
     COMPLETE,

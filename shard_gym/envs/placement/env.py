@@ -14,7 +14,7 @@ from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.tasks.task import Task, TaskSource
+from shard_gym.tasks import Task, TaskSource
 
 
 @dataclass(frozen=True)

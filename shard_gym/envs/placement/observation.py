@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from shard_gym.common.arrays import IntArray
 from shard_gym.common.errors import unknown_name, wrong_kind
-from shard_gym.cost_models.base.model import PHASES
+from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.devices import merged
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState
@@ -25,7 +25,8 @@ from shard_gym.envs.core.episodes import Observation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, bounded
 from shard_gym.envs.core.problem import MAX_MS, EnvProblem
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, current_rows
-from shard_gym.tables.tables import AMOUNT_NAMES, FEATURE_BOUNDS, FEATURE_NAMES, Tables
+from shard_gym.tables import AMOUNT_NAMES, FEATURE_NAMES, Tables
+from shard_gym.tables.tables import FEATURE_BOUNDS
 
 ASSIGNMENT = np.int16  # of actions, of which there are fewer; so that all keys fit in one array of float32
 GIB = 2**30

@@ -16,7 +16,7 @@ from shard_gym.envs.core.episodes import EpisodesConfig
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.tasks.task import TaskSource
+from shard_gym.tasks import TaskSource
 
 MEASURING = ("device", "layout", "batch_size", "iterations", "warmup", "timeout_s", "cache")
 """Arguments of the `MeasuredCostModel` that is made if none is given."""

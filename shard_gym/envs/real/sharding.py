@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.real.measuring import MeasuringConfig, MeasuringEnv, MeasuringVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.episodes import ShardingConfig
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.tasks.task import TaskSource
+from shard_gym.tasks import TaskSource
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ import numpy as np
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured import MeasuredCostModel, profile_of
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans.needs import require_supported
-from shard_gym.tasks.task import Suite, Task, TaskSource, TaskSuite
+from shard_gym.tasks import Suite, Task, TaskSource, TaskSuite
 
 Source = TypeVar("Source", bound=TaskSource | Suite[Any])
 

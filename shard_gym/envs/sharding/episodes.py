@@ -16,7 +16,7 @@ from typing_extensions import override
 from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import checked_count
 from shard_gym.cost_models import CostEstimate, CostModel, make_cost_model
-from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel
+from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.envs.core.config import padding
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episode_state import PlacementState, ShardingState
@@ -36,10 +36,11 @@ from shard_gym.envs.placement.observation import (
     make_observation,
 )
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS, PlanView
-from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.hardware import MAX_DEVICES
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
-from shard_gym.tables.tables import AMOUNT_NAMES
-from shard_gym.tasks.task import Task, TaskSource, TaskSuite, cost_model_for, has_host_memory
+from shard_gym.tables import AMOUNT_NAMES
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks.task import cost_model_for, has_host_memory
 
 
 class CompactShardingObservation(CompactObservation):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base.agent import Agent
+from shard_gym.agents.base import Agent
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.envs.core.episode_batch import ObservationDict

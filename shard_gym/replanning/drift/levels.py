@@ -8,7 +8,7 @@ from typing import Any
 
 from shard_gym.common.checks import is_integer, is_number
 from shard_gym.common.errors import InvalidOptionError, short_repr
-from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.hardware import MAX_DEVICES
 
 
 @dataclass(frozen=True)

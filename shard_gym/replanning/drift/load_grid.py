@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.replanning.drift.processes import HIGHEST, LOWEST
-from shard_gym.tables.row_popularity import RowPopularity, reuse_statistics
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import RowPopularity, Tables
+from shard_gym.tables.row_popularity import reuse_statistics
 
 NODES: FloatArray = np.append(0.0, np.geomspace(LOWEST, HIGHEST, 49))
 """Multiples of the pooling factor. Between neighbours, costs of tables of `dlrm-2021` are within 0.2% of linear."""

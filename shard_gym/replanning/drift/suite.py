@@ -10,7 +10,7 @@ import numpy as np
 from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.tasks.task import Suite
+from shard_gym.tasks import Suite
 
 
 @runtime_checkable

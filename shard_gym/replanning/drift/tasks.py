@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from shard_gym.common.checks import checked_positive, checked_seed, require_kinds, require_name
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.needs import HOST_MEMORY, NEEDS, unsupported
 from shard_gym.replanning.drift.levels import DriftLevel
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
-from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables import RowPopularity
 from shard_gym.tables.tables import MAX_BYTES
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY}
 """What its tasks may need."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray, IntArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.plans.migration import migration_seconds
 from shard_gym.plans.placement import Placement
 from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, ITERATIONS_PER_DAY, DriftTask

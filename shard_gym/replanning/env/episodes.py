@@ -18,7 +18,7 @@ from shard_gym.common.errors import InvalidCostError, InvalidTaskError, wrong_ki
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.envs.core.config import EnvConfig, environment_of, padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
-from shard_gym.hardware.topology import MAX_DEVICES
+from shard_gym.hardware import MAX_DEVICES
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.drift.suite import DriftSource, DriftSuite
 from shard_gym.replanning.drift.tasks import HEADROOM_DAYS, DriftTask
@@ -34,7 +34,7 @@ from shard_gym.replanning.env.windows import (
     LAST_HOUR,
     WINDOWS,
 )
-from shard_gym.tasks.suites import load_suite, suite_info, suite_names
+from shard_gym.tasks import load_suite, suite_info, suite_names
 
 BoolArray = NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from shard_gym.cost_models.base.model import PHASES
+from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.replanning.drift.processes import DAYS_PER_WEEK, INTERVALS_PER_DAY
 from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS

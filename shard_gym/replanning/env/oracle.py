@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.migration import migration_seconds
 from shard_gym.replanning.env.plan_table import NO_PLAN, PlanTable
 from shard_gym.replanning.env.windows import HOURS, LAST_HOUR

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidTablesError, InvalidTaskError
 from shard_gym.common.text import format_bytes
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import ROW_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.replanning.drift.load_grid import LoadGrid, TableGrid
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
 from shard_gym.replanning.drift.tasks import HEADROOM_DAYS, HISTORY_DAYS, DriftTask
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 from shard_gym.tasks.forms import SplitTask
 
 

@@ -14,7 +14,7 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.arrays import load_arrays, require_arrays, save_arrays
 from shard_gym.common.io.files import sha256_of
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.replanning.drift.processes import DAYS_PER_WEEK
 from shard_gym.replanning.drift.suite import DriftSuite
 from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask

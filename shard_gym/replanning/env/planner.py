@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray, IntArray
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.base import AdditiveCostModel
+from shard_gym.hardware import Topology
 
 NO_PLACEMENT = -1  # all devices of a window in which a part found no room
 MAX_NUMBERS = 2**22  # numbers in the largest array at once

@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 
 from shard_gym.common.errors import InvalidTaskError
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.plans.needs import SPLITS
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.parts import Parts

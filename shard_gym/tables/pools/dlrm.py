@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shard_gym.common.io.files import read_json
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.io.files import read_json
 from shard_gym.tables.lookup_statistics import ReuseStatistics, round_significant
 from shard_gym.tables.pools.pool import DATA, DEFAULT_DIM, Pool, PoolCard, ship_pools
 from shard_gym.tables.row_popularity import RowPopularity

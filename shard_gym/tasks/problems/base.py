@@ -18,7 +18,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 from shard_gym.tasks.task import Suite, SuiteTask
 
 Answer = Any  # a checked answer to a task; each problem says what it is

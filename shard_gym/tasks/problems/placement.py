@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
-from shard_gym.hardware.topology import Cluster
+from shard_gym.hardware import Cluster
 from shard_gym.plans.placement import Placement, check_placement, placement_from_json, placement_to_json
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 from shard_gym.tasks.problems.base import Problem
 from shard_gym.tasks.problems.likeness import kept_together
 from shard_gym.tasks.task import Task

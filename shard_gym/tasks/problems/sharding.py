@@ -13,9 +13,8 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models import CostModel, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of
-from shard_gym.cost_models.base import bounds_of_plans
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.plans import ShardingPlan, check_answer, plan_of_placement
+from shard_gym.cost_models.base import AdditiveCostModel, bounds_of_plans
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_answer, plan_of_placement
 from shard_gym.plans.files import (
     GROUPS,
     groups_from_json,
@@ -24,16 +23,9 @@ from shard_gym.plans.files import (
     shardings_to_json,
 )
 from shard_gym.plans.placement import check_placement
-from shard_gym.plans.plan import (
-    COLUMN_WISE,
-    DATA_PARALLEL,
-    ONE_GROUP,
-    ROW_WISE,
-    SHARDING_TYPES,
-    TABLE_WISE,
-)
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ONE_GROUP, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 from shard_gym.tasks.groups import task_of_group, task_of_plan, tasks_of_groups
 from shard_gym.tasks.problems.base import Problem
 from shard_gym.tasks.problems.likeness import kept_together

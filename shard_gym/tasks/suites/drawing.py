@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.errors import TableTooLargeError
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import PROFILES, hardware_profile
+from shard_gym.tables import Tables, load_pool
 from shard_gym.tasks.sampler import TaskSampler, capped_task
 from shard_gym.tasks.suites.info import SHARDING, SIMULATED, SPLITS
 from shard_gym.tasks.suites.recipes import TASKS_PER_SPLIT, Recipe

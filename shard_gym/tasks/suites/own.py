@@ -13,10 +13,9 @@ import numpy as np
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
 from shard_gym.common.io.files import read_bytes, sha256_of, write_atomically
 from shard_gym.common.io.parsing import parse_json, require_fields, require_schema
-from shard_gym.hardware.topology import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
-from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import WORKLOAD_MAY_LACK, Workload
+from shard_gym.hardware import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
+from shard_gym.tables import Popularity, RowPopularity, RowSteps, Tables, Workload
+from shard_gym.tables.workload import WORKLOAD_MAY_LACK
 from shard_gym.tasks.task import Task, TaskSuite
 
 SCHEMA = "shard-gym suite 1"

@@ -13,10 +13,8 @@ import numpy as np
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr
 from shard_gym.common.io.files import read_index, read_shipped, sha256_of
 from shard_gym.common.io.parsing import parse_json
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.tables import Tables, load_pool
 from shard_gym.tasks.suites.drawing import SCHEMA, record_of
 from shard_gym.tasks.suites.fresh import fresh_name, parted
 from shard_gym.tasks.suites.info import DATA, SHARDING, SIMULATED, SuiteInfo

@@ -14,12 +14,12 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.common.text import format_bytes, format_percent
 from shard_gym.cost_models.analytical.traffic import total_sent_bytes
-from shard_gym.cost_models.base.model import critical_devices
+from shard_gym.cost_models.base import critical_devices
 from shard_gym.plans import ShardingPlan, TableSharding, plan_memory_used, plan_of_placement, table_wise
 from shard_gym.plans.hbm_rows import split_bytes, split_of_plan
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.text import describe_plan, describe_sharding
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 MAX_ROWS = 16  # devices shown one by one; of more, the most loaded
 MAX_SPLITS = 8  # split tables, or those with rows in host memory, shown one by one; of more, the largest
