@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.common.errors import InvalidTopologyError
+from shard_gym.common.errors import DamagedFileError, InvalidTopologyError
 from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.hardware.topology import MAX_DEVICES, HostMemory, Topology, topologies_from_json, topology_to_json
 
@@ -143,6 +143,13 @@ def test_a_domain_is_in_the_json_of_a_topology_only_if_it_has_several_hosts() ->
     assert wide == {**plain, "devices_per_domain": 8}
     [read] = topologies_from_json([wide])
     assert (read.num_domains, read.num_hosts) == (1, 2)
+
+
+@pytest.mark.parametrize("cap", [1.5e9, True, "1", -1, 2**63], ids=repr)
+def test_memory_caps_in_json_are_whole_numbers_of_bytes(cap: Any) -> None:
+    record = topology_to_json(Topology(DEVICE, LINKS, 2))
+    with pytest.raises(DamagedFileError, match="memory_cap_bytes of a topology must be whole numbers"):
+        topologies_from_json([{**record, "memory_cap_bytes": [2**30, cap]}])
 
 
 def test_host_memory_that_is_shared_says_how_much_in_json() -> None:

@@ -42,6 +42,11 @@ def simple(**changes: Any) -> Tables:
 # Values
 
 
+def test_a_sequence_table_returns_a_vector_for_each_lookup_and_one_at_least() -> None:
+    tables = simple(pooled=[True, False, False], pooling_factor=[1.0, 2.5, 2e-4], distinct_rows=[500.0, 900.0, 0.2])
+    assert tables.outputs_per_batch.tolist() == [1024.0, 2560.0, 1.0]
+
+
 def test_arrays_are_read_only_copies_with_the_documented_dtypes_and_defaults() -> None:
     rows = np.array([1000, 2000, 3000])
     tables = simple(num_embeddings=rows)
