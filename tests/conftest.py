@@ -22,19 +22,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.plans import plan as plans
 from shard_gym.plans.placement import memory_used
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import STRONG, DriftLevel
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import NUM_BINS, RowPopularity, Tables, Workload, load_pool
+from shard_gym.tasks import Task
 
 # Deterministic examples, and no deadline: the tests share few cores with others.
 settings.register_profile(

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from shard_gym import Evaluation, Task, TaskSuite
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import load_pool
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

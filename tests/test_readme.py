@@ -22,10 +22,9 @@ from shard_gym.common.text import format_ms
 from shard_gym.envs.real.tasks import suite_as_measured
 from shard_gym.leaderboard.race import load_race
 from shard_gym.leaderboard.ranking import SOLVED
-from shard_gym.tasks.suites import load_suite, suite_info
+from shard_gym.tasks import TaskSuite, load_suite, suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import CORE_SUITES, SIMULATED
-from shard_gym.tasks.task import TaskSuite
 
 REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text(encoding="utf-8")

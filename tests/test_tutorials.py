@@ -23,7 +23,7 @@ from shard_gym.cli import main
 from shard_gym.cli.console import as_options
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import PROFILES
+from shard_gym.hardware import PROFILES
 from shard_gym.leaderboard.leagues import league_of
 
 REPO = Path(__file__).resolve().parents[1]

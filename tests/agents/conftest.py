@@ -10,7 +10,7 @@ import pytest
 
 from shard_gym.agents.training import Learner, Report
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 
 @pytest.fixture(scope="session")

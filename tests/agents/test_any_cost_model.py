@@ -14,9 +14,9 @@ from shard_gym.common.errors import InvalidOptionError, MeasurementError
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, CountedEstimates, make_cost_model
 from shard_gym.cost_models.analytical.additive_wrapper import AdditiveWrapper
 from shard_gym.cost_models.measured import MeasuredCostModel
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.planning.explanation import explain
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.evaluation import evaluate
+from shard_gym.planning import explain
+from shard_gym.tasks import Task, TaskSuite
 
 ANALYTICAL = AnalyticalCostModel()
 

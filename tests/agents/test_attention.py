@@ -34,12 +34,11 @@ from shard_gym.common.errors import (
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
 from shard_gym.plans import check_plan, plan_of_placement
 from shard_gym.plans.placement import check_placement
+from shard_gym.tasks import Task, TaskSuite, load_suite
 from shard_gym.tasks.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_cost_model(additive=True, splits=True)

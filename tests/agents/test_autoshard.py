@@ -17,9 +17,8 @@ from shard_gym.agents.autoshard.learner import CAPACITY, AutoShardLearner, Measu
 from shard_gym.agents.training.modules import new_module
 from shard_gym.common.errors import InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.evaluation import evaluate
+from shard_gym.tasks import Task, TaskSuite, load_suite
 
 MakeTask = Callable[..., Task]
 MODEL = make_cost_model("analytical")

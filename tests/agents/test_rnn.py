@@ -17,9 +17,9 @@ from shard_gym.agents.training.modules import new_module
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -17,7 +17,7 @@ from shard_gym.agents.surco.learner import SurCoLearner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 MakeTask = Callable[..., Task]
 MODEL = make_cost_model("analytical", additive=True)

@@ -12,7 +12,7 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.fitting import PlacementSampler, collect
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 
 class Machine(MeasuredCostModel):

@@ -10,12 +10,11 @@ import numpy as np
 
 from shard_gym.common.text import format_percent
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import plan_from_json
 from shard_gym.plans.memory import training_memory
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
 
 ROWS = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652),

@@ -16,11 +16,9 @@ from shard_gym.cost_models.fitting import CalibrationProgress, calibrate, calibr
 from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
 from shard_gym.cost_models.measured import MeasuredCostModel, this_machine
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import Pool, PoolCard, save_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Pool, RowPopularity, Tables, Workload
+from shard_gym.tables.pools import PoolCard, save_pool
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")

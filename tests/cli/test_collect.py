@@ -15,7 +15,7 @@ from shard_gym.cost_models.fitting import load_measurements, measuring
 from shard_gym.cost_models.fitting.data.folder import read_index
 from shard_gym.cost_models.measured import Machine
 from shard_gym.cost_models.measured import machine as machines
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 SMALL = ("--devices", 2, "--batch-size", 512)
 FAST = {"weight_dtype": "fp16", "optimizer": "sgd"}

@@ -14,14 +14,13 @@ from shard_gym.agents import AGENTS, Agent, AgentEntry
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_torchrec
 from shard_gym.common.text import format_bytes, format_ms
 from shard_gym.cost_models import CountedEstimates, make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.planning import explain, explain_plan
 from shard_gym.plans import ShardingPlan, column_wise, plan_of_placement, plan_to_json, row_wise, table_wise
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
+from shard_gym.tasks import Task
 
 MIB, GIB = 2**20, 2**30
 ROWS, DIMS = np.array([1_000_000, 2_000_000, 500_000]), np.array([32, 128, 64])

@@ -13,9 +13,8 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.cli import COMMANDS, demo
 from shard_gym.common.text import format_ms
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.evaluation import evaluate
+from shard_gym.tasks import TaskSuite, load_suite
 
 REPO = Path(__file__).resolve().parents[2]
 EXTRAS = all(map(importlib.util.find_spec, ("torch", "safetensors", "matplotlib")))

@@ -12,10 +12,11 @@ from shard_gym.agents.search.heuristics import dim_score, size_score
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.evaluation.evaluations import evaluate, penalty_ms
+from shard_gym.evaluation import evaluate
+from shard_gym.evaluation.evaluations import penalty_ms
 from shard_gym.plans.placement import placement_from_json
-from shard_gym.tasks.suites import best_known, load_suite, save_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite, load_suite, save_suite
+from shard_gym.tasks.suites import best_known
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")

@@ -9,7 +9,7 @@ from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
 from shard_gym.cost_models.fitting.metrics import estimates_of
 from shard_gym.cost_models.neural import load_cost_model
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 STEPS = ("--steps", 200)
 

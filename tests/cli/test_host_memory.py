@@ -13,18 +13,15 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_cost_model
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.hardware.profile_files import usable_bytes
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
 from shard_gym.planning.memory import popularity_source
 from shard_gym.plans import plan_from_json
 from shard_gym.plans.files import hbm_rows_from_json
 from shard_gym.plans.memory import training_memory
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tables import Pool, RowPopularity, RowSteps, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
+from shard_gym.tasks import load_suite
 
 MIB, GIB = 2**20, 2**30
 

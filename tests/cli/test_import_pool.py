@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.tables.pools import import_meta, load_pool
+from shard_gym.tables import load_pool
+from shard_gym.tables.pools import import_meta
 
 BATCH, TABLES = 64, 3
 

@@ -13,8 +13,8 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.common.text import format_ms
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.tasks.task import Task
+from shard_gym.evaluation import evaluate
+from shard_gym.tasks import Task
 
 README = Path(__file__).parents[2] / "leaderboards" / "README.md"
 SUITE = "merlin-tiny-x8"

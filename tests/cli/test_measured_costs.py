@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from shard_gym.agents.search.local_search import LocalSearchAgent
+from shard_gym.agents import LocalSearchAgent
 from shard_gym.cli import measuring
 from shard_gym.cli.race import _named
 from shard_gym.common.errors import InvalidOptionError, WorkerDiedError
 from shard_gym.common.text import format_ms
 from shard_gym.leaderboard.race import load_race
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite
 
 pytest.importorskip("torch")
 

@@ -12,16 +12,14 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.planning import explain_plan
 from shard_gym.plans import plan_of_placement
 from shard_gym.plans.memory import training_memory
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
+from shard_gym.tasks import Task
 
 MIB, GIB = 2**20, 2**30
 A100 = hardware_profile("a100-dgx")

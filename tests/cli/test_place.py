@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, RowPopularity, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.hardware import hardware_profile
 from shard_gym.hardware.profile_files import usable_bytes
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans import plan_from_json, plan_of_placement, read_plan, write_plan
-from shard_gym.plans.plan import Groups, ShardingPlan
-from shard_gym.tables.pools import load_pool
+from shard_gym.plans import ShardingPlan, plan_from_json, plan_of_placement, read_plan, write_plan
+from shard_gym.plans.plan import Groups
+from shard_gym.tables import load_pool
+from shard_gym.tasks import PROBLEMS, Task
 from shard_gym.tasks.groups import task_of_group
-from shard_gym.tasks.problems import PROBLEMS
-from shard_gym.tasks.task import Task
 
 PLACE = ("place", "--tables", "merlin-small", "--hardware", "h100-dgx", "--num-devices", 16)
 QUICK = ("--option", "max_queries=2000")

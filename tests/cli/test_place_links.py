@@ -11,10 +11,10 @@ import pytest
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import plan_of_placement
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import load_pool
 
 TABLES = load_pool("merlin-small").tables
 PLACE = ("place", "--tables", "merlin-small", "--hardware", "h100-dgx", "--num-devices", 16, "--agent", "lane-greedy")

@@ -10,12 +10,11 @@ import pytest
 
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.hardware import hardware_profile
+from shard_gym.planning import deduplicated
 from shard_gym.plans import plan_from_json
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
 
 TABLES = Tables.from_zipf(
     [40_000, 30_000, 500, 9000],

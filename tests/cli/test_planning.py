@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.plan_files import plan_of_file
 from shard_gym.plans import plan_from_json
 from shard_gym.plans.memory import training_memory, whole_table_bytes
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
+from shard_gym.tasks import load_suite
 
 MIB, GIB = 2**20, 2**30
 BUFFERS = 16 * 2048 + 4 * 1024 * 64  # of a table: indices and offsets, twice; outputs. 0.28 MiB

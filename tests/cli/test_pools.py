@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from shard_gym.tables.pools import load_pool, pool_names, save_pool
+from shard_gym.tables import load_pool
+from shard_gym.tables.pools import pool_names, save_pool
 
 
 @pytest.mark.parametrize("columns", [80, 120])

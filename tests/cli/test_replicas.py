@@ -12,13 +12,12 @@ import pytest
 
 from shard_gym.agents import Agent, make_agent
 from shard_gym.common.text import format_ms
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicas_note, replicated_tables, tables_of_mixed_widths
 from shard_gym.planning.answers import without_replicas
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
-from shard_gym.tables.pools import Pool, PoolCard, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, Tables, Workload
+from shard_gym.tables.pools import PoolCard, save_pool
 
 FOUR = hardware_profile("v100-nvlink").topology(4)
 NAMES = ("user", "item", "query", "brand", "hour", "day")

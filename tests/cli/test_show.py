@@ -11,10 +11,11 @@ from shard_gym.cli.options import placing_agent
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.measured import MeasuredCostModel
+from shard_gym.planning import explain
 from shard_gym.planning.answers import proven_bound
-from shard_gym.planning.explanation import explain
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.tasks.suites import best_known, bounds, load_suite, records
+from shard_gym.replanning import DriftSuite
+from shard_gym.tasks import load_suite
+from shard_gym.tasks.suites import best_known, bounds, records
 
 MODEL = AnalyticalCostModel()
 ARGS = ("show", "--suite", "dlrm-40x8", "--task", "3", "--agent", "size-greedy")

@@ -9,7 +9,8 @@ from shard_gym.cli import suites as command
 from shard_gym.common.io.files import INDEX
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.tables.pools import pool_names
-from shard_gym.tasks.suites import best_known, load_suite, placing, suite_info, suite_names
+from shard_gym.tasks import load_suite, suite_info, suite_names
+from shard_gym.tasks.suites import best_known, placing
 
 
 @pytest.mark.parametrize("columns", [50, 80, 120])

@@ -17,8 +17,8 @@ from shard_gym.cli.options import parse_options
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.tasks.suites import load_suite
+from shard_gym.evaluation import evaluate
+from shard_gym.tasks import load_suite
 
 SUITE = "dlrm-20x4"
 SMALL = ("--option", "iterations=3", "--option", "episodes=4", "--option", "hidden=8")

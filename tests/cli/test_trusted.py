@@ -11,14 +11,14 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cli import show
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.planning.trust import evidence_sentence, robustness, robustness_sentence
+from shard_gym.hardware import hardware_profile
+from shard_gym.planning import robustness
+from shard_gym.planning.trust import evidence_sentence, robustness_sentence
 from shard_gym.plans import plan_of_placement
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.tables.pools import Pool, PoolCard, RowPopularity, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.replanning import DriftSuite
+from shard_gym.tables import Pool, RowPopularity, Tables, Workload
+from shard_gym.tables.pools import PoolCard, save_pool
+from shard_gym.tasks import Task
 
 EXPONENTS = np.linspace(0.0, 1.2, 12)
 TABLES = Tables.from_zipf(

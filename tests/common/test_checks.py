@@ -29,13 +29,10 @@ from shard_gym.common.errors import (
     MissingExtraError,
     missing_extra,
 )
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import column_wise, plan_of_placement
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import RowPopularity, RowSteps, Tables, Workload, load_pool
+from shard_gym.tasks import Task, TaskSuite
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 10**300, np.int64(3), np.float32(0.5), np.uint64(2**63)], ids=repr)

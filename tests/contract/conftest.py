@@ -26,16 +26,15 @@ from shard_gym.cost_models.measured import MeasuredCostModel, Measurement
 from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning import drifting as drifting_files
 from shard_gym.replanning.drawing import RECIPES, SPARE, _cap
 from shard_gym.replanning.drift.levels import MEDIUM
-from shard_gym.replanning.drift.suite import DriftSource, DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
+from shard_gym.replanning.drift.suite import DriftSource
 from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import RowPopularity, Tables
 
 assert shard_gym.__version__  # importing it registers the environments
 

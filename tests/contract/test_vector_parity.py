@@ -17,7 +17,7 @@ from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
-from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks import TaskSampler
 
 Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]

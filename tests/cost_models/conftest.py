@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base.model import CostEstimate, CostModel
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel
 from shard_gym.cost_models.fitting import (
     CostDataset,
     FitOptions,
@@ -28,13 +27,11 @@ from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts, split_
 from shard_gym.cost_models.fitting.training import Samples, with_normalization
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology, topology_to_json
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.hardware.topology import topology_to_json
 from shard_gym.plans.placement import Placement
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import Tables, Workload, load_pool
 from shard_gym.tables.row_popularity import reuse_statistics
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 MakeTables = Callable[..., Tables]
 MakeCosts = Callable[..., SplitCosts]

@@ -14,7 +14,7 @@ from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 
 @pytest.fixture(scope="session")

@@ -26,14 +26,14 @@ from shard_gym.envs.real.measuring import MEASURING
 from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.registration import ENVIRONMENTS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.replanning import EmbeddingReplanningEnv
 from shard_gym.replanning.drift import levels
 from shard_gym.replanning.drift.levels import DriftLevel
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.env.episodes import REDIRECT_PENALTY
 from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.replanning.env.windows import WINDOWS
 from shard_gym.tables.tables import FEATURE_BOUNDS
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks import load_suite, suite_names
 
 ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
 """The marks of the arrays that an observation lacks; it lacks those marked ! if no task has host memory."""

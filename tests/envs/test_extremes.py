@@ -15,17 +15,14 @@ from shard_gym.common.errors import InvalidTaskError, ShardGymError
 from shard_gym.envs.core.problem import MAX_MS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.hardware import HostMemory, Topology, hardware_profile
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.row_popularity import RowPopularity, assumed_popularity
-from shard_gym.tables.tables import LIMITS, MAX_SEQUENCE, Tables
-from shard_gym.tables.workload import MAX_BATCH_SIZE, Workload
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import NUM_BINS, RowPopularity, Tables, Workload
+from shard_gym.tables.row_popularity import assumed_popularity
+from shard_gym.tables.tables import LIMITS, MAX_SEQUENCE
+from shard_gym.tables.workload import MAX_BATCH_SIZE
+from shard_gym.tasks import Task, TaskSuite
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidCostError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import CostEstimate, CostModel, CountedCostModel, make_cost_model
-from shard_gym.evaluation.evaluations import bootstrap_interval, compare, evaluate, penalty_ms
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.evaluation import evaluate
+from shard_gym.evaluation.evaluations import bootstrap_interval, compare, penalty_ms
+from shard_gym.tasks import Task, TaskSuite, load_suite
 
 MODEL = make_cost_model("analytical")
 

@@ -8,7 +8,7 @@ import pytest
 from shard_gym import evaluate, load_suite
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite
 
 pytest.importorskip("matplotlib")
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
-from shard_gym.hardware.profile_files import HardwareProfile
-from shard_gym.hardware.profiles import PROFILES, fitted_links, hardware_profile
+from shard_gym.hardware import PROFILES, HardwareProfile, fitted_links, hardware_profile
 
 GPUS = [profile for profile in PROFILES.values() if profile.name != "cpu"]
 EVERY_GPU = pytest.mark.parametrize("profile", GPUS, ids=lambda profile: profile.name)

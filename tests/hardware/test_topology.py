@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTopologyError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import MAX_DEVICES, HostMemory, Topology, topologies_from_json, topology_to_json
+from shard_gym.hardware import MAX_DEVICES, HostMemory, Topology, hardware_profile
+from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links

@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import DamagedFileError, InvalidPlanError
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.plan_files import GivenPlan, plan_of_file
 from shard_gym.interop.torchrec_json import torchrec_json
 from shard_gym.plans import ShardingPlan, plan_of_placement, plan_to_json, write_plan
-from shard_gym.tables.pools import load_pool, save_pool
-from shard_gym.tables.pools.pool import Pool
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Pool, Tables, load_pool
+from shard_gym.tables.pools import save_pool
 
 TOPOLOGY = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
 SMALL = replace(TOPOLOGY, memory_cap_bytes=np.full(4, 1000))

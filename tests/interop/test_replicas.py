@@ -28,14 +28,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.replicas import DENSE_OPTIMIZER, replicated_tables
 from shard_gym.interop.torchrec import modules_of, tables_of_lookups, to_torchrec, torchrec_json
 from shard_gym.planning.answers import without_replicas
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLE = runpy.run_path(str(REPO / "examples" / "train_with_plan.py"))

@@ -24,8 +24,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from shard_gym.agents import make_agent
 from shard_gym.cli import main
 from shard_gym.common.errors import InvalidPlanError, InvalidTablesError, MemoryExceededError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop.torchrec import (
     from_torchrec,
     modules_of,
@@ -44,9 +43,9 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables.pools import Pool, PoolCard, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Pool, Tables
+from shard_gym.tables.pools import PoolCard, save_pool
+from shard_gym.tasks import Task
 
 ROWS = {"user": 50, "item": 40, "tag": 17, "city": 30, "page": 64, "clicks": 24}
 DIMS = {"user": 16, "item": 64, "tag": 8, "city": 32, "page": 16, "clicks": 32}

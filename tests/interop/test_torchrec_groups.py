@@ -21,12 +21,12 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec import tables_of_lookups, to_torchrec
 from shard_gym.plans import ShardingPlan, check_plan, column_wise, row_wise, table_wise
 from shard_gym.plans.plan import CONTIGUOUS, STRIDED, Groups
+from shard_gym.tasks import Task
 from shard_gym.tasks.groups import device_numbers, task_of_plan
-from shard_gym.tasks.task import Task
 
 ROWS = {"a": 40, "b": 32, "c": 16}
 DEVICES = 8

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop.torchrec import from_torchrec, hbm_shares_of_torchrec, plan_from_torchrec_json
 from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_json, torchrec_json
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, plan_of_placement, row_wise, table_wise
 from shard_gym.plans.hbm_rows import split_of_plan
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 
 def written(four_tables: Tables) -> tuple[dict[str, Any], Tables, Topology]:
@@ -87,7 +86,7 @@ def test_ranks_beyond_the_devices_are_refused(four_tables: Tables) -> None:
 
 def sizes(rows: Sequence[int]) -> Tables:
     """Tables of 64 columns, each a quarter as popular as the one before; FP32 and SGD, so a row has 256 bytes."""
-    from shard_gym.tables.workload import Workload
+    from shard_gym.tables import Workload
 
     pooling = 4.0 ** -np.arange(len(rows))
     return Tables.from_zipf(rows, 64, pooling, 1.0, Workload(1024, "fp32", "sgd"))

@@ -27,7 +27,7 @@ from torchrec.optim import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop.torchrec import (
     from_torchrec,
     modules_of,

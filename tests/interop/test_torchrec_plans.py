@@ -30,13 +30,12 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop.torchrec import from_torchrec, plan_from_torchrec_json, tables_of_pooling_factors, to_torchrec
 from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.plan import PLAN_TYPES
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 PLANS, PLANNED = 24, 4
 """How many random plans are tried, and how many of them the planner makes as a whole, which takes longer."""

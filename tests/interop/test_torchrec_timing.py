@@ -18,12 +18,11 @@ import pytest
 
 from shard_gym.common.errors import MeasurementError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.cost_models.measured.job import FAILED, OK, Repeats
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import TorchRecProcesses
 from shard_gym.plans import plan_of_placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 TWO = hardware_profile("cpu").topology(2)
 TABLES = Tables.from_zipf([10, 20], 4, 1.0, 1.0, Workload(8, "fp32", "sgd"))

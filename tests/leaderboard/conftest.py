@@ -13,14 +13,21 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import WorkerDiedError
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.measured import MeasuredCostModel, Measurement
-from shard_gym.evaluation.evaluations import Evaluation, evaluate
-from shard_gym.leaderboard.entry import ONE_SEED, SEEDS, VerifiedEntry
-from shard_gym.leaderboard.evaluations import EvaluatedAgent
-from shard_gym.leaderboard.store import EntryFolder, Finding
-from shard_gym.leaderboard.submission import EntryInfo, format_rows, submit
-from shard_gym.leaderboard.verify import verify_all, verify_entry
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.leaderboard import (
+    EntryFolder,
+    EntryInfo,
+    EvaluatedAgent,
+    VerifiedEntry,
+    submit,
+    verify_all,
+    verify_entry,
+)
+from shard_gym.leaderboard.entry import ONE_SEED, SEEDS
+from shard_gym.leaderboard.store import Finding
+from shard_gym.leaderboard.submission import format_rows
 
 SUITE = "dlrm-20x4"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

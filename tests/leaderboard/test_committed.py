@@ -14,12 +14,12 @@ import pytest
 from shard_gym.agents import PAPER_HEURISTICS, agent_names, make_agent
 from shard_gym.common.io.markdown import has_block
 from shard_gym.common.system import instruction_set
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, find_entries, verify_entry
 from shard_gym.leaderboard.entry import can_replay
 from shard_gym.leaderboard.race import TOLERANCE
 from shard_gym.leaderboard.replay import MARGIN, read_replays, replay
-from shard_gym.leaderboard.store import PAGES, EntryFolder, find_entries
-from shard_gym.leaderboard.verify import verify_entry
+from shard_gym.leaderboard.store import PAGES
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
 NO_SEARCH = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")

@@ -14,18 +14,15 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidPlacementError
-from shard_gym.leaderboard import entry, verify
-from shard_gym.leaderboard.entry import VerifiedEntry
+from shard_gym.leaderboard import EntryFolder, VerifiedEntry, entry, verify, verify_entry
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
-from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verify import near_sources, verify_entry
+from shard_gym.leaderboard.verify import near_sources
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents.rules import EveryHours
 from shard_gym.replanning.drift.levels import SPOT, STRONG
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import DECISIONS
 from shard_gym.replanning.env.play import history_of, play
-from shard_gym.tasks.problems import PROBLEMS
+from shard_gym.tasks import PROBLEMS
 from shard_gym.tasks.problems.placement import alone_ms
 from shard_gym.tasks.suites.best_known import best_known
 

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shard_gym.leaderboard import find_entries, load_leaderboards, verify_all
 from shard_gym.leaderboard.entry import FreshEntry, FreshTasks
 from shard_gym.leaderboard.fresh import SEEDS, FreshGap, Gaps, fresh_gap, fresh_table, read_fresh, write_fresh
 from shard_gym.leaderboard.markdown import _fresh, render
-from shard_gym.leaderboard.ranking import load_leaderboards
 from shard_gym.leaderboard.scorer import load_scorer
-from shard_gym.leaderboard.store import find_entries
-from shard_gym.leaderboard.verify import verify_all
-from shard_gym.tasks.suites import suite_info
+from shard_gym.tasks import suite_info
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.fresh import fresh_name
 

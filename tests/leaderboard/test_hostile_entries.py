@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from shard_gym.leaderboard import verify
+from shard_gym.leaderboard import verify, verify_all
 from shard_gym.leaderboard.store import Finding
-from shard_gym.leaderboard.verify import verify_all
 
 Change = Callable[[Any], object]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shard_gym.leaderboard import verify_all
 from shard_gym.leaderboard.store import read_files
-from shard_gym.leaderboard.verify import verify_all
 
 ROWS = "placements.json"
 SUITE = "dlrm-20x4"

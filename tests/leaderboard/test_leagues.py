@@ -12,15 +12,13 @@ import pytest
 
 from shard_gym.agents import Agent, PolicyAgent, make_agent
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, verify_all, verify_entry
 from shard_gym.leaderboard.leagues import guided_limit, league_of
 from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.scorer import load_scorer
-from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verify import verify_all, verify_entry
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Task, TaskSuite, load_suite
 from shard_gym.tasks.suites.best_known import best_known, improved_by
-from shard_gym.tasks.task import Task, TaskSuite
 
 SUITE = load_suite("dlrm-20x4")
 LIMIT = 20 * (4 + 1)

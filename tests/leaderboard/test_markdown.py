@@ -7,8 +7,8 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.markdown import END, begin
-from shard_gym.leaderboard import ranking
-from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.leaderboard import ranking, write_pages
+from shard_gym.leaderboard.markdown import outdated
 from shard_gym.leaderboard.store import OPEN, ROOM, TABLES
 
 PAGE = f"# Mine\n\nbefore\n{begin(TABLES)}\nold\n{END}\nafter\n"

@@ -17,13 +17,13 @@ from shard_gym.cli.race import race
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.markdown import END, begin
 from shard_gym.cost_models.measured import model as measured_model
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, load_leaderboards, verify_all, verify_entry, write_pages
+from shard_gym.leaderboard.markdown import outdated
 from shard_gym.leaderboard.measured_track import read_races
-from shard_gym.leaderboard.ranking import improvements, load_leaderboards
+from shard_gym.leaderboard.ranking import improvements
 from shard_gym.leaderboard.site import site_files
-from shard_gym.leaderboard.store import TABLES, EntryFolder, read_files
-from shard_gym.leaderboard.verify import verify_all, verify_entry
+from shard_gym.leaderboard.store import TABLES, read_files
 from shard_gym.plans import ShardingPlan
 
 pytest.importorskip("pyarrow")

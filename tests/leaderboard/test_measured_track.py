@@ -17,15 +17,15 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.markdown import END, begin
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.envs.real.tasks import as_measured
+from shard_gym.leaderboard import load_leaderboards, verify_all, write_pages
 from shard_gym.leaderboard.entry import can_replay
-from shard_gym.leaderboard.markdown import outdated, write_pages
+from shard_gym.leaderboard.markdown import outdated
 from shard_gym.leaderboard.measured_track import read_races
 from shard_gym.leaderboard.race import load_race
-from shard_gym.leaderboard.ranking import competitors, load_leaderboards
+from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.site import site_files
 from shard_gym.leaderboard.store import TABLES
-from shard_gym.leaderboard.verify import verify_all
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 pytest.importorskip("pyarrow")
 

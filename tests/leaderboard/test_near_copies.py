@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard import ranking, verify
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, load_leaderboards, ranking, verify, verify_all
 from shard_gym.leaderboard.copies import likeness, nearest_sources
-from shard_gym.leaderboard.ranking import improvements, load_leaderboards
+from shard_gym.leaderboard.ranking import improvements
 from shard_gym.leaderboard.replay import replay
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import site_files
-from shard_gym.leaderboard.store import EntryFolder
-from shard_gym.leaderboard.verify import near_sources, to_replay, verify_all
+from shard_gym.leaderboard.verify import near_sources, to_replay
 from shard_gym.tasks.problems.likeness import PlansMade, kept_together, plans_alike
 
 SUITE = "dlrm-20x4"

@@ -14,15 +14,14 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import write_json
 from shard_gym.common.io.markdown import END, begin
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, load_leaderboards, verify_entry, write_pages
 from shard_gym.leaderboard.entry import can_replay
 from shard_gym.leaderboard.evaluations import read_evaluation
-from shard_gym.leaderboard.markdown import write_pages
-from shard_gym.leaderboard.ranking import improvements, load_leaderboards
+from shard_gym.leaderboard.ranking import improvements
 from shard_gym.leaderboard.replay import replay
-from shard_gym.leaderboard.store import TABLES, EntryFolder
-from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.tasks.suites import load_suite
+from shard_gym.leaderboard.store import TABLES
+from shard_gym.tasks import load_suite
 
 SUITE = "shard-mlperf-x8"
 TABLE = 3

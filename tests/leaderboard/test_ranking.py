@@ -8,13 +8,13 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
-from shard_gym.leaderboard import ranking, statistics
-from shard_gym.leaderboard.ranking import competitors, improvements, load_leaderboards, update_best_known
+from shard_gym.leaderboard import load_leaderboards, ranking, statistics, verify_all
+from shard_gym.leaderboard.ranking import competitors, improvements, update_best_known
 from shard_gym.leaderboard.scorer import load_scorer
-from shard_gym.leaderboard.verify import verify_all
+from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites import best_known as best_known_module
 from shard_gym.tasks.suites import bounds as bounds_module
-from shard_gym.tasks.suites import load_suite, records
+from shard_gym.tasks.suites import records
 from shard_gym.tasks.suites.best_known import IMPROVED_BY, best_known, best_known_costs
 
 SUITE = "dlrm-20x4"

@@ -16,28 +16,25 @@ import pytest
 import shard_gym
 from shard_gym.cli import main
 from shard_gym.common.io.files import write_json
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.leaderboard import copies, verify
-from shard_gym.leaderboard.ranking import load_leaderboards
+from shard_gym.evaluation import evaluate
+from shard_gym.leaderboard import EntryFolder, copies, load_leaderboards, verify, verify_all, verify_entry
 from shard_gym.leaderboard.scorer import claims_of, load_scorer
 from shard_gym.leaderboard.site import site_files
-from shard_gym.leaderboard.store import ENTRY, LIMITS, README, EntryFolder
+from shard_gym.leaderboard.store import ENTRY, LIMITS, README
 from shard_gym.leaderboard.submission import format_rows
 from shard_gym.leaderboard.training_data import _tables, _tables_of_split
-from shard_gym.leaderboard.verify import verify_all, verify_entry
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents import tuning
 from shard_gym.replanning.agents.rules import EveryHours
 from shard_gym.replanning.drift.levels import SPOT
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import DECISIONS, episode_data
 from shard_gym.replanning.env.oracle import best_sequence
 from shard_gym.replanning.env.plan_table import PlanTable
 from shard_gym.replanning.env.play import history_of
-from shard_gym.tasks.problems import PROBLEMS
-from shard_gym.tasks.suites import load, records
+from shard_gym.tasks import PROBLEMS
+from shard_gym.tasks.suites import SuiteInfo, load, records
 from shard_gym.tasks.suites.bounds import write_lower_bounds
-from shard_gym.tasks.suites.info import REPLANNING, SuiteInfo
+from shard_gym.tasks.suites.info import REPLANNING
 
 SUITE, SEQUENCES = "tiny-20", "sequences.json"
 FACTS = ("--author", "Ada Example", "--licence", "MIT", "--commit", "0" * 40)

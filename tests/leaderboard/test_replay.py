@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shard_gym.agents.search.local_search import LocalSearchAgent
+from shard_gym.agents import LocalSearchAgent
 from shard_gym.common.system import instruction_set
-from shard_gym.leaderboard.entry import ReplayRow, VerifiedEntry, can_replay
-from shard_gym.leaderboard.ranking import load_leaderboards
+from shard_gym.leaderboard import EntryFolder, VerifiedEntry, load_leaderboards, verify_all
+from shard_gym.leaderboard.entry import ReplayRow, can_replay
 from shard_gym.leaderboard.replay import MARGIN, how_compared, read_replays, replay, write_replays
-from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.training_data import recorded_training
-from shard_gym.leaderboard.verify import verify_all
 
 ROOT = Path(__file__).parents[2]
 

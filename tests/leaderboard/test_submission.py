@@ -13,13 +13,13 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.common.io.files import write_json
-from shard_gym.evaluation.evaluations import Evaluation, evaluate
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.leaderboard import EntryFolder, evaluate_agent, verify_entry
 from shard_gym.leaderboard.entry import parse
-from shard_gym.leaderboard.evaluations import _require_one_training, evaluate_agent, read_evaluation, read_evaluations
-from shard_gym.leaderboard.store import EntryFolder, entry_folder
+from shard_gym.leaderboard.evaluations import _require_one_training, read_evaluation, read_evaluations
+from shard_gym.leaderboard.store import entry_folder
 from shard_gym.leaderboard.submission import format_toml
 from shard_gym.leaderboard.training_data import Training
-from shard_gym.leaderboard.verify import verify_entry
 
 SUITE = "dlrm-20x4"
 

@@ -5,7 +5,7 @@ import pytest
 from shard_gym.agents.dreamshard.pretrained import PRETRAINED
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 from shard_gym.leaderboard.training_data import check_training_data, overlap, recorded_training
-from shard_gym.tasks.suites import suite_info, suite_names
+from shard_gym.tasks import suite_info, suite_names
 
 
 @pytest.mark.parametrize("data", ["dlrm-50x4/train", "pool/dlrm-2021/train", "generalize/test", "other: my own logs"])

@@ -11,9 +11,10 @@ from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical import model as analytical
 from shard_gym.evaluation.evaluations import penalty_ms
+from shard_gym.leaderboard import verify_all
 from shard_gym.leaderboard.scorer import load_scorer
-from shard_gym.leaderboard.verify import verify_all
-from shard_gym.tasks.suites import load_suite, placing
+from shard_gym.tasks import load_suite
+from shard_gym.tasks.suites import placing
 
 PAGE = Path(__file__).parents[2] / "docs" / "leaderboards.md"
 

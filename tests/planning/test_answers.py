@@ -14,17 +14,15 @@ from shard_gym.agents.search.restarts import restarted
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.report import Notes
 from shard_gym.cost_models import AnalyticalShardingModel, CountedEstimates, make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.planning.answers import ATTEMPTS, FittingAnswer, fitting_answer, relieved
 from shard_gym.planning.model import ModelOnDevices
 from shard_gym.plans import ShardingPlan, column_wise, plan_of_placement, table_wise
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import CONTIGUOUS, STRIDED, Groups
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, problem_of
 
 MIB = 2**20
 BUFFERS = 16 * 2048 + 4 * 1024 * 64  # of a table: indices and offsets, twice; outputs. 0.28 MiB

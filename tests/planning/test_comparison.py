@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.planning.comparison import Comparison, Migration
-from shard_gym.planning.explanation import explain
+from shard_gym.hardware import hardware_profile
+from shard_gym.planning import Comparison, explain
+from shard_gym.planning.comparison import Migration
 from shard_gym.plans import (
     Shard,
     ShardingPlan,
@@ -20,9 +20,8 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 TOPOLOGY = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
 

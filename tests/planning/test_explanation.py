@@ -12,9 +12,9 @@ from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, UnknownNameError
 from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.analytical.traffic import sent_bytes
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.planning.explanation import Explanation, critical_devices, explain
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.planning import Explanation, explain
+from shard_gym.planning.explanation import critical_devices
 from shard_gym.plans import (
     Shard,
     ShardingPlan,
@@ -27,10 +27,8 @@ from shard_gym.plans import (
     table_wise,
 )
 from shard_gym.plans.placement import memory_used
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, load_suite
 
 MODEL = AnalyticalCostModel()
 CASES = [("dlrm-40x8", 3, "size-lookup-greedy"), ("dlrm-20x4", 0, "random")]

@@ -13,16 +13,14 @@ from shard_gym.cli import main
 from shard_gym.cli.console import as_options
 from shard_gym.common.errors import InvalidOptionError, InvalidPlanError
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.interop import plan_files
 from shard_gym.interop.torchrec_json import torchrec_json
-from shard_gym.planning import compare, explain_plan, plan
-from shard_gym.planning.trust import robustness
+from shard_gym.planning import compare, explain_plan, plan, robustness
 from shard_gym.plans import ShardingPlan, plan_of_placement, row_wise
 from shard_gym.plans.plan import Groups
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
 
 GIB = 2**30
 A100 = hardware_profile("a100-dgx")

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.base.model import BACKWARD_COMM, FORWARD_COMM
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.planning.hot_rows import least_hot_reads, with_hot_tables
-from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.planning import deduplicated, with_hot_tables
+from shard_gym.planning.hot_rows import least_hot_reads
 from shard_gym.plans import ShardingPlan, data_parallel, row_wise
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowPopularity, RowSteps, Tables, Workload
 
 
 def topology_of(devices: int, per_host: int, ratio: float = 1.0) -> Topology:

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import NoPlacementFoundError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.planning import plan
 from shard_gym.planning.misfit import devices_that_hold, misfit, missing_bytes
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 MIB, GIB = 2**20, 2**30
 NAMES = tuple(f"table{table}" for table in range(6))

@@ -21,14 +21,12 @@ from shard_gym.common.errors import (
     UnknownNameError,
 )
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.planning import PlannedModel, plan
 from shard_gym.plans import check_plan, plan_of_placement
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Pool, Tables, Workload, load_pool
+from shard_gym.tables.pools import save_pool
+from shard_gym.tasks import Task, problem_of
 
 GIB = 2**30
 A100 = hardware_profile("a100-dgx")

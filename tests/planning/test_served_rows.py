@@ -11,15 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.analytical.inference import InferenceCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.planning.hot_rows import HOT, with_hot_tables
-from shard_gym.planning.served_rows import copied_shares
+from shard_gym.cost_models import InferenceCostModel
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.planning import copied_shares, with_hot_tables
+from shard_gym.planning.hot_rows import HOT
 from shard_gym.plans import ShardingPlan, data_parallel, row_wise
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowPopularity, Tables, Workload
 
 WIDTH = 16  # columns of FP32: rows of 64 bytes
 

@@ -14,23 +14,18 @@ from shard_gym.common.io.files import INDEX
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical.assumptions import ASSUMED
 from shard_gym.cost_models.analytical.model import SORT_BYTES
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.planning import trust
+from shard_gym.hardware import PROFILES, Topology, hardware_profile
+from shard_gym.planning import Robustness, evidence_on, robustness, trust
 from shard_gym.planning.trust import (
     PHASES,
-    Robustness,
     evidence,
-    evidence_on,
     evidence_sentence,
     hardware_of,
     is_analytical,
-    robustness,
     robustness_sentence,
 )
 from shard_gym.plans import ShardingPlan, column_wise, plan_of_placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, InvalidTopologyError, MemoryExceededError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory, Topology
+from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.plans import check_plan, plan_of_placement
 from shard_gym.plans.caps import allotted_caps, devices_over, packed_caps
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 HBM = 1_000
 

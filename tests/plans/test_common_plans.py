@@ -9,27 +9,19 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidPlanError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.plans import SHARDING_TYPES, Shard, ShardingPlan, TableSharding, column_wise, data_parallel, table_wise
 from shard_gym.plans.check import _check_cells
 from shard_gym.plans.common_plans import is_common_valid_plan
 from shard_gym.plans.plan import (
     PLAN_TYPES,
     ROW_WISE,
-    SHARDING_TYPES,
     TABLE_COLUMN_WISE,
     TABLE_ROW_WISE,
-    Shard,
-    ShardingPlan,
-    TableSharding,
-    column_wise,
-    data_parallel,
     devices_of_hosts,
     rows_per_block,
-    table_wise,
 )
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 TABLES = Tables.from_zipf(
     [1000, 5000, 64, 10**6, 200, 9],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import DamagedFileError, InvalidPlanError, MemoryExceededError, UnwritablePathError
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import plan_from_json, plan_of_placement, plan_to_json, read_plan, write_plan
 from shard_gym.plans.files import shardings_from_json, shardings_to_json
 

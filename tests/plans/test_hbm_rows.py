@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, StatesExceedHbmError
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import (
     Shard,
     ShardingPlan,
@@ -34,10 +33,8 @@ from shard_gym.plans.caps import most_state_bytes
 from shard_gym.plans.files import hbm_rows_from_json
 from shard_gym.plans.hbm_rows import check_hbm_rows, host_bytes, split_of_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tables import RowPopularity, Tables, Workload
+from shard_gym.tasks import load_suite, suite_names
 
 ROWS = (400, 300, 200, 160)
 

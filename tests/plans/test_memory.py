@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.hardware import hardware_profile
 from shard_gym.hardware.profile_files import RESERVE, usable_bytes
-from shard_gym.hardware.profiles import hardware_profile
 from shard_gym.plans import (
     Shard,
     ShardingPlan,
@@ -24,8 +24,7 @@ from shard_gym.plans import (
 )
 from shard_gym.plans.memory import row_block_bytes, training_memory, whole_table_bytes
 from shard_gym.plans.plan import READ_TYPES
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 DEVICES = 4
 TOPOLOGY = hardware_profile("a100-dgx").topology(DEVICES, devices_per_host=2)

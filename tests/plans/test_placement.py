@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidPlacementError, MemoryExceededError
 from shard_gym.common.text import format_bytes
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans.placement import check_placement, memory_used, placement_from_json, placement_to_json, to_plan
 
 SEEDS = st.integers(0, 2**32 - 1)

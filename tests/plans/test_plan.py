@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import (
     Shard,
     ShardingPlan,
@@ -31,7 +30,7 @@ from shard_gym.plans import (
 )
 from shard_gym.plans.plan import PLAN_TYPES, READ_TYPES
 from shard_gym.plans.text import brief_sharding, describe_sharding
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 SEEDS = st.integers(0, 2**32 - 1)
 BLOCKS = ("row_wise", "table_row_wise", "grid_shard")

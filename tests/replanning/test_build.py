@@ -9,7 +9,7 @@ import pytest
 
 from shard_gym.common.io.files import INDEX, read_json
 from shard_gym.replanning import drawing as build
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites.info import DRIFTING
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}

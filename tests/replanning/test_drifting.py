@@ -15,13 +15,10 @@ import pytest
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidTaskError, UnknownNameError
 from shard_gym.common.io.files import INDEX, sha256_of
 from shard_gym.envs.core.config import task_source
-from shard_gym.replanning import drifting
+from shard_gym.replanning import DriftSuite, DriftTask, drifting
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, STRONG, DriftLevel
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episodes import drift_source
-from shard_gym.tasks.suites import load_suite, suite_info, suite_names
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite, suite_info, suite_names
 
 MakeDriftTask = Callable[..., DriftTask]
 

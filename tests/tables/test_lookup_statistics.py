@@ -5,14 +5,8 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidTablesError
 from shard_gym.cost_models.measured.streams import HistogramStream
-from shard_gym.tables.lookup_statistics import (
-    BIN_UPPER_EDGES,
-    NUM_BINS,
-    ReuseStatistics,
-    part_of_batch,
-    rounded_statistics,
-)
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, ReuseStatistics, load_pool, rounded_statistics
+from shard_gym.tables.lookup_statistics import part_of_batch
 from shard_gym.tables.row_popularity import reuse_statistics
 
 

@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, RowPopularity, RowSteps, Tables, Workload
 from shard_gym.tables.row_popularity import (
     EXACT_ROWS,
-    RowPopularity,
-    RowSteps,
     _bin_shares,
     assumed_popularity,
     reuse_statistics,
     statistics_of_rates,
 )
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 CASES = [  # rows, lookups, q, s
     (100, 500.0, 0.0, 0.0),

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_NAMES, FEATURE_STD, MAX_DIM, MAX_ROWS, Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import FEATURE_NAMES, MAX_DIM, RowPopularity, Tables, Workload
+from shard_gym.tables.tables import FEATURE_BOUNDS, FEATURE_MEAN, FEATURE_STD, MAX_ROWS
 
 ARRAYS = {
     **dict.fromkeys(("num_embeddings", "embedding_dim", "num_features"), np.int64),

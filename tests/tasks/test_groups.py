@@ -17,20 +17,15 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidPlanError, InvalidTaskError, InvalidTopologyError
-from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.grouped import GroupedShardingModel
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory, Replicas
+from shard_gym.hardware import HostMemory, Replicas, hardware_profile
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.plan import LAYOUTS, ONE_GROUP, Groups
 from shard_gym.plans.statistics import in_batches
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import PROBLEMS, Task, TaskSuite, load_suite, save_suite
 from shard_gym.tasks.groups import device_numbers, possible_groups, task_of_group
-from shard_gym.tasks.problems import PROBLEMS
-from shard_gym.tasks.suites import load_suite, save_suite
-from shard_gym.tasks.task import Task, TaskSuite
 
 BATCH = 3 * 4096
 MODEL, PROBLEM = AnalyticalShardingModel(), PROBLEMS["sharding"]

@@ -17,12 +17,11 @@ from shard_gym.common.errors import (
     TableTooLargeError,
     UnknownNameError,
 )
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans.placement import check_placement, memory_used, pack_by_memory
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.sampler import TaskSampler, capped_task
-from shard_gym.tasks.task import MIB, Task, TaskSource, TaskSuite
+from shard_gym.tables import Tables, load_pool
+from shard_gym.tasks import Task, TaskSampler, TaskSource, TaskSuite, capped_task
+from shard_gym.tasks.task import MIB
 
 PROFILE = hardware_profile("a100-dgx")
 SEEDS = st.integers(0, 2**32 - 1)

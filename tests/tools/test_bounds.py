@@ -15,15 +15,13 @@ pytest.importorskip("ortools")
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.grouped import model_of
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.leaderboard.ranking import SOLVED
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, load_suite, problem_of
 from shard_gym.tasks.groups import tasks_of_groups
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import best_known, bounds, load_suite, records
+from shard_gym.tasks.suites import best_known, bounds, records
 from shard_gym.tasks.suites.gaps import PROVEN
-from shard_gym.tasks.task import Task
 
 MODEL = AnalyticalCostModel()
 

@@ -13,9 +13,9 @@ pytest.importorskip("scipy")
 from shard_gym.common.io.files import read_json
 from shard_gym.common.io.markdown import with_block
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.planning.trust import evidence
-from shard_gym.tables.pools import load_pool
+from shard_gym.tables import load_pool
 from shard_gym.tables.pools.pool import DATA
 
 MODEL = AnalyticalCostModel()

@@ -12,9 +12,8 @@ import pytest
 
 from shard_gym.agents import AGENTS, load_agent
 from shard_gym.agents.training import LEARNERS, make_learner
-from shard_gym.leaderboard.store import find_entries
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.leaderboard import find_entries
+from shard_gym.tasks import TaskSuite, load_suite
 
 
 @pytest.fixture

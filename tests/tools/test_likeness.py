@@ -15,8 +15,7 @@ BOARD = ("simulated", "dlrm-20x4")
 
 def test_the_table_of_the_page_has_what_is_measured(tool: Callable[[str], ModuleType]) -> None:
     pytest.importorskip("pydantic")
-    from shard_gym.leaderboard.store import find_entries
-    from shard_gym.leaderboard.verify import verify_entry
+    from shard_gym.leaderboard import find_entries, verify_entry
 
     entries = [verify_entry(each)[0] for each in find_entries(ROOT)[0] if each.board == BOARD]
     cells, found = tool("likeness").row(BOARD, entries)

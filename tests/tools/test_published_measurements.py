@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shard_gym.common.io.files import read_json
-from shard_gym.hardware.profiles import PROFILES
+from shard_gym.hardware import PROFILES
 
 GROUPS = read_json(Path(__file__).parents[2] / "docs" / "published_measurements.json")["groups"]
 each_group = pytest.mark.parametrize("group", GROUPS, ids=[group["title"] for group in GROUPS])

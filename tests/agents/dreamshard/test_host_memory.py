@@ -16,12 +16,11 @@ from shard_gym.agents.training.loads import random_load
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.neural.host import RATE
-from shard_gym.evaluation.evaluations import evaluate
+from shard_gym.evaluation import evaluate
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tables import load_pool
+from shard_gym.tasks import TaskSampler, TaskSuite
 
 MODEL = AnalyticalCostModel()
 SHORT: dict[str, Any] = {"iterations": 2, "measurements": 10, "cost_updates": 60, "queries": 500}

@@ -29,18 +29,13 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CountedCostModel, make_cost_model
 from shard_gym.cost_models.fitting import PlacementSampler, collect, load_measurements
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.leaderboard.training_data import recorded_training
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import Placement, check_placement
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import Tables, Workload, load_pool
+from shard_gym.tasks import Task, TaskSampler, TaskSuite, load_suite
 
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])

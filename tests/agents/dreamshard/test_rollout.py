@@ -17,7 +17,7 @@ from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.evaluation.evaluations import score
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 

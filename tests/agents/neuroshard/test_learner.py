@@ -10,7 +10,7 @@ import pytest
 
 from shard_gym.agents.neuroshard.agent import BeamSearch, _Parts, place_greedily
 from shard_gym.agents.neuroshard.learner import NeuroShardLearner, paper_load
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitOptions
 from shard_gym.agents.training import make_learner
 from shard_gym.agents.training.loads import load_of, random_shards
@@ -23,9 +23,8 @@ from shard_gym.cost_models.neural.network import NORMALIZATION
 from shard_gym.cost_models.neural.neuroshard import NeuroShardCostModel
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.plans import SHARDING_TYPES, check_plan
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite, load_suite
 
 MODEL = make_cost_model(additive=True, splits=True)
 

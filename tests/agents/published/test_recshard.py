@@ -14,11 +14,9 @@ pytest.importorskip("scipy")
 from shard_gym.agents import make_agent
 from shard_gym.agents.published.recshard import device_ms, hbm_bytes
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.row_popularity import RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import RowSteps, Tables, Workload
+from shard_gym.tasks import Task
 
 
 def tiered(random_tables: Any, seed: int, tables: int, devices: int, share: float) -> Task:

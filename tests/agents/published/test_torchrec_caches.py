@@ -10,9 +10,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 from shard_gym.agents.published.torchrec_calls import lru_statistics
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowPopularity, Tables, Workload
 
 ROWS, BATCH = 2000, 256
 

@@ -15,10 +15,9 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from shard_gym.agents import make_agent
 from shard_gym.agents.published import torchrec_calls
 from shard_gym.common.errors import UnknownNameError
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 NAMES = ("torchrec", "torchrec-tuned")
 

@@ -19,13 +19,12 @@ from shard_gym.agents.registry import agents as registry
 from shard_gym.agents.registry.options import about_agent, placing_options
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware.topology import Topology
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import check_placement
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.suites import load_suite
+from shard_gym.replanning import DriftSuite, DriftTask
+from shard_gym.tables import Tables
+from shard_gym.tasks import load_suite
 
 
 def test_every_name_makes_an_agent_of_that_name() -> None:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from shard_gym.agents import load_agent
 from shard_gym.agents.sb3.agent import SetPlanAgent, SetPolicyAgent, load_policy
 from shard_gym.agents.sb3.network import ILLEGAL, INPUTS, DeviceScorer, DeviceSet
-from shard_gym.agents.training import load_agent
 from shard_gym.agents.training.torch_arrays import module_arrays
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 ABOUT = {"agent": "ppo", "width": 8}
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from shard_gym import evaluate, load_suite
-from shard_gym.agents import RandomAgent
+from shard_gym.agents import RandomAgent, load_agent
 from shard_gym.agents.sb3 import train_maskable_ppo
 from shard_gym.agents.sb3.learner import relative_reward
-from shard_gym.agents.training import TrainingRun, load_agent, make_learner
+from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 NAMES = ("ppo", "maskable-ppo", "a2c", "dqn")
 TINY = {"iterations": 4, "num_envs": 4, "width": 8, "replay": 50}

@@ -25,7 +25,7 @@ from shard_gym.agents.sb3.policies import DeviceFeatures, SetDQNPolicy
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 Observations = dict[str, torch.Tensor]
 PER_DEVICE = {

@@ -11,13 +11,11 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.search.balance import LESS, MORE, ROOMY, balanced, fullest, joined
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.memory import training_memory
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import Answer, problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Answer, Task, problem_of
 
 GIB = 2**30
 MODEL = AnalyticalShardingModel()

@@ -9,8 +9,8 @@ import numpy as np
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tasks.task import Task
+from shard_gym.hardware import hardware_profile
+from shard_gym.tasks import Task
 
 
 def test_it_answers_as_if_all_rows_were_in_hbm(random_tables: Any) -> None:

@@ -15,13 +15,11 @@ from shard_gym.agents import agent_names, make_agent
 from shard_gym.agents.search.exact import ExactAgent
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError, MissingExtraError, NoPlacementFoundError
-from shard_gym.cost_models.analytical.model import FITTED, AnalyticalCostModel
-from shard_gym.cost_models.base.model import AdditiveCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel
+from shard_gym.cost_models.analytical import FITTED
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
 

@@ -10,27 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.agents import PAPER_HEURISTICS, make_agent
-from shard_gym.agents.search.heuristics import (
-    CostGreedyAgent,
-    GreedyAgent,
-    RandomAgent,
-    dim_score,
-    lane_placements,
-    lookup_score,
-    size_lookup_score,
-    size_score,
-)
+from shard_gym.agents import PAPER_HEURISTICS, CostGreedyAgent, GreedyAgent, RandomAgent, make_agent
+from shard_gym.agents.search.heuristics import dim_score, lane_placements, lookup_score, size_lookup_score, size_score
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, load_suite
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -18,12 +18,11 @@ from shard_gym.agents.search.items import Items
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import CountedCostModel, make_cost_model
-from shard_gym.evaluation.evaluations import evaluate, score
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.evaluation import evaluate
+from shard_gym.evaluation.evaluations import score
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans.placement import check_placement, memory_used
-from shard_gym.tasks.sampler import capped_task
-from shard_gym.tasks.suites import load_suite, suite_names
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task, capped_task, load_suite, suite_names
 
 MODEL = make_cost_model("analytical")
 

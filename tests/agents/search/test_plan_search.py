@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.agents.search.plan_starts import shapes_by_price, starts
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.errors import (
@@ -23,11 +23,9 @@ from shard_gym.common.errors import (
     NoPlacementFoundError,
     UnknownNameError,
 )
-from shard_gym.cost_models import make_cost_model
+from shard_gym.cost_models import CountedCostModel, make_cost_model
 from shard_gym.cost_models.base import bounds_of_plans, loads_of_plan
-from shard_gym.cost_models.base.counted import CountedCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop.torchrec_json import from_torchrec_json, torchrec_json
 from shard_gym.plans import (
     SHARDING_TYPES,
@@ -37,20 +35,17 @@ from shard_gym.plans import (
     column_wise,
     data_parallel,
     plan_from_json,
+    plan_memory_used,
     plan_to_json,
     row_wise,
     table_row_wise,
     table_wise,
 )
-from shard_gym.plans.check import plan_memory_used
 from shard_gym.plans.column_levels import NONE, near_equal_widths
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tables import Tables, Workload, load_pool
+from shard_gym.tasks import Task, load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs
-from shard_gym.tasks.task import Task
 
 MODEL = make_cost_model(additive=True, splits=True)
 

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.search.plan_search import Ended, PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent
+from shard_gym.agents.search.plan_search import Ended
 from shard_gym.agents.search.restarts import MANY, MAX_SEEDS, RestartedSearch, restarted
 from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables, Workload, load_pool
+from shard_gym.tasks import Task, load_suite
 
 MODEL = AnalyticalShardingModel()
 

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from shard_gym.agents import Agent, AgentEntry
 from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report, learner
 from shard_gym.common.io.arrays import Arrays, require_arrays
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite, load_suite
 
 
 class Walker(Agent):

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym.agents import make_agent
+from shard_gym.agents import load_agent, make_agent
 from shard_gym.agents.registry.agents import imported_for
-from shard_gym.agents.training import LEARNERS, Learner, Report, TrainingRun, Validation, load_agent, make_learner
+from shard_gym.agents.training import LEARNERS, Learner, Report, TrainingRun, Validation, make_learner
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
-from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.counted import CountedCostModel
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CountedCostModel
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 STABLE_BASELINES = {"num_envs": 4, "width": 8, "replay": 50}  # DQN's buffer is full after two iterations
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {

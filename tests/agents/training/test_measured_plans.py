@@ -17,8 +17,7 @@ from shard_gym.cost_models.fitting.data.random_plans import executable_types
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite
 
 pytest.importorskip("torch")
 

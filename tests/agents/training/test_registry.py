@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import Agent, AgentEntry, make_agent
-from shard_gym.agents.training import LEARNERS, LearnerEntry, TrainingRun, load_agent, make_learner
+from shard_gym.agents import Agent, AgentEntry, load_agent, make_agent
+from shard_gym.agents.training import LEARNERS, LearnerEntry, TrainingRun, make_learner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, MissingExtraError, UnknownNameError
 from shard_gym.common.io.arrays import save_arrays
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite
 
 
 @pytest.fixture

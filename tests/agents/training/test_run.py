@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents.training import Learner, Report, TrainingRun, load_agent, make_learner, run
+from shard_gym.agents import load_agent
+from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner, run
 from shard_gym.common.errors import (
     DamagedFileError,
     InvalidCheckpointError,
@@ -21,7 +22,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.io.arrays import load_arrays, save_arrays
 from shard_gym.common.io.lock import LOCK
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite
 
 Make = Callable[..., TrainingRun]
 FILES = [("agent.safetensors", "agent"), ("training.safetensors", "training")]

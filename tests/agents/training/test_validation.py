@@ -15,9 +15,9 @@ from shard_gym.agents.training.validation import goal_of, guided_rivals, spread_
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CostModel
+from shard_gym.evaluation import evaluate
 from shard_gym.evaluation.curve import CURVE
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 Make = Callable[..., TrainingRun]
 RIVALS = [make_agent(name) for name in PAPER_HEURISTICS]

@@ -16,12 +16,11 @@ from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.cost_models.analytical.assumptions import ASSUMED, VariedShardingModel, assumed_scales
 from shard_gym.cost_models.analytical.collectives import reduce_scatter_ms
 from shard_gym.cost_models.analytical.model import SORT_BYTES
-from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, COMPUTE, FORWARD_COMM
-from shard_gym.hardware.profiles import fitted_links, hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.base import COMPUTE
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD_COMM
+from shard_gym.hardware import Topology, fitted_links, hardware_profile
 from shard_gym.plans import ShardingPlan, data_parallel, row_wise, table_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 DOCS = Path(__file__).parents[3] / "docs"
 ERRORS = DOCS / "results" / "cost-model-errors.md"

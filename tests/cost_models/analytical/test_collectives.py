@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms, least_all_to_all_ms
 from shard_gym.cost_models.analytical.l2_cache import l2_bytes_per_table, l2_hits
-from shard_gym.cost_models.analytical.model import FITTED, SORT_BYTES
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models.analytical.model import SORT_BYTES
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.cost_models.fitting.linear import LinearCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 Messages = dict[tuple[int, int], float]
 

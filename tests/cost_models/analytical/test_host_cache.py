@@ -26,14 +26,10 @@ from shard_gym.cost_models.analytical.host_cache import (
     overflow,
 )
 from shard_gym.cost_models.base.model import BACKWARD, FORWARD
-from shard_gym.cost_models.bounds.placements import lower_bound_ms
-from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Cluster, HostMemory, Topology
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.task import Task
+from shard_gym.cost_models.bounds import lower_bound_ms, plan_lower_bound_ms
+from shard_gym.hardware import Cluster, HostMemory, Topology, hardware_profile
+from shard_gym.tables import Tables, load_pool
+from shard_gym.tasks import Task, TaskSampler
 
 MODEL, STATIC = AnalyticalCostModel(host_policy="lru"), AnalyticalCostModel()
 

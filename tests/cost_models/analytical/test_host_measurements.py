@@ -13,11 +13,10 @@ import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical.host_cache import INDEX_BYTES, LOOKUP_MS, SLOT_BYTES, WAYS
-from shard_gym.cost_models.base.model import COMPUTE
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps, reuse_statistics
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.cost_models.base import COMPUTE
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import RowPopularity, RowSteps, Tables, Workload
+from shard_gym.tables.row_popularity import reuse_statistics
 
 CARD = Path(__file__).parents[3] / "docs" / "cost-model.md"
 H100 = hardware_profile("h100-dgx")

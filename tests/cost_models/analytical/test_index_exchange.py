@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 from shard_gym.cost_models import (
+    AdditiveCostModel,
     AnalyticalCostModel,
     AnalyticalShardingModel,
     InferenceCostModel,
@@ -23,12 +24,10 @@ from shard_gym.cost_models import (
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN, index_exchange_ms
 from shard_gym.cost_models.analytical.traffic import index_exchange_of_plan_ms, received_index_bytes
 from shard_gym.cost_models.base import loads_of_plan
-from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.base.no_costs import NoCosts
-from shard_gym.cost_models.bounds.placements import lower_bound_ms
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Cluster, Replicas, Topology
-from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.cost_models.bounds import lower_bound_ms
+from shard_gym.hardware import Cluster, Replicas, Topology, hardware_profile
+from shard_gym.planning import deduplicated
 from shard_gym.plans import (
     ShardingPlan,
     column_wise,
@@ -38,10 +37,8 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, problem_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 MODEL = AnalyticalShardingModel()

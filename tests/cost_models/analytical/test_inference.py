@@ -12,24 +12,18 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.agents.training import make_learner
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
+from shard_gym.cost_models import AnalyticalShardingModel, InferenceCostModel, make_cost_model
 from shard_gym.cost_models.analytical.grouped import model_of
-from shard_gym.cost_models.analytical.inference import InferenceCostModel
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
-from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware import Replicas
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.cost_models.bounds import plan_lower_bound_ms
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import Replicas, Topology, hardware_profile
 from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.plans.memory import training_memory
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, load_suite, problem_of
 
 SERVING, TRAINING = InferenceCostModel(), AnalyticalShardingModel()
 

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models.analytical.l2_cache import USABLE_L2, l2_bytes_per_table, l2_hits, state_sectors
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.lookup_statistics import NUM_BINS
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import NUM_BINS, Tables, Workload
 
 A100 = hardware_profile("a100-dgx").device
 

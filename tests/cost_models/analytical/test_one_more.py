@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalShardingModel
-from shard_gym.cost_models.analytical.inference import InferenceCostModel
+from shard_gym.cost_models import AnalyticalShardingModel, InferenceCostModel
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.analytical.one_more_in_domain import OneMoreInDomain
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, HOST_PARTIAL_BYTES, PARTIAL_BYTES
 from shard_gym.cost_models.base.one_more import OneMoreOnAll, largest_of_others
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 3, 7, 8, 9, 17])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
-from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, COMMUNICATION, COMPUTE, FORWARD_COMM
-from shard_gym.hardware.profiles import PROFILES
-from shard_gym.hardware.topology import Cluster, Topology
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD_COMM
+from shard_gym.hardware import PROFILES, Cluster, Topology
 from shard_gym.plans.placement import Placement
 
 MODEL = AnalyticalCostModel()

@@ -17,11 +17,10 @@ from shard_gym.common.errors import InvalidOptionError, InvalidPlanError, Invali
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, make_cost_model
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.analytical.traffic import sent_bytes
-from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
+from shard_gym.cost_models.bounds import plan_lower_bound_ms
 from shard_gym.cost_models.fitting.data.dataset import CostRecorder
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.planning.index_dedup import deduplicated
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.planning import deduplicated
 from shard_gym.plans import (
     ShardingPlan,
     check_plan,
@@ -33,13 +32,11 @@ from shard_gym.plans import (
 )
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.variants import variants_of
+from shard_gym.tables import Pool, RowSteps, Tables, Workload, load_pool
 from shard_gym.tables.lookup_statistics import read_counts
-from shard_gym.tables.pools import Pool, load_pool, save_pool
-from shard_gym.tables.row_popularity import RowSteps
-from shard_gym.tables.tables import MAX_SEQUENCE, Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import load_suite, save_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tables.pools import save_pool
+from shard_gym.tables.tables import MAX_SEQUENCE
+from shard_gym.tasks import Task, TaskSuite, load_suite, save_suite
 
 ROWS, DIMS, POOLING, EXPONENTS = (3000, 700, 60, 2000), (16, 32, 8, 64), (5.0, 12.0, 3.0, 2.0), (1.05, 0.6, 0.0, 0.9)
 BATCH, DEVICES = 2048, 8

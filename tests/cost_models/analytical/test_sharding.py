@@ -12,15 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
-from shard_gym.cost_models import AnalyticalCostModel, counted, make_cost_model
+from shard_gym.cost_models import (
+    AnalyticalCostModel,
+    AnalyticalShardingModel,
+    InferenceCostModel,
+    counted,
+    make_cost_model,
+)
+from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical.index_exchange import INDEX_EXCHANGES
-from shard_gym.cost_models.analytical.inference import InferenceCostModel
-from shard_gym.cost_models.analytical.model import FITTED
-from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES, PARTIAL_BYTES, AnalyticalShardingModel
+from shard_gym.cost_models.analytical.sharding import COMMUNICATION_BYTES, PARTIAL_BYTES
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.cost_models.base import loads_of_plan, loads_of_shards, loads_of_variants
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans import (
     SHARDING_TYPES,
     Shard,
@@ -37,9 +41,7 @@ from shard_gym.plans import (
 from shard_gym.plans.hbm_rows import split_of_plan
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.variants import variants_of
-from shard_gym.tables.row_popularity import RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowSteps, Tables, Workload
 
 SEEDS = st.integers(0, 2**32 - 1)
 MODEL, ANALYTICAL = AnalyticalShardingModel(), AnalyticalCostModel()

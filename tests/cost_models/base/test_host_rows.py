@@ -11,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.host_rows import THRESHOLDS, UPDATE_TIMES, host_loads, host_read_ms, rows_by_threshold
-from shard_gym.cost_models.base.model import COMPUTE, AdditiveCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans.hbm_rows import best_split
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables.row_popularity import RowPopularity, RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import RowPopularity, RowSteps, Tables, Workload
 
 PLACEMENT, SHARDING = AnalyticalCostModel(), AnalyticalShardingModel()
 READ, UPDATE = 16.0, 20.0  # GB/s of an A100's host

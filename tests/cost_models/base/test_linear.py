@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.analytical.model import FITTED, AnalyticalCostModel
-from shard_gym.cost_models.base.counted import counted
+from shard_gym.cost_models import AnalyticalCostModel, counted
+from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.base.linear import links_of
-from shard_gym.hardware.profiles import PROFILES
+from shard_gym.hardware import PROFILES
 
 MODELS = [AnalyticalCostModel(FITTED._replace(overlap_loss=loss)) for loss in (FITTED.overlap_loss, 0.0, 0.6, 1.0)]
 

@@ -12,28 +12,28 @@ from shard_gym.cost_models import (
     COST_MODELS,
     AdditiveCostModel,
     AnalyticalCostModel,
+    AnalyticalShardingModel,
     CostEstimate,
     CostModel,
     CountedCostModel,
     counted,
     make_cost_model,
 )
+from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical.index_exchange import INDEX_EXCHANGES
-from shard_gym.cost_models.analytical.model import FITTED, OUTPUT_BYTES_SENT, Constants
+from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT, Constants
 from shard_gym.cost_models.analytical.sharding import (
     CODEC_MS_PER_BYTE,
     GRADIENT_BYTES,
     HOST_PARTIAL_BYTES,
     PARTIAL_BYTES,
-    AnalyticalShardingModel,
 )
-from shard_gym.cost_models.base.model import placement_order
+from shard_gym.cost_models.base import placement_order
 from shard_gym.envs.core.problem import prepare
 from shard_gym.envs.core.state import advance, initial_state
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import HostMemory
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.suites import load_suite
+from shard_gym.hardware import HostMemory, hardware_profile
+from shard_gym.tables import Tables
+from shard_gym.tasks import load_suite
 
 MODEL = AnalyticalCostModel()
 TOPOLOGY = hardware_profile("a100-dgx").topology(3)

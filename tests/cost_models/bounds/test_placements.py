@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from shard_gym.agents.search.local_search import LocalSearchAgent
+from shard_gym.agents import LocalSearchAgent
 from shard_gym.common.errors import MemoryExceededError, MissingExtraError
-from shard_gym.cost_models.analytical.model import FITTED, AnalyticalCostModel
-from shard_gym.cost_models.base.model import AdditiveCostModel
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel
+from shard_gym.cost_models.analytical import FITTED
+from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.bounds import placements as bounds
-from shard_gym.cost_models.bounds.placements import lower_bound_ms, regions, whole_outputs, whole_tables
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.task import Task
+from shard_gym.cost_models.bounds.placements import regions, whole_outputs, whole_tables
+from shard_gym.hardware import PROFILES, Topology, hardware_profile
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task
 
 MODELS = [AnalyticalCostModel(), AnalyticalCostModel(FITTED._replace(overlap_loss=0.6, cycles_per_update=500.0))]
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.common.errors import InvalidOptionError, InvalidPlanError, MemoryExceededError, NoPlacementFoundError
 from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical.index_exchange import EXPOSED, HIDDEN, INDEX_EXCHANGES
-from shard_gym.cost_models.analytical.model import FITTED
+from shard_gym.cost_models.bounds import plan_lower_bound_ms
 from shard_gym.cost_models.bounds import plans as plan_bounds
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
-from shard_gym.cost_models.bounds.plans import plan_lower_bound_ms
-from shard_gym.hardware.profiles import PROFILES, hardware_profile
+from shard_gym.hardware import PROFILES, hardware_profile
 from shard_gym.plans import (
     ShardingPlan,
     TableSharding,
@@ -34,9 +34,8 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import Task, load_suite
 from shard_gym.tasks.suites.best_known import stated_costs
-from shard_gym.tasks.task import Task
 
 MODEL = AnalyticalShardingModel()
 

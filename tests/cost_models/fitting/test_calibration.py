@@ -18,11 +18,9 @@ from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES, cali
 from shard_gym.cost_models.fitting.data.dataset import CostRecorder, joined_data
 from shard_gym.cost_models.fitting.data.random_plans import random_plan
 from shard_gym.cost_models.fitting.metrics import errors, estimates_of
-from shard_gym.hardware.profile_files import PROFILE_FILE, HardwareProfile, HostSpec, read_profile, write_profile
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import WorkRates
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import table_row_wise
+from shard_gym.hardware import HardwareProfile, HostSpec, WorkRates, hardware_profile, read_profile, write_profile
+from shard_gym.hardware.profile_files import PROFILE_FILE
+from shard_gym.plans import ShardingPlan, table_row_wise
 
 WRONG = hardware_profile("v100-nvlink")
 TRUE = WorkRates((80.0, 2.0, 0.1, 8.0, 0.5, 0.7), (50.0, 7.0, 0.2, 20.0, 0.8, 0.4), dense_update=0.3)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base.model import PHASES
+from shard_gym.cost_models import PHASES, AnalyticalCostModel
 from shard_gym.cost_models.fitting.card import card_page, make_card
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.cost_models.fitting.linear import fit_linear

@@ -10,7 +10,7 @@ import pytest
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.cost_models.fitting.linear import LinearCostModel, fit_linear
 from shard_gym.cost_models.fitting.metrics import errors, estimates_of
-from shard_gym.tables.tables import FEATURE_NAMES
+from shard_gym.tables import FEATURE_NAMES
 
 
 def test_phases_that_are_linear_are_found(costs: SplitCosts) -> None:

@@ -15,7 +15,7 @@ from shard_gym.cost_models.fitting import load_measurements
 from shard_gym.cost_models.fitting.calibration import LAUNCH, LINKS, RATES
 from shard_gym.cost_models.fitting.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.fitting.report import REPEATED, CostModelComparison, compare, page, page_name
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 
 DOCS = Path(__file__).parents[3] / "docs"
 SHIPPED = "cpu-amd-epyc-2-threads"

@@ -15,11 +15,10 @@ from shard_gym.cost_models.measured.parts import parts_of
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import DATA_PARALLEL, column_wise, data_parallel, row_wise, table_row_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import hardware_profile
+from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise
+from shard_gym.plans.plan import DATA_PARALLEL
+from shard_gym.tables import Tables, Workload
 
 REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
 EPS = 1e-8

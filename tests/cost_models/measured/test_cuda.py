@@ -17,11 +17,9 @@ from shard_gym.cost_models.measured import PARALLEL, SEQUENTIAL, MeasuredCostMod
 from shard_gym.cost_models.measured.arrays import TorchArrays
 from shard_gym.cost_models.measured.clock import GpuClock, Peers
 from shard_gym.cost_models.measured.streams import BatchCache, HistogramStream, draw_batches
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import column_wise, data_parallel, row_wise
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
+from shard_gym.hardware import hardware_profile
+from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise
+from shard_gym.tables import Tables, load_pool
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -11,8 +11,8 @@ import pytest
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.measured import Machine, MeasuredCostModel, model
 from shard_gym.cost_models.measured.model import EXECUTED
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES, Workload
+from shard_gym.tables import Tables, Workload
+from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 
 def test_the_operator_on_a_cpu_executes_what_is_listed_and_nothing_else() -> None:

@@ -22,16 +22,15 @@ from shard_gym.common.errors import (
     MemoryInUseError,
     UnknownNameError,
 )
+from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms
-from shard_gym.cost_models.analytical.model import AnalyticalCostModel
-from shard_gym.cost_models.base.model import COMMUNICATION, COMPUTE
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE
 from shard_gym.cost_models.measured import Machine, MeasuredCostModel, memory, model
 from shard_gym.cost_models.measured.job import Job, Part, Repeats, Widths
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import Tables, load_pool
+from shard_gym.tasks import Task, TaskSuite
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

@@ -16,11 +16,9 @@ import pytest
 
 from shard_gym.common.errors import DeviceMemoryError, MeasurementTimeoutError, WorkerDiedError
 from shard_gym.cost_models.measured import DamagedCacheWarning, MeasuredCostModel, memory
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import column_wise, data_parallel, row_wise, table_wise
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.hardware import hardware_profile
+from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.tables import Tables, Workload
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

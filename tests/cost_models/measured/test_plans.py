@@ -19,22 +19,18 @@ from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, w
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
 from shard_gym.cost_models.measured.worker import LEARNING_RATE
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
-from shard_gym.plans import ShardingPlan, plan_of_placement
-from shard_gym.plans.plan import (
-    COLUMN_WISE,
-    DATA_PARALLEL,
-    ROW_WISE,
-    TABLE_ROW_WISE,
+from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.plans import (
+    ShardingPlan,
     column_wise,
     data_parallel,
+    plan_of_placement,
     row_wise,
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from shard_gym.tables import Tables, Workload
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

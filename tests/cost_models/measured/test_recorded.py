@@ -10,8 +10,7 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTablesError
 from shard_gym.cost_models.measured.streams import LookupFile
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 torch = pytest.importorskip("torch")
 

@@ -24,8 +24,7 @@ from shard_gym.common.errors import DeviceMemoryError, MeasurementError, Measure
 from shard_gym.cost_models.measured import Session
 from shard_gym.cost_models.measured.job import FAILED, OUT_OF_MEMORY, Command, Job, Part, Repeats, Widths, to_line
 from shard_gym.cost_models.measured.worker import Worker, reply_to
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Tables, Workload
 
 TIMEOUT_S = 2.0
 ENOUGH_S = 30.0

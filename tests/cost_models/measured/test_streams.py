@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import InvalidTablesError
 from shard_gym.cost_models.measured.arrays import TorchArrays
 from shard_gym.cost_models.measured.streams import HistogramStream, IndexStream, fused_batch, row_counts
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES, NUM_BINS
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import BIN_UPPER_EDGES, NUM_BINS, Tables, Workload, load_pool
 
 
 @cache

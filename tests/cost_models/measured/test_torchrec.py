@@ -12,24 +12,12 @@ import pytest
 from shard_gym.cost_models.measured import Session
 from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.parts import KINDS, parts_of, widths_of
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.interop import torchrec_timing
 from shard_gym.interop.torchrec_timing import TorchRecProcesses
-from shard_gym.plans import ShardingPlan, check_plan
-from shard_gym.plans.plan import (
-    COLUMN_WISE,
-    ROW_WISE,
-    TABLE_ROW_WISE,
-    TABLE_WISE,
-    column_wise,
-    data_parallel,
-    row_wise,
-    table_row_wise,
-    table_wise,
-)
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.plans import ShardingPlan, check_plan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
+from shard_gym.plans.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.tables import Tables, Workload
 
 pytest.importorskip("torchrec")
 

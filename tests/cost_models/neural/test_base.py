@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard_gym.cost_models.base.model import COMPUTE, placement_order
+from shard_gym.cost_models.base import COMPUTE, placement_order
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel
 from shard_gym.cost_models.neural.base import LEAST_MS
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 
 TOLERANCE = 1e-4
 """Loads are summed in float64, whose order of addition moves the last bits, and read as float32: a network amplifies

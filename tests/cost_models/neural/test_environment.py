@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models.neural import load_cost_model, save_cost_model
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 TOLERANCE = 1e-4
 """Products of float32 matrices are rounded differently for one row and for many."""

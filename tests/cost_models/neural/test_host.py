@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, CostEstimate
 from shard_gym.cost_models.analytical.model import LOADS
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_HOST_LOADS, host_read_ms
-from shard_gym.cost_models.base.model import COMPUTE, AdditiveCostModel
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.cost_models.fitting.training import (
     Samples,
@@ -31,10 +31,9 @@ from shard_gym.cost_models.fitting.training import (
 from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel, load_cost_model, save_cost_model
 from shard_gym.cost_models.neural.host import RATE, host_megabytes, host_ms, megabytes, new_rates
 from shard_gym.cost_models.neural.pooled import PooledCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans.plan import DATA_PARALLEL, TABLE_WISE
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 LEARN = pytest.mark.parametrize("architecture", [name for name, each in NETWORKS.items() if each.learns_host_memory])
 some = settings(max_examples=20)

@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.all_to_all import to_parts_of_bytes
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
-from shard_gym.cost_models.analytical.sharding import (
-    GRADIENT_BYTES,
-    HOST_PARTIAL_BYTES,
-    PARTIAL_BYTES,
-    AnalyticalShardingModel,
-)
+from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, HOST_PARTIAL_BYTES, PARTIAL_BYTES
 from shard_gym.cost_models.base import loads_of_variants
-from shard_gym.cost_models.base.model import AdditiveCostModel
 from shard_gym.cost_models.neural.pooled import (
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -29,8 +24,9 @@ from shard_gym.cost_models.neural.pooled import (
     WORK,
     work,
 )
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, SHARDING_TYPES, TABLE_ROW_WISE, TABLE_WISE
+from shard_gym.hardware import hardware_profile
+from shard_gym.plans import SHARDING_TYPES
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.plans.variants import variants_of
 from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES

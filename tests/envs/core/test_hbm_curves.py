@@ -18,8 +18,8 @@ from shard_gym.envs.core.hbm_curves import NUM_CURVE, READS, bounded, hbm_curves
 from shard_gym.envs.core.problem import prepare
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.plans.variants import variants_of, whole_tables
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tasks.task import Task
+from shard_gym.tables import RowPopularity
+from shard_gym.tasks import Task
 
 
 def with_popularity(task: Task, rng: np.random.Generator, rows: int = 400) -> Task:

@@ -16,9 +16,9 @@ from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
 from shard_gym.envs.core.prepared_tasks import PreparedTasks
 from shard_gym.envs.core.problem import TableRows, prepare
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.hardware.topology import Cluster, Topology
-from shard_gym.tables.tables import Tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.hardware import Cluster, Topology
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 MAX_TABLES, MAX_DEVICES = 8, 6

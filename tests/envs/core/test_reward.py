@@ -15,7 +15,7 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.reward import Transition
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 MODEL = make_cost_model("analytical")
 

@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidPlanError, InvalidTaskError, MemoryExceededError
-from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
+from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.envs.core.episode_state import ShardingState, Status
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.envs.core.state import action_mask, advance, initial_state
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan, plan_memory_used
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task
 
 MODEL = make_cost_model(additive=True, splits=True)
 MAX_TABLES, MAX_DEVICES, MAX_HOSTS = 5, 5, 3

@@ -17,8 +17,7 @@ from shard_gym.envs.core.reward import REWARDS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.evaluation.evaluations import penalty_ms
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task
+from shard_gym.tasks import Task, load_suite
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)

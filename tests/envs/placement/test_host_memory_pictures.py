@@ -12,9 +12,10 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.envs.placement.rendering.view import MAX_SPLITS
-from shard_gym.planning.explanation import explain, view_of
+from shard_gym.planning import explain
+from shard_gym.planning.explanation import view_of
 from shard_gym.plans import ShardingPlan, plan_of_placement, row_wise
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 pytest.importorskip("matplotlib")
 

@@ -19,10 +19,10 @@ from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.hardware.topology import Topology
+from shard_gym.hardware import Topology
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.variants import whole_tables
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 
 MODEL = make_cost_model("analytical")
 

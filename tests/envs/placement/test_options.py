@@ -15,9 +15,7 @@ from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import CompactObservation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSampler, TaskSuite, load_suite
 
 SUITE = "dlrm-20x4"
 

@@ -27,9 +27,8 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.sampler import capped_task
-from shard_gym.tasks.task import Task
+from shard_gym.tables import load_pool
+from shard_gym.tasks import Task, capped_task
 
 if "rgb_array" in RENDER_MODES:
     from shard_gym.envs.placement.rendering.canvas import blend, format_like

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from shard_gym.common.errors import InvalidActionError
 from shard_gym.envs.core.episode_state import Status
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.tasks.sampler import TaskSampler
+from shard_gym.tasks import TaskSampler
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 CONSTANT = {"device_mask", "table_features", "table_mask"}

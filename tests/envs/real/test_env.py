@@ -16,11 +16,9 @@ from shard_gym.cost_models import AnalyticalCostModel, CostEstimate, CostModel, 
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.envs.real.env import EmbeddingPlacementRealEnv
 from shard_gym.envs.real.tasks import as_measured
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.sampler import TaskSampler
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import load_pool
+from shard_gym.tasks import TaskSampler, TaskSuite, load_suite
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

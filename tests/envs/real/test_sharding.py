@@ -19,9 +19,7 @@ from shard_gym.envs.real.sharding import EmbeddingShardingRealEnv
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
-from shard_gym.tasks.problems import problem_of
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite, problem_of
 
 pytest.importorskip("torch")
 pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")

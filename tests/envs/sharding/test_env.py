@@ -19,7 +19,7 @@ from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.envs.sharding.episodes import OBSERVATIONS
 from shard_gym.plans import SHARDING_TYPES, check_plan
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite
 
 
 def play(env: EmbeddingShardingEnv, seed: int) -> tuple[float, dict[str, Any], list[ObservationDict]]:

@@ -12,8 +12,7 @@ from shard_gym.agents import make_agent
 from shard_gym.leaderboard.race import Race, load_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite, load_suite
 
 pytest.importorskip("pyarrow")
 

@@ -23,7 +23,7 @@ from shard_gym.leaderboard import race as module
 from shard_gym.leaderboard.race import FAILURE_MARGIN, Measured, Race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE, ROUNDS
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.tasks import TaskSuite
 
 
 def test_the_better_placements_win_on_a_machine_that_is_slow_now_and_then(course: Any) -> None:

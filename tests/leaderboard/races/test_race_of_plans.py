@@ -13,15 +13,14 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidPlacementError, InvalidPlanError
-from shard_gym.cost_models.base.model import COMPUTE
+from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured.model import penalty_ms
 from shard_gym.leaderboard.race import Answers, Race, devices_of, load_race, write_race
 from shard_gym.leaderboard.racing import run_race
 from shard_gym.leaderboard.store import RACE
 from shard_gym.plans import ShardingPlan, plan_memory_used, plan_of_placement
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite, load_suite
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")

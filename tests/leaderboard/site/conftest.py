@@ -16,19 +16,26 @@ import numpy as np
 import pytest
 
 from shard_gym.agents import make_agent
-from shard_gym.evaluation.evaluations import Evaluation, evaluate
-from shard_gym.leaderboard.entry import Entry, ReplayRow, VerifiedEntry
-from shard_gym.leaderboard.evaluations import EvaluatedAgent
+from shard_gym.evaluation import Evaluation, evaluate
+from shard_gym.leaderboard import (
+    Entry,
+    EntryFolder,
+    EntryInfo,
+    EvaluatedAgent,
+    Leaderboard,
+    VerifiedEntry,
+    find_entries,
+    verify_entry,
+    write_site,
+)
+from shard_gym.leaderboard.entry import ReplayRow
 from shard_gym.leaderboard.measured_track import VerifiedRace
 from shard_gym.leaderboard.race import Race
-from shard_gym.leaderboard.ranking import Leaderboard, make_leaderboard
+from shard_gym.leaderboard.ranking import make_leaderboard
 from shard_gym.leaderboard.scorer import Scorer, load_scorer
-from shard_gym.leaderboard.site import site_files, write_site
-from shard_gym.leaderboard.store import EntryFolder, find_entries
-from shard_gym.leaderboard.submission import EntryInfo, entry_record
-from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.tasks.suites import load_suite
-from shard_gym.tasks.task import TaskSuite
+from shard_gym.leaderboard.site import site_files
+from shard_gym.leaderboard.submission import entry_record
+from shard_gym.tasks import TaskSuite, load_suite
 
 LEADERBOARDS = Path(__file__).parents[3] / "leaderboards"
 SUITES = ("dlrm-20x4", "mixdim-8")

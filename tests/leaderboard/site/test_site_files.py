@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.leaderboard import write_site
 from shard_gym.leaderboard.ranking import competitors
 from shard_gym.leaderboard.scorer import Scorer
-from shard_gym.leaderboard.site import STATIC, _answer_sheet, site_files, write_site
+from shard_gym.leaderboard.site import STATIC, _answer_sheet, site_files
 from shard_gym.leaderboard.store import MIB
-from shard_gym.planning.explanation import explain
+from shard_gym.planning import explain
 from shard_gym.plans import plan_memory_used, plan_of_placement
 from shard_gym.replanning.env.windows import KINDS
+from shard_gym.tasks import TaskSuite, load_suite
 from shard_gym.tasks.groups import possible_groups, task_of_group
-from shard_gym.tasks.suites import load_suite
 from shard_gym.tasks.suites.bounds import lower_bounds
-from shard_gym.tasks.task import TaskSuite
 
 
 def close(rounded: Any, exact: Any, digits: int = 5) -> bool:

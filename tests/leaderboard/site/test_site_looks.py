@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from shard_gym.leaderboard.ranking import RankedEntry
-from shard_gym.leaderboard.site import write_site
+from shard_gym.leaderboard import RankedEntry, write_site
 
 Browser = Any
 """The fixture `browser` of conftest.py."""

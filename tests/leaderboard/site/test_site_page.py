@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.leaderboard import write_site
 from shard_gym.leaderboard.fresh import FreshGap
-from shard_gym.leaderboard.site import write_site
 
 Browser = Any
 """The fixture `browser` of conftest.py."""

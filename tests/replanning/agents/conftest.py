@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.agents.base import View
 from shard_gym.replanning.drift.levels import STRONG
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import episode_data
 from shard_gym.replanning.env.plan_table import PlanTable
 from shard_gym.replanning.env.windows import WINDOWS

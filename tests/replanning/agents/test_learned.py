@@ -15,13 +15,12 @@ from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, In
 from shard_gym.common.io.arrays import load_arrays, save_arrays
 from shard_gym.common.io.files import read_json
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents.rules import DETECTORS, Never, SkiRental, draw_samples, fitted_weights
 from shard_gym.replanning.agents.tuning import DATA, TUNABLE, TableEpisodes, replanner, tune, tuned_suites
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.plan_table import PlanTable, plan_tables
 from shard_gym.replanning.env.windows import HOURS, LAST_DAYS, WINDOWS
-from shard_gym.tasks.suites import load_suite, suite_names
+from shard_gym.tasks import load_suite, suite_names
 
 MODEL = make_cost_model(additive=True, splits=True)
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents.rules import EveryHours, Never, SkiRental
 from shard_gym.replanning.drift.levels import STRONG
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import HOUR_SECONDS_PER_MS, EpisodeData, episode_data
 from shard_gym.replanning.env.episodes import ReplanningConfig, ReplanningEpisodes
 from shard_gym.replanning.env.oracle import best_sequence

@@ -17,6 +17,7 @@ from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
 from shard_gym.agents.training import TrainingRun, make_learner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents.base import View
 from shard_gym.replanning.agents.ppo import (
     ALGORITHMS,
@@ -30,12 +31,10 @@ from shard_gym.replanning.agents.ppo import (
     load_policy,
 )
 from shard_gym.replanning.drift.levels import GROWING
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import DECISIONS
 from shard_gym.replanning.env.play import play
 from shard_gym.replanning.env.windows import HOURS, KINDS
-from shard_gym.tasks.suites import load_suite
+from shard_gym.tasks import load_suite
 
 SMALL: dict[str, Any] = {"iterations": 2, "num_envs": 2, "width": 8}
 

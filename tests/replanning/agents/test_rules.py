@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.agents.base import ReplanningAgent, View
 from shard_gym.replanning.agents.rules import (
     DETECTORS,
@@ -19,7 +20,6 @@ from shard_gym.replanning.agents.rules import (
     SkiRental,
 )
 from shard_gym.replanning.agents.tuning import TableEpisodes
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.history import NO_PLAN
 from shard_gym.replanning.env.plan_table import PlanTable
 from shard_gym.replanning.env.play import play

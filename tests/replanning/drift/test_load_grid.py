@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.analytical.model import FORWARD_DRAM_MS
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.hardware import hardware_profile
 from shard_gym.replanning.drift.load_grid import NODES, ROUNDING, LoadGrid, TableGrid, drifted_tables
 from shard_gym.replanning.drift.processes import HIGHEST, LOWEST
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.row_popularity import RowPopularity
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import RowPopularity, Tables, load_pool
 
 MODEL = make_cost_model("analytical", additive=True)
 TOPOLOGY = hardware_profile("a100-dgx").topology(4)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError
-from shard_gym.hardware.topology import HostMemory
+from shard_gym.hardware import HostMemory
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift import levels
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, DriftLevel
 from shard_gym.replanning.drift.processes import HIGHEST, INTERVALS_PER_DAY, draw_available, draw_drift
-from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, NOISE, DriftTask
-from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, NOISE
+from shard_gym.tables import RowPopularity
 
 MakeDriftTask = Callable[..., DriftTask]
 

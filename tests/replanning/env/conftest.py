@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import EpisodeData, Plan
 from shard_gym.replanning.env.windows import HOURS, LAST_DAYS, LAST_HOUR
 

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
-from shard_gym.tasks.suites import load_suite
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
+from shard_gym.tasks import load_suite
 
 MakeEnv = Callable[..., EmbeddingReplanningEnv]
 Tasks = dict[str, DriftTask]

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.hardware.topology import LinkSpec
+from shard_gym.hardware import LinkSpec, hardware_profile
 from shard_gym.plans.migration import migration_seconds
 from shard_gym.plans.placement import memory_used
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG
 from shard_gym.replanning.drift.load_grid import drifted_tables
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
-from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS
 from shard_gym.replanning.env import episode_data as module
 from shard_gym.replanning.env.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan, episode_data
 from shard_gym.replanning.env.windows import HOURS, LAST_DAYS, WINDOWS
-from shard_gym.tables.row_popularity import RowPopularity
+from shard_gym.tables import RowPopularity
 
 MakeDriftTask = Callable[..., DriftTask]
 MODEL = make_cost_model(additive=True, splits=True)

@@ -12,9 +12,8 @@ from gymnasium.error import ResetNeeded
 
 from shard_gym.common.errors import InvalidActionError, InvalidCostError
 from shard_gym.cost_models import AnalyticalShardingModel
+from shard_gym.replanning import DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import DriftLevel
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import DECISIONS, HOUR_SECONDS_PER_MS
 from shard_gym.replanning.env.episodes import REDIRECT_PENALTY
 from shard_gym.replanning.env.history import NO_PLAN

@@ -11,22 +11,23 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.base.model import placement_order
+from shard_gym.cost_models.base import placement_order
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.plan import ROW_WISE
 from shard_gym.plans.statistics import shard_tables
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import GROWING, STRONG, DriftLevel
 from shard_gym.replanning.drift.load_grid import drifted_tables
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
-from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS
 from shard_gym.replanning.env import fixed_devices
 from shard_gym.replanning.env.fixed_devices import FixedDevices
 from shard_gym.replanning.env.parts import Parts
 from shard_gym.replanning.env.planner import NO_PLACEMENT, Planner
 from shard_gym.replanning.env.windows import HOURS, KINDS, WINDOWS, window_means
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task
 from shard_gym.tasks.forms import whole
-from shard_gym.tasks.task import Task
 
 MakeDriftTask = Callable[..., DriftTask]
 MODEL = make_cost_model(additive=True, splits=True)

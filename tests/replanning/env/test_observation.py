@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.drift.levels import GROWING
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
-from shard_gym.replanning.drift.tasks import HISTORY_DAYS, DriftTask
+from shard_gym.replanning.drift.tasks import HISTORY_DAYS
 from shard_gym.replanning.env import observation as module
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import DECISIONS, HOUR_SECONDS_PER_MS, EpisodeData, Plan
 from shard_gym.replanning.env.windows import HOURS, KINDS, LAST_DAYS, WINDOWS, window_means
 

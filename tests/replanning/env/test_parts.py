@@ -13,14 +13,15 @@ from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, 
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
+from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import GROWING, SPOT, STRONG, DriftLevel
 from shard_gym.replanning.drift.load_grid import drifted_tables
-from shard_gym.replanning.drift.tasks import DAYS, HEADROOM_DAYS, HISTORY_DAYS, DriftTask
+from shard_gym.replanning.drift.tasks import DAYS, HEADROOM_DAYS, HISTORY_DAYS
 from shard_gym.replanning.env.parts import Parts
 from shard_gym.replanning.env.planner import Planner
 from shard_gym.replanning.env.split import split_of
 from shard_gym.replanning.env.windows import window_means
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
 from shard_gym.tasks.forms import FINER, FORMS, NO_LIMIT, Form, SplitTask, formed, forms_of, whole
 
 MakeDriftTask = Callable[..., DriftTask]

@@ -12,9 +12,7 @@ import pytest
 from shard_gym.common.errors import InvalidPlacementError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import DECISIONS, EpisodeData
 from shard_gym.replanning.env.play import history_of, play, player_of
 

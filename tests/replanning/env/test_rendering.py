@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from shard_gym.envs.core.config import RENDER_MODES
-from shard_gym.replanning.drift.tasks import DAYS, DriftTask
-from shard_gym.replanning.env.env import EmbeddingReplanningEnv
+from shard_gym.replanning import DriftTask, EmbeddingReplanningEnv
+from shard_gym.replanning.drift.tasks import DAYS
 from shard_gym.replanning.env.episode_data import DECISIONS
 from shard_gym.replanning.env.history import NO_PLAN, History
 from shard_gym.replanning.env.rendering import LETTERS, LEVELS, render_ansi

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidTablesError
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES
+from shard_gym.tables import BIN_UPPER_EDGES, Tables, Workload
 from shard_gym.tables.pools.lookup_counter import LookupCounter
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 ROWS = {"hot": 3, "wide": 10**12, "unread": 7, "two": 500}
 FEATURES = [["hot"], ["wide"], ["unread"], ["a", "b"]]

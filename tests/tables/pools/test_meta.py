@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, MissingExtraError
-from shard_gym.tables.lookup_statistics import BIN_UPPER_EDGES
+from shard_gym.tables import BIN_UPPER_EDGES
 from shard_gym.tables.pools import import_meta
 
 torch = pytest.importorskip("torch")

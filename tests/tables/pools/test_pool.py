@@ -8,10 +8,8 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTablesError
 from shard_gym.common.io.files import INDEX, read_json
-from shard_gym.tables.pools import Pool, PoolCard, RowPopularity, load_pool, pool, pool_names, save_pool
-from shard_gym.tables.row_popularity import RowSteps
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Pool, RowPopularity, RowSteps, Tables, Workload, load_pool
+from shard_gym.tables.pools import PoolCard, pool, pool_names, save_pool
 
 CARD = PoolCard("two tables", "made up (no licence)", "by hand", ("a fact",), (), ("exact",))
 

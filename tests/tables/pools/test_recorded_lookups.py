@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, InvalidTablesError
+from shard_gym.tables import Tables, Workload
 from shard_gym.tables.pools import recorded_lookups
 from shard_gym.tables.pools.recorded_lookups import RecordedLookups, lookups_of_file, tables_with_lookups
-from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import Workload
 
 SAMPLES = 10
 BAGS = [[3, 3, 1], [], [2], [0, 9], [1], [], [7, 7, 7, 7], [5], [4], [8, 2]]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shard_gym.common.io.files import read_json
-from shard_gym.tables.pools import Pool, dlrm, load_pool, merlin, pool, pool_names
+from shard_gym.tables import Pool, load_pool
+from shard_gym.tables.pools import dlrm, merlin, pool, pool_names
 from shard_gym.tables.row_popularity import reuse_statistics
 
 FACTS = read_json(pool.DATA / "facts" / "merlin_synthetic_models.json")["models"]

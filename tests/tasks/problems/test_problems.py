@@ -12,19 +12,17 @@ import pytest
 from shard_gym.agents import PolicyAgent, make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidPlacementError, NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.evaluation.evaluations import evaluate
-from shard_gym.hardware.profiles import hardware_profile
+from shard_gym.evaluation import evaluate
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.plan import Groups
+from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.drift.levels import GROWING, STRONG
-from shard_gym.replanning.drift.suite import DriftSuite
-from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import DECISIONS, episode_data
 from shard_gym.replanning.problem import _history
-from shard_gym.tables.tables import Tables
+from shard_gym.tables import Tables
+from shard_gym.tasks import PROBLEMS, Task, TaskSuite, problem_of
 from shard_gym.tasks.groups import task_of_group
-from shard_gym.tasks.problems import PROBLEMS, problem_of
-from shard_gym.tasks.task import Task, TaskSuite
 
 MODEL = make_cost_model(additive=True, splits=True)
 PLANS, SEQUENCES = PROBLEMS["sharding"], PROBLEMS["replanning"]

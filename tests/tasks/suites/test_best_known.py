@@ -10,10 +10,9 @@ import pytest
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidTaskError, MemoryExceededError
 from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.tasks import TaskSuite, load_suite, suite_names
 from shard_gym.tasks.suites import best_known as module
-from shard_gym.tasks.suites import load_suite, suite_names
 from shard_gym.tasks.suites.best_known import best_known, best_known_costs, best_known_path, write_best_known
-from shard_gym.tasks.task import TaskSuite
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")

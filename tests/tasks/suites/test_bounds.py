@@ -10,11 +10,11 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTaskError
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.tasks.suites import best_known, load_suite, suite_names
+from shard_gym.tasks import TaskSuite, load_suite, suite_names
+from shard_gym.tasks.suites import best_known
 from shard_gym.tasks.suites import records as module
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.suites.bounds import bounds_path, lower_bounds, write_lower_bounds
-from shard_gym.tasks.task import TaskSuite
 
 MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")

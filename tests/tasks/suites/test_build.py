@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.io.files import INDEX, read_json
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.suites import build, drawing, load_suite, suite_info, suite_names
+from shard_gym.tables import load_pool
+from shard_gym.tasks import load_suite, suite_info, suite_names
+from shard_gym.tasks.suites import build, drawing
 from shard_gym.tasks.suites.info import DATA
 
 RECIPES = {recipe.name: recipe for recipe in build.RECIPES}

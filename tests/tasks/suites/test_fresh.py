@@ -12,12 +12,11 @@ from shard_gym import evaluate, load_suite
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, ShardGymError, UnknownNameError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.tables.pools import load_pool
-from shard_gym.tasks.suites import suite_info, suite_names
+from shard_gym.tables import load_pool
+from shard_gym.tasks import Task, TaskSuite, suite_info, suite_names
 from shard_gym.tasks.suites.best_known import best_known, write_best_known
 from shard_gym.tasks.suites.bounds import lower_bounds
 from shard_gym.tasks.suites.drawing import halves
-from shard_gym.tasks.task import Task, TaskSuite
 
 SHA256 = {
     "mixdim-4@101": "7bddc2222f113d9ba238d5ef28d16da899ed50f0f88a7a55370f047344460374",

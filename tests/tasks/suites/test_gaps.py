@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.tasks.suites import best_known, load_suite, records
+from shard_gym.tasks import TaskSuite, load_suite
+from shard_gym.tasks.suites import best_known, records
 from shard_gym.tasks.suites.bounds import write_lower_bounds
 from shard_gym.tasks.suites.gaps import proven_gap
-from shard_gym.tasks.task import TaskSuite
 
 MODEL = AnalyticalCostModel()
 

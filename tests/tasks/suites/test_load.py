@@ -12,7 +12,8 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError
 from shard_gym.common.io.files import INDEX, sha256_of
-from shard_gym.tasks.suites import load_suite, placing, suite_info
+from shard_gym.tasks import load_suite, suite_info
+from shard_gym.tasks.suites import placing
 
 NAME = "dlrm-20x4"
 

@@ -13,8 +13,8 @@ from shard_gym import Tables, TaskSuite, evaluate, load_suite, save_suite
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnwritablePathError
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.hardware.profiles import hardware_profile
-from shard_gym.tables.row_popularity import RowSteps
+from shard_gym.hardware import hardware_profile
+from shard_gym.tables import RowSteps
 from shard_gym.tasks.suites.best_known import best_known
 
 

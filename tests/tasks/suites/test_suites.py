@@ -9,11 +9,10 @@ import pytest
 
 from shard_gym.common.io.files import read_index, read_json
 from shard_gym.plans.placement import memory_used
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.workload import Workload
-from shard_gym.tasks.suites import SPLITS, SuiteInfo, load_suite, suite_info, suite_names
+from shard_gym.tables import Workload, load_pool
+from shard_gym.tasks import Task, TaskSuite, load_suite, suite_info, suite_names
+from shard_gym.tasks.suites import SPLITS, SuiteInfo
 from shard_gym.tasks.suites.info import DATA
-from shard_gym.tasks.task import Task, TaskSuite
 
 NAMES = [name for name in suite_names() if name not in suite_names("replanning")]
 DLRM = {

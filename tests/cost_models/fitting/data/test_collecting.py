@@ -23,19 +23,18 @@ from shard_gym.common.errors import (
     UnwritablePathError,
 )
 from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
-from shard_gym.cost_models.fitting import PlacementSampler, load_measurements
+from shard_gym.cost_models.fitting import CollectionProgress, PlacementSampler, load_measurements
 from shard_gym.cost_models.fitting.data import collecting
 from shard_gym.cost_models.fitting.data.collecting import (
     MAX_FAILURES,
     REPEAT_DELAY,
-    CollectionProgress,
     MeasurementId,
     measurement_schedule,
 )
 from shard_gym.cost_models.fitting.data.folder import read_index
 from shard_gym.cost_models.fitting.data.sampling import split_of
 from shard_gym.cost_models.fitting.data.splits import SPLITS
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 2, 2**30, tables_per_device=8)
 

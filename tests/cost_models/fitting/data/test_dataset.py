@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
-from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.cost_models.base.model import CostEstimate
-from shard_gym.cost_models.fitting.data.dataset import (
-    TABLE_ARRAYS,
-    CostDataset,
-    CostRecorder,
-)
+from shard_gym.cost_models import AnalyticalCostModel, CostEstimate
+from shard_gym.cost_models.fitting import CostDataset
+from shard_gym.cost_models.fitting.data.dataset import TABLE_ARRAYS, CostRecorder
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
-from shard_gym.hardware.topology import HostMemory, Replicas, topologies_from_json, topology_to_json
+from shard_gym.hardware import HostMemory, Replicas
+from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]

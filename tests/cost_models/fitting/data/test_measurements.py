@@ -14,7 +14,7 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.cost_models.fitting import PlacementSampler, load_workloads
 from shard_gym.cost_models.fitting.data.folder import FailedMeasurement, append_failed
 from shard_gym.cost_models.fitting.data.sampling import CYCLE
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 SAMPLER = PlacementSampler(Workload(2048), "a100-dgx", 3, 2**30, tables_per_device=8)
 

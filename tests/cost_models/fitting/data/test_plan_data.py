@@ -22,7 +22,7 @@ from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload
 
 WORKLOAD = Workload(512, "fp32", "sgd")
 SAMPLER = PlacementSampler(WORKLOAD, "cpu", 4, 2**31, plan_share=0.5, tables_per_device=5)

@@ -14,8 +14,7 @@ from shard_gym.cost_models.fitting import PlacementSampler
 from shard_gym.cost_models.fitting.data.sampling import CYCLE, SampledPlacement, split_of
 from shard_gym.cost_models.fitting.data.splits import SPLITS
 from shard_gym.plans.placement import check_placement
-from shard_gym.tables.pools import load_pool
-from shard_gym.tables.workload import Workload
+from shard_gym.tables import Workload, load_pool
 
 GIB = 2**30
 SAMPLER = PlacementSampler(Workload(4096), "h200-dgx", 4, 4 * GIB)
