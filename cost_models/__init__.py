@@ -111,14 +111,16 @@ def make_sharding_cost_model(model: str | Path | CostModel = "analytical") -> Ad
     return make_cost_model(model, additive=True, splits=True)
 
 
-def with_index_exchange(model: CostModel, index_exchange: str) -> CostModel:
-    """An analytical cost model with this `index_exchange`; any model as it is with "hidden".
+def with_index_exchange(model: CostModel, index_exchange: str | None) -> CostModel:
+    """An analytical cost model with this `index_exchange`; any model as it is with None, or with what it has.
+
+    Models that are not analytical have "hidden".
 
     Raises:
         UnknownNameError: there is no such index exchange.
         InvalidOptionError: the model is no analytical one.
     """
-    if checked_index_exchange(index_exchange) == getattr(model, "index_exchange", HIDDEN):
+    if index_exchange is None or checked_index_exchange(index_exchange) == getattr(model, "index_exchange", HIDDEN):
         return model
     if type(model) is AnalyticalCostModel:
         return AnalyticalCostModel(model.constants, model.host_policy.name, index_exchange)
@@ -129,6 +131,29 @@ def with_index_exchange(model: CostModel, index_exchange: str) -> CostModel:
     raise InvalidOptionError(
         f"The cost model {model.name!r} does not know the exchange of the indices, so it cannot be {index_exchange}. "
         "Name an analytical one, or leave it hidden."
+    )
+
+
+def with_communication_dtype(model: CostModel, communication_dtype: str | None) -> CostModel:
+    """An analytical cost model with outputs of that dtype on the links; any model as it is with None, or with what it
+    has.
+
+    One of whole tables becomes one of plans, an `AnalyticalShardingModel`, unless the dtype is FP32, which models that
+    are not analytical have, too.
+
+    Raises:
+        UnknownNameError: there is no such dtype.
+        InvalidOptionError: the model is no analytical one.
+    """
+    if communication_dtype is None or communication_dtype == getattr(model, "communication_dtype", "fp32"):
+        return model
+    kind = AnalyticalShardingModel if type(model) is AnalyticalCostModel else type(model)
+    if kind in (AnalyticalShardingModel, InferenceCostModel):
+        assert isinstance(model, AnalyticalCostModel)
+        return kind(communication_dtype, model.constants, model.host_policy.name, model.index_exchange)
+    raise InvalidOptionError(
+        f"`communication_dtype` is {communication_dtype!r}, but the cost model {model.name!r} knows FP32 alone; name "
+        "an analytical one, or leave `communication_dtype` out."
     )
 
 
@@ -153,5 +178,6 @@ __all__ = [
     "counted",
     "make_cost_model",
     "make_sharding_cost_model",
+    "with_communication_dtype",
     "with_index_exchange",
 ]

@@ -81,7 +81,9 @@ class CostModelOptions:
 
 ANALYTICAL = CostModelOptions()
 
-IndexExchange = Literal["hidden", "exposed"]
+IndexExchange = Annotated[
+    Literal["hidden", "exposed"] | None, tyro.conf.arg(metavar="{hidden,exposed}", help_behavior_hint="(optional)")
+]
 """Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""
 
 

@@ -51,9 +51,9 @@ def place(
     embedding_dim: OptionalInt = None,
     weight_dtype: OptionalStr = None,
     optimizer: OptionalStr = None,
-    communication_dtype: str = "fp32",
+    communication_dtype: OptionalStr = None,
     cross_host_ratio: float = 1.0,
-    index_exchange: IndexExchange = "hidden",
+    index_exchange: IndexExchange = None,
     sync_every: int = 0,
     replicas: OptionalReplicas = None,
     balance: Balance = "yes",
@@ -93,10 +93,11 @@ def place(
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
         optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
-            TorchRec's QCommsConfig.
+            TorchRec's QCommsConfig; that of the cost model if not given.
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
         index_exchange: exposed if every iteration waits for the exchange of the indices, because no pipeline hides it
-            (TorchRec's TrainPipelineSparseDist does); plans are then made for it.
+            (TorchRec's TrainPipelineSparseDist does), else hidden; plans are then made for it. That of the cost model
+            if not given.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
         replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer; yes, if not

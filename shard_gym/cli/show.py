@@ -33,7 +33,7 @@ from shard_gym.common.io.pictures import require_picture, save_picture
 from shard_gym.common.report import Printout
 from shard_gym.common.text import counted, format_change, format_seconds
 from shard_gym.cost_models import AdditiveCostModel, with_index_exchange
-from shard_gym.cost_models.analytical.index_exchange import HIDDEN
+from shard_gym.cost_models.analytical.index_exchange import EXPOSED
 from shard_gym.envs.real.tasks import as_measured
 from shard_gym.planning import Explanation, explain, explain_plan
 from shard_gym.planning.answers import proven_bound
@@ -119,7 +119,7 @@ class Asked:
     names: int
     moves: int
     picture: Path | None
-    index_exchange: str
+    index_exchange: IndexExchange
 
 
 def show(
@@ -135,7 +135,7 @@ def show(
     names: int = NAMES,
     moves: int = MOVES,
     picture: OptionalPath = None,
-    index_exchange: IndexExchange = "hidden",
+    index_exchange: IndexExchange = None,
 ) -> None:
     """Explain an answer, or a plan that you have: what each device costs.
 
@@ -152,7 +152,8 @@ def show(
         names: number of tables to name on each device, the costliest first.
         moves: number of moves that reduce the cost to list, the largest gain first; none with measured costs.
         picture: also draw the placement, or the episode, to this file (.png, .svg, .pdf); needs matplotlib.
-        index_exchange: exposed if every iteration waits for the exchange of the indices, because no pipeline hides it.
+        index_exchange: exposed if every iteration waits for the exchange of the indices, because no pipeline hides it,
+            else hidden; that of the cost model if not given.
     """
     checked_count("--devices", devices, 1)
     checked_count("--names", names, 0)
@@ -258,7 +259,7 @@ def _show_episode(asked: Asked) -> None:
     from shard_gym.replanning.env.rendering import render_ansi
 
     if (
-        asked.index_exchange != HIDDEN
+        asked.index_exchange == EXPOSED
         or asked.cost != ANALYTICAL
         or (asked.devices, asked.names, asked.moves) != (DEVICES, NAMES, MOVES)
     ):

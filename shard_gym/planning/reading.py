@@ -15,13 +15,7 @@ from shard_gym.common.checks import checked_count, is_number
 from shard_gym.common.errors import InvalidOptionError, InvalidTablesError, short_repr, wrong_kind
 from shard_gym.common.report import Note, Tell
 from shard_gym.common.text import counted, format_bytes
-from shard_gym.cost_models import (
-    AnalyticalCostModel,
-    AnalyticalShardingModel,
-    CostModel,
-    make_cost_model,
-    with_index_exchange,
-)
+from shard_gym.cost_models import CostModel, make_cost_model, with_communication_dtype, with_index_exchange
 from shard_gym.hardware import MAX_DEVICES, DeviceSpec, HardwareProfile, Topology, hardware_profile
 from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, usable_bytes
 from shard_gym.interop.plan_files import GivenPlan
@@ -68,9 +62,10 @@ class ModelOptions(TypedDict, total=False):
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them (2D
             sparse parallelism); 0 for one group.
         cost_model: the cost model, or its name (`make_cost_model`).
-        communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4.
+        communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4; that of
+            the cost model if not given.
         index_exchange: "exposed" if every iteration waits for the exchange of the indices, because no pipeline hides
-            it; "hidden" if not given.
+            it, else "hidden"; that of the cost model if not given.
     """
 
     lookups: Any
@@ -88,8 +83,8 @@ class ModelOptions(TypedDict, total=False):
     cross_host_ratio: float
     sync_every: int
     cost_model: str | CostModel
-    communication_dtype: str
-    index_exchange: str
+    communication_dtype: str | None
+    index_exchange: str | None
 
 
 def model_on_devices(
@@ -114,8 +109,8 @@ def model_on_devices(
     cross_host_ratio: float = 1.0,
     sync_every: int = 0,
     cost_model: str | CostModel = "analytical",
-    communication_dtype: str = "fp32",
-    index_exchange: str = "hidden",
+    communication_dtype: str | None = None,
+    index_exchange: str | None = None,
 ) -> ModelOnDevices:
     """A model on devices, from what a user has; see `ModelOptions` for the keyword arguments.
 
@@ -131,7 +126,8 @@ def model_on_devices(
         UnknownNameError: there is no such pool, hardware or cost model.
         DamagedFileError: a file cannot be read.
     """
-    model = _sent_in(communication_dtype, with_index_exchange(make_cost_model(cost_model), index_exchange))
+    model = with_index_exchange(make_cost_model(cost_model), index_exchange)
+    model = with_communication_dtype(model, communication_dtype)
     training = None if TRAINING in model.supports else False  # the tables of a cost model of serving are served
     if isinstance(model_or_tables, Task):
         return _of_task(model_or_tables, hardware, num_devices, model)
@@ -309,18 +305,6 @@ def _statistics_note(source: str, pool: Pool) -> str:
 def _range(values: NDArray[np.float64]) -> str:
     low, high = f"{values.min():.4g}", f"{values.max():.4g}"
     return low if low == high else f"{low} to {high}"
-
-
-def _sent_in(communication_dtype: str, model: CostModel) -> CostModel:
-    """The analytical cost model with outputs of that dtype on the links; another cost model knows FP32 alone."""
-    if communication_dtype == "fp32":
-        return model
-    if type(model) is not AnalyticalCostModel:
-        raise InvalidOptionError(
-            f"`communication_dtype` is {communication_dtype!r}, but the cost model {model.name!r} knows FP32 alone; "
-            "leave out `cost_model`."
-        )
-    return AnalyticalShardingModel(communication_dtype, model.constants, model.host_policy.name, model.index_exchange)
 
 
 def _room_bytes(

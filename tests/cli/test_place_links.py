@@ -87,6 +87,10 @@ def test_a_plan_is_made_for_an_exposed_exchange(run: Any, tmp_path: Path) -> Non
     assert "in this cost; a pipelined input" in " ".join(shown.split())
     own = run.ok("show", "--suite", "shard-4", "--agent", "lane-greedy", "--index-exchange", "exposed").out
     assert "costed by analytical-exposed-indices-v2" in " ".join(own.split())
+    named = run.ok("show", "--suite", "shard-4", "--agent", "lane-greedy", "--cost-model", "analytical-exposed-indices")
+    assert named.out == own
+    placed(run, path, "--cost-model", "analytical-exposed-indices")
+    assert json.loads(path.read_text())["cost_model"] == "analytical-exposed-indices-v2"
 
 
 def test_one_device_exchanges_nothing_and_says_nothing(run: Any, tmp_path: Path) -> None:

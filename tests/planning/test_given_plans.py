@@ -12,7 +12,7 @@ import pytest
 from shard_gym.cli import main
 from shard_gym.cli.console import as_options
 from shard_gym.common.errors import InvalidOptionError, InvalidPlanError
-from shard_gym.cost_models import AnalyticalCostModel
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, InferenceCostModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.interop import plan_files
 from shard_gym.interop.torchrec_json import torchrec_json
@@ -120,6 +120,20 @@ def test_a_plan_is_explained_as_show_prints_it(
     assert [str(note) for note in shown.warnings] == printed.err.splitlines()
     assert shown.over
     assert (shown.cost_ms, shown.plan) == (cost_of([0, 0, 0, 3], 4), OLD)
+
+
+def test_a_plan_is_explained_under_the_cost_model_that_is_asked_for() -> None:
+    """With its exchange of indices and its dtype, unless others are asked for."""
+    exposed = explain_plan(FOUR, NEW, "a100-dgx", 4, cost_model="analytical-exposed-indices")
+    assert (
+        exposed.cost_ms == AnalyticalCostModel(index_exchange="exposed").estimate(NEW, FOUR, A100.topology(4)).total_ms
+    )
+    hidden = explain_plan(FOUR, NEW, "a100-dgx", 4, cost_model="analytical-exposed-indices", index_exchange="hidden")
+    assert hidden.cost_ms == cost_of([0, 1, 2, 3], 4) < exposed.cost_ms
+    half = explain_plan(FOUR, NEW, "a100-dgx", 4, cost_model=AnalyticalShardingModel("fp16"))
+    assert half.cost_ms == explain_plan(FOUR, NEW, "a100-dgx", 4, communication_dtype="fp16").cost_ms
+    served = explain_plan(FOUR, NEW, "a100-dgx", 4, cost_model="analytical-inference", communication_dtype="fp16")
+    assert served.explanation.cost_model == InferenceCostModel("fp16").fingerprint
 
 
 def test_a_plan_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

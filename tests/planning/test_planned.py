@@ -205,9 +205,9 @@ def test_notes_are_told_when_they_are_known() -> None:
         ((FOUR, "a100-dgx", 8), {"agent": "cost-greedy"}, InvalidOptionError, "`num_devices` is 8, but the model has"),
         (
             (FOUR, "a100-dgx", 2),
-            {"communication_dtype": "fp16", "cost_model": "analytical-inference"},
+            {"communication_dtype": "fp16", "cost_model": "measured"},
             InvalidOptionError,
-            "`communication_dtype` is 'fp16', but the cost model",
+            "`communication_dtype` is 'fp16', but the cost model 'measured' knows FP32 alone",
         ),
         ((SEQUENCES, "a100-dgx", 2), {"one_module": True}, InvalidOptionError, "has pooled and sequence tables"),
         ((FOUR, "a100-dgx", 2), {"replicas": False, "agent": "hugectr"}, InvalidOptionError, "`replicas` is no, but"),
@@ -270,6 +270,8 @@ def test_what_is_planned_under_a_cost_model_is_costed_by_it() -> None:
     assert found.explanation.cost_model == model.fingerprint
     same = plan(FOUR, "a100-dgx", 4, communication_dtype="fp16", **QUICK)
     assert (found.plan, found.cost_ms) == (same.plan, same.cost_ms)
+    exposed = plan(FOUR, "a100-dgx", 4, cost_model="analytical-exposed-indices", **QUICK)
+    assert exposed.explanation.cost_model == AnalyticalShardingModel(index_exchange="exposed").fingerprint
     served = plan(FOUR, "a100-dgx", 4, cost_model="analytical-inference", **QUICK)
     assert not served.model.tables.workload.training
     assert replace(served.model.tables.workload, training=True) == FOUR.workload

@@ -177,6 +177,7 @@ def test_only_analytical_models_can_be_told_to_wait() -> None:
         assert waits.fingerprint == model.fingerprint.replace("-v2", "-exposed-indices-v2")
         assert with_index_exchange(waits, HIDDEN).fingerprint == model.fingerprint
         assert with_index_exchange(model, HIDDEN) is model
+        assert with_index_exchange(waits, None) is waits
     with pytest.raises(InvalidOptionError, match="'no-costs' does not know the exchange of the indices"):
         with_index_exchange(NoCosts(), EXPOSED)
 
