@@ -41,6 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
     all_to_all_ms_with_one,
@@ -244,6 +245,11 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(T, K) float64, in the order of the names above; ms, but OUTPUT_BYTES_SENT and those of indices in bytes."""
+        if sharding_type != TABLE_WISE:
+            raise InvalidOptionError(
+                f"{type(self).__name__} has loads of whole tables, not of {sharding_type} shards. For plans subclass "
+                "AnalyticalShardingModel."
+            )
         parts = [self.hbm_loads(shards, topology)]
         if self.first_load:
             parts.insert(0, index_bytes(shards, TABLE_WISE)[:, None])

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.errors import wrong_kind
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.model import AdditiveCostModel, CostEstimate, CostModel, PlainCosts
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import ShardingPlan
+from shard_gym.plans.needs import SPLITS, require_supported
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
@@ -148,10 +150,18 @@ class CountedEstimates(CostModel):
 
 
 def penalty_of(model: CostModel, tables: Tables, topology: Topology, splits: bool) -> float:
-    """`penalty_ms` of a model that has no argument `splits` if it does not support them."""
+    """`penalty_ms` of a model, which need have no argument `splits` if it does not support them."""
+    if splits:
+        require_supported(f"The cost model {model.name!r}", {SPLITS}, model.supports, costs=True)
     return model.penalty_ms(tables, topology, splits=True) if splits else model.penalty_ms(tables, topology)
 
 
 def counted(model: CostModel) -> CountedCostModel | CountedEstimates:
-    """`model` in the wrapper that counts its evaluations."""
+    """`model` in the wrapper that counts its evaluations.
+
+    Raises:
+        InvalidOptionError: it is no cost model.
+    """
+    if not isinstance(model, CostModel):
+        raise wrong_kind("model", model, "a CostModel, such as make_cost_model('analytical')")
     return CountedCostModel(model) if isinstance(model, AdditiveCostModel) else CountedEstimates(model)

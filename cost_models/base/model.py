@@ -5,6 +5,7 @@ A placement is a plan of whole tables, so one interface costs both.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.cost_models.base.linear import LinearCosts
 from shard_gym.cost_models.base.one_more import OneMore, OneMoreOnAll
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, check_plan
-from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING, needs_of, require_supported
+from shard_gym.plans.needs import HOST_MEMORY, NEEDS, SPLITS, TRAINING, needs_of, require_supported
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.plans.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, blocks_of_rows
 from shard_gym.plans.statistics import shard_tables
@@ -81,7 +83,12 @@ class CostModel(ABC):
     supports: frozenset[str] = frozenset({TRAINING})
 
     def __init_subclass__(cls) -> None:
-        """Let the methods that get tables and a topology refuse what the model does not support."""
+        """Let the methods that get tables and a topology refuse what the model does not support.
+
+        Raises:
+            TypeError: `supports` are no names in `NEEDS`; or they have "splits", but a method lacks the argument of it.
+        """
+        cls.supports = _checked_supports(cls)
         for name in ("estimate", "measure_again", "loads"):
             if name in vars(cls):
                 setattr(cls, name, _at_the_door(vars(cls)[name]))
@@ -111,12 +118,37 @@ class CostModel(ABC):
         """
 
 
+def _checked_supports(cls: type[CostModel]) -> frozenset[str]:
+    """What a class supports, if its methods have the arguments for it; see `CostModel.__init_subclass__`."""
+    supports = cls.supports
+    if isinstance(supports, str) or not isinstance(supports, Collection) or not set(supports) <= set(NEEDS):
+        raise TypeError(f"supports of {cls.__name__} must be a set of names in {sorted(NEEDS)}, not {supports!r}.")
+    if SPLITS in supports:
+        for name, argument in (("penalty_ms", "splits"), ("loads", "sharding_type")):
+            method = vars(cls).get(name)
+            if callable(method) and not _takes(method, argument):
+                raise TypeError(f"{cls.__name__} supports splits, so its {name} must have an argument {argument}.")
+    return frozenset(supports)
+
+
+def _takes(method: Callable[..., Any], argument: str) -> bool:
+    parameters = inspect.signature(method).parameters.values()
+    return any(each.name == argument or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters)
+
+
 def _at_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method` of a cost model, which gets tables, a topology and perhaps a plan or the type of a shard."""
+    """`method` of a cost model, which gets tables, a topology and perhaps a plan or the type of a shard.
+
+    Of whole tables the type is left out where the method has no argument for it.
+    """
+    whole_only = method.__name__ == "loads" and not _takes(method, "sharding_type")
 
     @wraps(method)
     def checked(model: CostModel, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
+        for each in given:
+            if isinstance(each, str) and each not in SHARDING_TYPES:
+                raise unknown_name("sharding type", each, SHARDING_TYPES)
         tables = next((each for each in given if isinstance(each, Tables)), None)
         topology = next((each for each in given if isinstance(each, Topology)), None)
         if tables is not None and topology is not None:
@@ -126,6 +158,9 @@ def _at_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
             if not needs <= model.supports:
                 of = tables, topology
                 require_supported(f"The cost model {model.name!r}", needs, model.supports, of, costs=True)
+        if whole_only:
+            args = tuple(each for each in args if not isinstance(each, str))
+            kwargs = {name: each for name, each in kwargs.items() if not isinstance(each, str)}
         return method(model, *args, **kwargs)
 
     return checked

@@ -52,14 +52,14 @@ NEEDS: dict[str, Need] = {
     ),
     COMPRESSION: Need(
         "links across hosts that send fewer bytes",
-        ("analytical", "analytical-inference"),
+        ("analytical", "analytical-lru", "analytical-inference"),
         "leave cross_host_ratio at 1",
         lambda tables, topology: topology.cross_host_ratio != 1.0,
         lambda tables, topology: f", and cross_host_ratio is {topology.cross_host_ratio:g}",
     ),
     SEQUENCES: Need(
         "sequence tables, whose rows are not added up",
-        ("analytical", "analytical-inference"),
+        ("analytical", "analytical-lru", "analytical-inference"),
         "take pooled tables",
         lambda tables, topology: not tables.pooled.all(),
         lambda tables, topology: f", such as {tables.names[int(tables.pooled.argmin())]!r}",
@@ -72,12 +72,16 @@ NEEDS: dict[str, Need] = {
     ),
     TRAINING: Need(
         "tables that are trained",
-        ("analytical",),
+        ("analytical", "analytical-lru"),
         "serve them: tables.with_training(training=False)",
         lambda tables, topology: tables.workload.training,
     ),
-    SPLITS: Need("split tables", ("analytical", "analytical-inference"), "leave the tables whole"),
-    GROUPS: Need("plans for groups of devices", ("analytical",), "plan for one group (sync_every 0)"),
+    SPLITS: Need(
+        "split tables",
+        (),
+        "take `make_cost_model('analytical', splits=True)` or a subclass of its class, or leave them whole",
+    ),
+    GROUPS: Need("plans for groups of devices", (), "plan for one group (sync_every 0)"),
 }
 """By name, in the order in which they are refused."""
 
@@ -116,7 +120,9 @@ def require_supported(
     if need is None:
         return
     way_out = need.instead
-    if costs and need.models:
-        way_out = f"name {' or '.join(map(repr, need.models))}, or {way_out}"
+    others = [NEEDS[name].models for name in needs if NEEDS[name].models]
+    able = [model for model in need.models if all(model in models for models in others)]
+    if costs and able:
+        way_out = f"name {' or '.join(map(repr, able))}, or {way_out}"
     example = "" if of is None or need.found is None else need.example(*of)
     raise InvalidOptionError(f"{who} does not support {need.what}{example}. {way_out[0].upper()}{way_out[1:]}.")
