@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, signature
@@ -13,12 +13,15 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.search.heuristics import PAPER_SCORES, GreedyAgent
+from shard_gym.common.checks import is_one_of, require_name
 from shard_gym.common.errors import InvalidOptionError, missing_extra, short_repr
 from shard_gym.cost_models import CostModel
+from shard_gym.tasks import PROBLEMS
 
 PAPER_HEURISTICS = tuple(PAPER_SCORES)
 """Names of the four greedy heuristics that the DreamShard paper compares with."""
 
+_ASKS = ("nothing", "costs", "answers")
 PLACEMENT, SHARDING, REPLANNING = ("placement",), ("sharding", "placement"), ("replanning",)
 
 
@@ -26,23 +29,24 @@ class LearnerEntry(NamedTuple):
     """How a solver is trained. Import paths are "module:name", imported on first use, as most need torch.
 
     Attributes:
-        learner: a `Learner` class, called with (suite, cost_model, seed, name=..., **options).
-        loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`.
+        learner: a `Learner` class, or its import path; called with (suite, cost_model, seed, name=..., **options).
+        loader: a function of (arrays, about, cost_model, seed, **options) that returns the trained `Agent`, or its
+            import path.
         extra: the extra that brings the packages it needs.
         problems: names of the problems that it learns.
         asks: what it asks of the cost model while it answers: nothing, or the costs of single tables and steps.
         options: names of the options that the trained agent takes.
-        options_of: import path of the class that describes these.
+        options_of: the class that describes these, or its import path.
         about: what it is, in 45 characters at most, for lists.
     """
 
-    learner: str
-    loader: str
+    learner: Callable[..., Any] | str
+    loader: Callable[..., Any] | str
     extra: str = "torch"
     problems: tuple[str, ...] = ("placement", "sharding")
     asks: str = "nothing"
     options: tuple[str, ...] = ()
-    options_of: str = ""
+    options_of: Callable[..., Any] | str = ""
     about: str = ""
 
 
@@ -86,19 +90,19 @@ class AgentEntry:
         """How it is trained for a problem; the first way if there is none, or none is named."""
         return next((each for each in self.learners if problem in each.problems), self.learners[0])
 
-    def load(self) -> Callable[..., Any]:
-        """The maker."""
-        made: Callable[..., Any] = self.maker if callable(self.maker) else imported(self.maker)
+    def load(self, name: str) -> Callable[..., Any]:
+        """The maker; see `imported`."""
+        made: Callable[..., Any] = imported(name, self.maker)
         return made
 
     def make(self, name: str, cost_model: str | CostModel, seed: int, suite: str | None, options: Any) -> Agent:
         """The agent.
 
         Raises:
-            InvalidOptionError: it has no such option, or an option is out of range.
+            InvalidOptionError: it has no such option, an option is out of range, or nothing is at its import path.
             MissingExtraError: a package that it needs is not installed.
         """
-        maker = self.load()
+        maker = self.load(name)
         given = {"cost_model": cost_model, "seed": seed, "suite": suite}
         known = {key: each for key, each in parameters(maker, name).items() if each.kind is not each.VAR_POSITIONAL}
         takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
@@ -113,16 +117,31 @@ class AgentEntry:
         return agent
 
 
-def imported(path: str) -> Any:
-    """What is at the import path "module:name"."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+def imported(name: str, path: Callable[..., Any] | str) -> Any:
+    """What is at the import path "module:name" of the agent `name`; what is no text is the thing itself.
 
-
-def imported_for(name: str, path: str) -> Any:
-    """What is at an import path that the learned agent `name` needs; MissingExtraError if a package is missing."""
+    Raises:
+        InvalidOptionError: nothing is there.
+    """
+    if not isinstance(path, str):
+        return path
+    where, _, what = path.partition(":")
+    message = f"The entry of agent {name!r} names {path!r}, but "
     try:
-        return imported(path)
+        module = import_module(where)
+    except ModuleNotFoundError as error:
+        if not f"{where}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports what is not installed
+        raise InvalidOptionError(f"{message}there is no module {error.name!r}.") from error
+    if not hasattr(module, what):
+        raise InvalidOptionError(f"{message}there is nothing named {what!r} in {where}.")
+    return getattr(module, what)
+
+
+def imported_for(name: str, path: Callable[..., Any] | str) -> Any:
+    """What the learned agent `name` needs (see `imported`); MissingExtraError if a package is missing."""
+    try:
+        return imported(name, path)
     except ModuleNotFoundError as error:
         raise missing_extra(str(error.name), LEARNERS[name].learner().extra, f"Agent {name!r}") from error
 
@@ -185,7 +204,7 @@ def _sb3(about: str, *more: LearnerEntry) -> AgentEntry:
     return AgentEntry(learners=(_SB3._replace(about=about), *more))
 
 
-SOLVERS: dict[str, AgentEntry] = {
+_SHIPPED: dict[str, AgentEntry] = {
     "random": AgentEntry("shard_gym.agents.search.heuristics:RandomAgent", stochastic=True, about="random devices"),
     **{
         name: AgentEntry(partial(GreedyAgent, name, score), about=f"greedy, by {by}")
@@ -327,43 +346,124 @@ SOLVERS: dict[str, AgentEntry] = {
     "dqn": _sb3("DQN of Stable-Baselines3"),
     "recurrent-ppo": AgentEntry(learners=(_REPLANNING,)),
 }
-"""All solvers, by name. A new one is an entry here, or at run time `SOLVERS["name"] = AgentEntry(...)`."""
 
 
-class _Entries(MutableMapping[str, AgentEntry]):
-    """Those entries of `SOLVERS` that have an attribute; what is set here is set there."""
+def _require_valid(name: str, entry: AgentEntry) -> None:
+    """Raise InvalidOptionError unless an entry has what its class says; import paths are followed on first use."""
+    require_name("The name of an agent", name, InvalidOptionError)
+    if not isinstance(entry, AgentEntry):
+        raise _wrong(name, "is", "an AgentEntry, such as AgentEntry(MyAgent)", entry)
+    if not (entry.maker or entry.learners):
+        raise InvalidOptionError(f"The entry of agent {name!r} has no maker and no learners; give it one of them.")
+    if not isinstance(entry.learners, tuple) or not all(isinstance(each, LearnerEntry) for each in entry.learners):
+        raise _wrong(name, "has as its learners", "a tuple of LearnerEntry", entry.learners)
+    for field in ("checkpoints", "tuning"):
+        if not isinstance(getattr(entry, field), str):
+            raise _wrong(name, f"has as its {field}", "a text", getattr(entry, field))
+    paths = {"maker": entry.maker} if entry.maker else {}
+    for part in (*([entry] if entry.maker else ()), *entry.learners):
+        if isinstance(part, LearnerEntry):
+            paths = {"learner": part.learner, "loader": part.loader}
+            paths |= {"options_of": part.options_of} if part.options else {}
+        for field, path in paths.items():
+            if not (all(path.partition(":")) if isinstance(path, str) else callable(path)):
+                raise _wrong(name, f"has as its {field}", 'a class, a function or an import path "module:name"', path)
+        problems = part.problems
+        if not isinstance(problems, tuple) or not problems or not all(is_one_of(each, PROBLEMS) for each in problems):
+            raise _wrong(name, "has as its problems", f"a tuple of {', '.join(PROBLEMS)}, not empty", problems)
+        if not is_one_of(part.asks, _ASKS):
+            raise _wrong(name, "asks", f"one of {', '.join(_ASKS)}", part.asks)
+        if not isinstance(part.about, str):
+            raise _wrong(name, "has as its about", "a text", part.about)
 
-    def __init__(self, attribute: str) -> None:
-        self._attribute = attribute
+
+def _wrong(name: str, what: str, wanted: str, given: object) -> InvalidOptionError:
+    return InvalidOptionError(f"The entry of agent {name!r} {what} {short_repr(given)}, which must be {wanted}.")
+
+
+class _Solvers(MutableMapping[str, AgentEntry]):
+    """Entries by name, which are checked when they are set."""
+
+    def __init__(self, entries: dict[str, AgentEntry]) -> None:
+        self._entries = entries
+
+    @override
+    def __getitem__(self, name: str) -> AgentEntry:
+        return self._entries[name]
+
+    @override
+    def __setitem__(self, name: str, entry: AgentEntry) -> None:
+        _require_valid(name, entry)
+        self._entries[name] = entry
+
+    @override
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class _Part(MutableMapping[str, AgentEntry]):
+    """Those entries of `SOLVERS` that have a maker, or learners; a solver's other part stays as it is.
+
+    What is set here is set in `SOLVERS`, with the other part that is there unless the new entry has one.
+    """
+
+    def __init__(self, field: Literal["maker", "learners"]) -> None:
+        self._field = field
 
     @override
     def __getitem__(self, name: str) -> AgentEntry:
         entry = SOLVERS[name]
-        if not getattr(entry, self._attribute):
+        if not getattr(entry, self._field):
             raise KeyError(name)
         return entry
 
     @override
     def __setitem__(self, name: str, entry: AgentEntry) -> None:
-        SOLVERS[name] = entry
+        _require_valid(name, entry)
+        if not getattr(entry, self._field):
+            other = "LEARNERS" if self._field == "maker" else "AGENTS"
+            raise InvalidOptionError(f"The entry of agent {name!r} has no {self._field}; set it in {other}.")
+        SOLVERS[name] = self._joined(entry, SOLVERS[name]) if name in SOLVERS else entry
+
+    def _joined(self, entry: AgentEntry, there: AgentEntry) -> AgentEntry:
+        """`entry`, with the other part of the one that is there if it has none."""
+        if self._field == "maker":
+            return entry if entry.learners else replace(entry, learners=there.learners)
+        return entry if entry.maker else replace(there, learners=entry.learners)
 
     @override
     def __delitem__(self, name: str) -> None:
-        del SOLVERS[name]
+        entry = self[name]
+        if entry.maker and entry.learners:
+            ready = self._field == "learners"
+            SOLVERS[name] = replace(entry, learners=()) if ready else AgentEntry(learners=entry.learners)
+        else:
+            del SOLVERS[name]
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return (name for name, entry in SOLVERS.items() if getattr(entry, self._attribute))
+        return (name for name, entry in SOLVERS.items() if getattr(entry, self._field))
 
     @override
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-AGENTS: MutableMapping[str, AgentEntry] = _Entries("maker")
-"""The solvers that are ready; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`."""
+SOLVERS: MutableMapping[str, AgentEntry] = _Solvers(_SHIPPED)
+"""All solvers, by name. A new one is an entry here, or at run time `SOLVERS["name"] = AgentEntry(...)`."""
 
-LEARNERS: MutableMapping[str, AgentEntry] = _Entries("learners")
+AGENTS: MutableMapping[str, AgentEntry] = _Part("maker")
+"""The solvers that are ready; add yours with `AGENTS["name"] = AgentEntry(MyAgent)`. `LEARNERS` stays as it is."""
+
+LEARNERS: MutableMapping[str, AgentEntry] = _Part("learners")
 """The solvers that are trained; add yours with `LEARNERS["name"] = AgentEntry(learners=(LearnerEntry(...),))`."""
 
 

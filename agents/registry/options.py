@@ -41,7 +41,7 @@ def placing_options(name: str) -> list[AgentOption]:
 
 def _maker(name: str) -> Any:
     """What makes an agent of `AGENTS`, without the arguments that its entry fixes."""
-    return _tuning(name).TUNABLE[name].make if AGENTS[name].tuning else AGENTS[name].load()
+    return _tuning(name).TUNABLE[name].make if AGENTS[name].tuning else AGENTS[name].load(name)
 
 
 def _tuning(name: str) -> ModuleType:

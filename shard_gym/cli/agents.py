@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from shard_gym.agents.registry.options import (
     training_options,
 )
 from shard_gym.cli.console import heading, new_table, output, print_table, say, sentence
-from shard_gym.common.errors import InvalidOptionError, MissingExtraError, unknown_name
+from shard_gym.common.errors import InvalidOptionError, ShardGymError, unknown_name
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.tasks import PROBLEMS
 
@@ -58,7 +58,7 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
             headings.append(READY.format(problem=problem.capitalize()))
             heading(console, ("\n" if len(headings) > 1 else "") + headings[-1])
         for each in own:
-            _print_agent(console, each, about_agent(each), placing_options(each))
+            _print_ready(console, each)
     training = [each for each in LEARNERS if each in chosen]
     if training:
         heading(console, f"\n{TRAINING}" if headings else TRAINING)
@@ -71,12 +71,12 @@ def _print_all(console: Console) -> None:
     """Every agent on a line of its own: its name, its league, and what it is."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for name, entry in AGENTS.items():
-        listing = name, _league(entry), entry.about or about_agent(name)
+        listing = name, _league(entry), entry.about or _about(about_agent, name)
         groups.setdefault(f"{entry.problems[0].capitalize()}, without training", []).append(listing)
     for name, entry in LEARNERS.items():
         problems = " and ".join(entry.learns).replace(" and ", ", ", max(0, len(entry.learns) - 2))
         groups.setdefault(f"{problems.capitalize()}, trained first", []).append(
-            (name, _league(entry.learner()), _learned(name))
+            (name, _league(entry.learner()), entry.learner().about or _about(about_learner, name))
         )
     width = max(len(name) for listed in groups.values() for name, *_ in listed)
     for title, listed in groups.items():
@@ -99,12 +99,20 @@ def _league(entry: AgentEntry | LearnerEntry) -> str:
     return "" if entry.problems == REPLANNING else LEAGUE[entry.asks]
 
 
-def _learned(name: str) -> str:
-    """What a learner is; of one whose packages are missing, which."""
+def _about(about: Callable[[str], str], name: str) -> str:
+    """What an agent is; of one that cannot be imported, why not."""
     try:
-        return LEARNERS[name].learner().about or about_learner(name)
-    except MissingExtraError as error:
+        return about(name)
+    except (ShardGymError, ImportError) as error:
         return str(error)
+
+
+def _print_ready(console: Console, name: str) -> None:
+    try:
+        about, options = about_agent(name), placing_options(name)
+    except (ShardGymError, ImportError) as error:
+        about, options = str(error), []
+    _print_agent(console, name, about, options)
 
 
 def _print_learner(console: Console, name: str) -> None:
@@ -112,7 +120,7 @@ def _print_learner(console: Console, name: str) -> None:
         problem = entry.problems[0]
         try:
             by_preset = training_options(name, problem)
-        except MissingExtraError as error:
+        except ShardGymError as error:
             _print_agent(console, name, str(error), ())
             return
         for number, (preset, options) in enumerate(by_preset.items()):
@@ -124,7 +132,7 @@ def _print_learner(console: Console, name: str) -> None:
 def _print_trained(console: Console, names: Sequence[str]) -> None:
     by_name = {}
     for name in names:
-        with suppress(MissingExtraError):  # it is named above
+        with suppress(ShardGymError):  # it is named above
             by_name[name] = about_learner(name), trained_options(name)
     if any(options for _, options in by_name.values()):
         heading(console, f"\n{TRAINED}")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shard_gym.agents import AGENTS, AgentEntry
@@ -55,11 +57,27 @@ def test_agents_of_replanning_say_what_they_are_tuned_on_and_what_tells_them_apa
     run.refused("only shard-gym show takes it", "agents", "oracle")
 
 
-def test_an_agent_whose_extra_is_missing_says_so(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = LearnerEntry("no_such_package.ppo:Ppo", "x:y", "sb3")
-    monkeypatch.setitem(LEARNERS, "ppo", AgentEntry(learners=(absent,)))
+def test_an_agent_whose_extra_is_missing_says_so(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ppo_of_absent.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(LEARNERS, "ppo", AgentEntry(learners=(LearnerEntry("ppo_of_absent:Ppo", "x:y", "sb3"),)))
     for names in ((), ("ppo",)):
         assert "pip install -e '.[sb3]'" in run.ok("agents", *names, columns=200).out
+
+
+def test_an_entry_that_leads_nowhere_does_not_keep_the_others_from_being_listed(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS, "lost", AgentEntry("nomod:Mine"))
+    monkeypatch.setitem(LEARNERS, "stray", AgentEntry(learners=(LearnerEntry("json:Nope", "json:loads"),)))
+    out = run.ok("agents", columns=200).out
+    assert "The entry of agent 'lost' names 'nomod:Mine', but there is no module 'nomod'." in out
+    assert "The entry of agent 'stray' names 'json:Nope', but there is nothing named 'Nope' in json." in out
+    assert "\n  plan-search " in out
+    out = run.ok("agents", "lost", "stray", "plan-search", columns=200).out
+    assert "lost: The entry of agent 'lost' names 'nomod:Mine'" in out
+    assert "stray: The entry of agent 'stray' names 'json:Nope'" in out
+    assert "\nplan-search: " in out
 
 
 @pytest.mark.parametrize("command", ["show", "place"])

@@ -110,6 +110,81 @@ def test_a_solver_has_one_entry_whether_it_is_ready_or_trained_or_both(monkeypat
     assert SOLVERS["ppo"].learner("placement").asks == "costs"
 
 
+class Mine(Agent):
+    name = "mine"
+
+
+def load_mine() -> None: ...
+
+
+def test_each_view_sets_and_removes_its_part_of_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ppo", "dreamshard"):
+        monkeypatch.setitem(SOLVERS, name, SOLVERS[name])  # and so it is restored
+    with pytest.raises(KeyError):
+        del AGENTS["ppo"]
+    assert "ppo" in LEARNERS
+    learners = SOLVERS["dreamshard"].learners
+    AGENTS["dreamshard"] = AgentEntry(Mine)
+    assert SOLVERS["dreamshard"] == AgentEntry(Mine, learners=learners)
+    mine = LearnerEntry(Mine, load_mine)
+    LEARNERS["dreamshard"] = AgentEntry(learners=(mine,))
+    assert SOLVERS["dreamshard"] == AgentEntry(Mine, learners=(mine,))
+    assert registry.learner_class("dreamshard") is Mine
+    del AGENTS["dreamshard"]
+    assert SOLVERS["dreamshard"] == AgentEntry(learners=(mine,))
+    AGENTS["dreamshard"] = AgentEntry(Mine)
+    del LEARNERS["dreamshard"]
+    assert SOLVERS["dreamshard"] == AgentEntry(Mine)
+    del AGENTS["dreamshard"]
+    assert "dreamshard" not in SOLVERS
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (5, "'x' is 5, which must be an AgentEntry"),
+        (Mine, "must be an AgentEntry, such as AgentEntry\\(MyAgent\\)"),
+        (AgentEntry(), "has no maker and no learners"),
+        (AgentEntry(5), "has as its maker 5"),  # type: ignore[arg-type]
+        (AgentEntry("mymod"), "has as its maker 'mymod', which must be a class, a function or an import path"),
+        (AgentEntry(Mine, problems=()), r"problems \(\), which must be a tuple of placement, sharding"),
+        (AgentEntry(Mine, problems=("zz",)), r"problems \('zz',\)"),
+        (AgentEntry(Mine, problems="placement"), "problems 'placement'"),  # type: ignore[arg-type]
+        (AgentEntry(Mine, asks="much"), "asks 'much', which must be one of nothing, costs, answers"),  # type: ignore[arg-type]
+        (AgentEntry(learners=(Mine,)), "learners .*, which must be a tuple of LearnerEntry"),  # type: ignore[arg-type]
+        (AgentEntry(learners=(LearnerEntry(Mine, "load_mine"),)), "loader 'load_mine'"),
+        (AgentEntry(learners=(LearnerEntry(Mine, load_mine, problems=()),)), r"problems \(\)"),
+    ],
+)
+def test_an_entry_that_is_none_is_refused_when_it_is_set(entry: Any, message: str) -> None:
+    for view in (SOLVERS, AGENTS, LEARNERS):
+        with pytest.raises(InvalidOptionError, match=message):
+            view["x"] = entry
+    assert "x" not in SOLVERS
+
+
+def test_an_entry_stands_in_the_view_that_it_is_set_in() -> None:
+    for view, entry in ((LEARNERS, AgentEntry(Mine)), (AGENTS, AgentEntry(learners=(LearnerEntry(Mine, load_mine),)))):
+        with pytest.raises(InvalidOptionError, match=r"'x' has no (maker|learners); set it in (AGENTS|LEARNERS)"):
+            view["x"] = entry
+
+
+def test_the_entries_of_the_package_are_valid() -> None:
+    for name, entry in SOLVERS.items():
+        SOLVERS[name] = entry
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"), [("nomod:Mine", "no module 'nomod'"), ("json:Nope", "nothing named 'Nope' in")]
+)
+def test_a_path_that_leads_nowhere_is_named_with_its_agent(
+    path: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS, "lost", AgentEntry(path))
+    with pytest.raises(InvalidOptionError, match=f"agent 'lost' names '{path}', but there is {missing}"):
+        make_agent("lost")
+
+
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(cost_model: object, seed: int, depth: int = 1) -> Any:
         return len(depth)  # type: ignore[arg-type]

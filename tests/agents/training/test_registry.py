@@ -108,8 +108,10 @@ def test_a_file_of_no_known_agent_is_refused(
     assert str(path) in str(caught.value)
 
 
-def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    walk = LearnerEntry("no_such_package:Walk", "no_such_package:load_walk", extra="sb3")
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "walk_of_absent.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    walk = LearnerEntry("walk_of_absent:Walk", "walk_of_absent:load_walk", extra="sb3")
     monkeypatch.setitem(LEARNERS, "walk", AgentEntry(learners=(walk,)))
     with pytest.raises(MissingExtraError, match=r"Agent 'walk' needs the package 'no_such_package'.*shard-gym\[sb3\]"):
         make_learner("walk", "dlrm-20x4")
