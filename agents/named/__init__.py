@@ -138,7 +138,7 @@ def agent_name(agent: Any, otherwise: str = "") -> str:
 
 
 def make_placing_agent(
-    name: str, model: CostModel, seed: int, suite: str | None = None, **options: Any
+    name: str, model: CostModel, seed: int, suite: str | None = None, /, **options: Any
 ) -> tuple[Agent, list[Note]]:
     """The agent of that name (`agent_named`), to be scored by `model`, and what is to be said of it.
 

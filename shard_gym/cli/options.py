@@ -87,7 +87,7 @@ IndexExchange = Annotated[
 """Whether a pipeline hides the exchange of the indices, or an iteration waits for it."""
 
 
-def placing_agent(name: str, model: CostModel, seed: int, suite: str | None = None, **options: Any) -> Agent:
+def placing_agent(name: str, model: CostModel, seed: int, suite: str | None = None, /, **options: Any) -> Agent:
     """The agent that --agent names, to be scored by `model`; see `make_placing_agent`, whose notes are printed."""
     agent, notes = make_placing_agent(name, model, seed, suite, **options)
     for note in notes:

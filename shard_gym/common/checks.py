@@ -144,7 +144,7 @@ def checked_count(name: str, value: int, least: int = 1, most: int | None = None
     return int(value)
 
 
-def require_arguments(call: Callable[..., Any], subject: str, *values: Any, **options: Any) -> None:
+def require_arguments(call: Callable[..., Any], subject: str, /, *values: Any, **options: Any) -> None:
     """Raise InvalidOptionError, which begins with `subject`, unless `call` takes these arguments; it is not called.
 
     So a TypeError that is raised inside it is told from one of its options.

@@ -70,7 +70,7 @@ def test_a_stored_bound_and_that_of_an_agent_replace_a_lower_one(
 def test_a_bound_holds_for_the_model_that_the_agent_planned_under(monkeypatch: pytest.MonkeyPatch) -> None:
     """With measured costs, `exact` plans under the analytical model, whose bounds are none of measured costs."""
     monkeypatch.setattr(LocalSearchAgent, "last_bound_ms", 1.0)
-    agent = placing_agent("local-search", MeasuredCostModel("cpu"), seed=0)
+    agent = placing_agent("local-search", MeasuredCostModel("cpu"), 0)
     assert proven_bound(agent, TASK, MODEL) == 1.0
     assert proven_bound(agent, TASK, MeasuredCostModel("cpu")) is None
 

@@ -211,6 +211,12 @@ def test_notes_are_told_when_they_are_known() -> None:
         ),
         ((SEQUENCES, "a100-dgx", 2), {"one_module": True}, InvalidOptionError, "has pooled and sequence tables"),
         ((FOUR, "a100-dgx", 2), {"replicas": False, "agent": "hugectr"}, InvalidOptionError, "`replicas` is no, but"),
+        (
+            (FOUR, "a100-dgx", 2),
+            {"agent": "cost-greedy", "agent_options": {"model": 1}},
+            InvalidOptionError,
+            "'model': 1",
+        ),
         ((FOUR, "no-such", 2), {}, UnknownNameError, "There is no hardware profile named 'no-such'"),
         ((FOUR, "a100-dgx", 2), {"agent": "nobody"}, UnknownNameError, "There is no agent named 'nobody'"),
         ((FOUR, "a100-dgx", 2), {"compare": {"plan": []}}, InvalidPlanError, "the old plan is no plan of these tables"),
