@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from shard_gym.common.checks import checked_count, checked_positive
-from shard_gym.common.errors import InvalidOptionError, RunsFailedError
+from shard_gym.common.checks import checked_count, checked_positive, checked_seed
+from shard_gym.common.errors import InvalidOptionError, RunsFailedError, wrong_kind
 from shard_gym.common.io.files import require_writable, write_atomically
 from shard_gym.common.system import usable_memory
 from shard_gym.common.text import command_line, format_seconds
@@ -142,8 +142,15 @@ def calibrate(
         DamagedFileError, UnwritablePathError: the folder is damaged, or the disk refuses.
         MissingExtraError: torch, scipy or pyarrow is not installed.
     """
+    if not isinstance(folder, (str, Path)):
+        raise wrong_kind("folder", folder, "a path")
+    if not isinstance(hardware, (str, Machine)):
+        raise wrong_kind("hardware", hardware, 'a Machine, "cpu", "cuda" or "auto"')
+    if not callable(on_progress):
+        raise wrong_kind("on_progress", on_progress, "a function of a CalibrationProgress")
     out, started = Path(folder), time.monotonic()
     checked_positive("minutes", minutes)
+    seed = checked_seed(seed)
     checked_count("devices", devices, 2, MAX_DEVICES)
     machine = machine_for(hardware)[0] if isinstance(hardware, str) else hardware
     size = DEFAULT_BATCH[machine.kind] if batch_size is None else batch_size
@@ -151,7 +158,7 @@ def calibrate(
     if workload.batch_size % devices:
         raise InvalidOptionError(
             f"Plans have blocks of rows, which are executed with as many samples for each device, but {devices} "
-            f"devices do not divide a batch of {workload.batch_size:,}. Pass another --batch-size or --devices."
+            f"devices do not divide a batch of {workload.batch_size:,}. Pass another `batch_size` or `devices`."
         )
     require_writable(out / PROFILE_FILE)
     run = _Run(out, machine, workload, devices, iterations, minutes * 60.0, seed, on_progress)
@@ -163,7 +170,7 @@ def calibrate(
     if measured.found is None or count < FEWEST:
         raise RunsFailedError(
             f"{count} placements are too few to fit to, and to tell how far a fit is off; {FEWEST} are the least, and "
-            "some hundreds are good. Repeat the command with more --minutes; what was measured is kept."
+            "some hundreds are good. Repeat it with more `minutes`; what was measured is kept."
         )
     calibration, model, verdict = _fit(run, measured, measured.found, seed)
     seconds = time.monotonic() - started
@@ -325,5 +332,5 @@ class _Run:
         )
         self.on_progress(CalibrationProgress(name, 1.0, state.measured, state.failed))
         if not state.measured:
-            reason = next(iter(state.reasons), "The time was up; allow more --minutes.")
+            reason = next(iter(state.reasons), "The time was up; allow more `minutes`.")
             raise RunsFailedError(f"Nothing of {name} was measured. {reason}")

@@ -555,13 +555,14 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
     }
 
 
-def topology_from_json(record: dict[str, Any]) -> Topology:
+def topology_from_json(record: Any) -> Topology:
     """The inverse of `topology_to_json`; raises DamagedFileError, or InvalidTopologyError for impossible numbers."""
+    require_fields(record, TOPOLOGY_KEYS, "A topology", TOPOLOGY_OPTIONS)
     if "host" in record:
         _require_keys("host", record["host"], HostMemory)
     caps = record["memory_cap_bytes"]
-    if not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
-        raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers.")
+    if not caps or not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
+        raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers, one for each device.")
     return Topology(
         device=device_from_json(record["device"]),
         links=links_from_json(record["links"]),
@@ -576,8 +577,9 @@ def topology_from_json(record: dict[str, Any]) -> Topology:
 
 def topologies_from_json(records: Sequence[Any]) -> tuple[Topology, ...]:
     """Topologies from what `topology_to_json` made of each; raises the errors of `topology_from_json`."""
-    checked = (require_fields(record, TOPOLOGY_KEYS, "A topology", TOPOLOGY_OPTIONS) for record in records)
-    return tuple(map(topology_from_json, checked))
+    if not isinstance(records, (list, tuple)):
+        raise DamagedFileError(f"Topologies must be a list, not {short_repr(records)}.")
+    return tuple(map(topology_from_json, records))
 
 
 def _require_keys(part: str, record: Any, kind: type) -> None:

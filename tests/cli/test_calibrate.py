@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.common.errors import DamagedFileError, DeviceMemoryError
+from shard_gym.common.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.cost_models.fitting import CalibrationProgress, calibrate, calibrating, load_measurements, measuring
 from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
@@ -172,7 +172,26 @@ def test_what_cannot_be_fitted_to_is_refused_and_kept(
     assert "in a row failed" in " ".join(few.err.split()) or "are too few to fit to" in " ".join(few.err.split())
     run.refused("--minutes must be", "calibrate", "--out", tmp_path, "--minutes", -1)
     run.refused("--devices must be", "calibrate", "--out", tmp_path, "--devices", 1)
-    run.refused("3 devices do not divide a batch of 2,048", "calibrate", "--out", tmp_path, "--devices", 3)
+    run.refused("Pass another --batch-size or --devices.", "calibrate", "--out", tmp_path, "--devices", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"seed": -1}, "A seed is an integer of at least 0, not -1"),
+        ({"hardware": None}, 'hardware must be a Machine, "cpu", "cuda" or "auto", not None'),
+        ({"folder": 5}, "folder must be a path, not 5"),
+        ({"on_progress": 5}, "on_progress must be a function of a CalibrationProgress, not 5"),
+        ({"devices": 3, "hardware": "cpu"}, "Pass another `batch_size` or `devices`"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_measured(
+    machine: Callable[..., type[Machine]], tmp_path: Path, given: dict[str, Any], says: str
+) -> None:
+    made = machine()
+    with pytest.raises(InvalidOptionError, match=says):
+        calibrate(**{"folder": tmp_path, "hardware": "cpu", **given})
+    assert not made.jobs
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTopologyError
 from shard_gym.hardware import MAX_DEVICES, HostMemory, Topology, hardware_profile
-from shard_gym.hardware.topology import topologies_from_json, topology_to_json
+from shard_gym.hardware.topology import topologies_from_json, topology_from_json, topology_to_json
 
 PROFILE = hardware_profile("a100-dgx")
 DEVICE, LINKS = PROFILE.device, PROFILE.links
@@ -216,3 +216,12 @@ def test_other_caps_may_be_of_another_number_of_devices() -> None:
     assert (six.num_devices, six.memory_cap_bytes.tolist(), six.num_hosts) == (6, [9] * 6, 3)
     plain = Topology(DEVICE, LINKS, 4).with_caps([1, 2, 3, 4])
     assert (plain.memory_cap_bytes.tolist(), plain.host) == ([1, 2, 3, 4], None)
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"memory_cap_bytes": []}])
+def test_json_that_is_no_topology_is_refused(bad: Any) -> None:
+    whole = topology_to_json(PROFILE.topology(2))
+    with pytest.raises(DamagedFileError, match="topology"):
+        topology_from_json({**whole, **bad} if bad else bad)
+    with pytest.raises(DamagedFileError, match="Topologies must be a list, not 5"):
+        topologies_from_json(5)  # type: ignore[arg-type]
