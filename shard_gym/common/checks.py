@@ -37,13 +37,18 @@ class ReadOnlyArrays:
         self.__dict__.update(state)
 
     def derived(self, **changes: Any) -> Self:
-        """A copy of this dataclass with other values of some fields, made of checked ones: nothing is checked again."""
+        """A copy of this dataclass with other values of some fields, made of checked ones: nothing is checked again.
+
+        Arrays are taken over, and are read-only then.
+        """
         made = object.__new__(type(self))
-        for each in fields(self):  # type: ignore[arg-type]
-            value = changes.get(each.name, getattr(self, each.name))
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        if not changes.keys() <= values.keys():
+            raise TypeError(f"{type(self).__name__} has no {sorted(changes.keys() - values.keys())}.")
+        for name, value in (values | changes).items():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
-            object.__setattr__(made, each.name, value)
+            object.__setattr__(made, name, value)
         return made
 
 

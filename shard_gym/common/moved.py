@@ -45,7 +45,6 @@ MOVED = {
     "leaderboard.race_files": "leaderboard.race",
     "leaderboard.rows": "leaderboard.verify",
     "leaderboard.schema": "leaderboard.entry",
-    "leaderboard.submit": "leaderboard.submission",
     "leaderboard.tracks": "leaderboard.store",
     "leaderboard.verified": "leaderboard.entry",
     "offline": "agents.training.offline",

@@ -149,3 +149,13 @@ def test_arrays_that_were_checked_are_read_only_in_copies(
             its_twin.flat[0] = 5
     with pytest.raises(ValueError, match="read-only"):
         twin.tables.select([1, 0]).embedding_dim[0] = 3
+
+
+def test_what_is_derived_is_read_only_and_has_the_fields_of_its_class() -> None:
+    popularity = RowPopularity.zipf([1.0, 2.0])
+    derived = popularity.derived(q=np.array([0.5, 0.5]))
+    assert np.array_equal(derived.s, popularity.s)
+    with pytest.raises(ValueError, match="read-only"):
+        derived.q[0] = 1.0
+    with pytest.raises(TypeError, match=r"RowPopularity has no \['nope'\]"):
+        popularity.derived(nope=1)
