@@ -26,6 +26,7 @@ from shard_gym.cli.options import (
 )
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.common.io.files import require_writable, write_json
+from shard_gym.common.report import Note
 from shard_gym.planning import plan
 
 Balance = Literal["yes", "no"]
@@ -172,7 +173,7 @@ def place(
         console.print(f"\nPlan written to {out}.", style="dim", markup=False)
         return
     if found.host_note:
-        warn(found.host_note, "dim")
+        tell(Note(found.host_note, is_warning=False))
     console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
     if found.compared is not None:
         print_report(errors(), found.compared.report())

@@ -149,6 +149,13 @@ def checked_count(name: str, value: int, least: int = 1, most: int | None = None
     return int(value)
 
 
+def checked_flag(name: str, value: bool) -> bool:
+    """`value` as a bool; InvalidOptionError unless it is True or False, of Python or NumPy."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidOptionError(f"{name} must be True or False, not {short_repr(value)}.")
+    return bool(value)
+
+
 def require_arguments(call: Callable[..., Any], subject: str, /, *values: Any, **options: Any) -> None:
     """Raise InvalidOptionError, which begins with `subject`, unless `call` takes these arguments; it is not called.
 

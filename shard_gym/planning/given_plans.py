@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack, override
 
 from shard_gym.common.report import Note, Notes, Printout, Tell
@@ -21,7 +21,7 @@ from shard_gym.planning.explained import explanation_report, replicas_report, ta
 from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.memory import full_notes, hosts_sentence, memory_report
 from shard_gym.planning.model import ModelOnDevices, other_split_notes, over_notes
-from shard_gym.planning.reading import ModelOptions, given_plan, model_on_devices
+from shard_gym.planning.reading import GIVEN, ModelOptions, given_plan, model_on_devices, require_options
 from shard_gym.planning.trust import Robustness, is_analytical, robustness, robustness_sentence
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.hbm_rows import split_bytes
@@ -31,8 +31,20 @@ from shard_gym.plans.plan import ONE_GROUP
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
+PlanLike: TypeAlias = "str | Path | ShardingPlan | HasPlan | ArrayLike | TorchRecPlan | Mapping[str, Any]"
+"""A plan as a user has it; `explain_plan` says more."""
+
 OLD, NEW = "the old plan", "the new plan"
 """Names of plans that are compared, where they are in no files."""
+
+
+class HasPlan(Protocol):
+    """A result that has a plan, such as a `PlannedModel`."""
+
+    @property
+    def plan(self) -> ShardingPlan:
+        """The plan."""
+
 
 WHOLE_THERE = " in TorchRec, which keeps all rows of tables with fused_uvm or fused_uvm_caching there"
 
@@ -41,7 +53,7 @@ WHOLE_THERE = " in TorchRec, which keeps all rows of tables with fused_uvm or fu
 class ExplainedPlan:
     """A plan that a user has, explained; `str` is what `shard-gym show` prints of it."""
 
-    name: str  #: of its file
+    name: str  #: of its file; "the plan" if it is in none
     explanation: Explanation
     room: NDArray[np.int64]  #: (D,) int64, bytes for tables and buffers on each device, or on those of a group
     reserve: int  #: bytes of each device that are kept besides
@@ -73,7 +85,8 @@ class ExplainedPlan:
     def report(self, devices: int = 16, names: int = 2, moves: int = 5, *, narrow: bool = False) -> Printout:
         """The cost of each of `devices`, the memory, and what is sent; `explanation_report` says the rest."""
         explanation, report = self.explanation, Printout()
-        how = f"the plan of {self.name}, costed by {explanation.cost_model}"
+        whose = self.name if self.name == GIVEN else f"the plan of {self.name}"
+        how = f"{whose}, costed by {explanation.cost_model}"
         report.heading(task_heading(explanation.task, how))
         report.add(explanation_report(explanation, devices, names, moves, narrow=narrow))
         report.add(memory_report(explanation, self.room, self.reserve, devices))
@@ -140,7 +153,7 @@ class ComparedPlans:
 
 def explain_plan(
     model_or_tables: Any,
-    plan: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any],
+    plan: PlanLike,
     hardware: str | Path | HardwareProfile | Topology | None = None,
     num_devices: int | None = None,
     *,
@@ -153,7 +166,8 @@ def explain_plan(
 
     Args:
         model_or_tables: see `plan`.
-        plan: the path of a file in the JSON of ShardGym or TorchRec, a plan, a plan of TorchRec, or its JSON.
+        plan: the path of a file in the JSON of ShardGym or TorchRec, a plan, what `plan` returns, a placement (a
+            device for each table), a plan of TorchRec, or the JSON of a plan.
         hardware: see `plan`.
         num_devices: see `plan`.
         on_note: is called with each note when it is known; all are among the `warnings` of the result.
@@ -163,9 +177,10 @@ def explain_plan(
         InvalidPlanError: it is no plan of these tables on these devices.
         InvalidOptionError, InvalidTablesError, UnknownNameError, DamagedFileError: see `plan`.
     """
+    require_options(explain_plan, options)
     notes = Notes(on_note)
     own = model_on_devices(model_or_tables, hardware, num_devices, notes, say_statistics=False, **options)
-    given = given_plan(plan, own)
+    given = given_plan(plan, own, "plan")
     if given.made.cost_model.startswith(InferenceCostModel.name) and TRAINING in own.model.supports:
         name = InferenceCostModel.name
         notes(Note(f"{given.name} is a plan for serving; `cost_model={name!r}` costs it so."))
@@ -265,8 +280,8 @@ class OldPlan:
 
 def compare(
     model_or_tables: Any,
-    before: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any],
-    after: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any],
+    before: PlanLike,
+    after: PlanLike,
     hardware: str | Path | HardwareProfile | Topology | None = None,
     num_devices: int | None = None,
     *,
@@ -288,9 +303,11 @@ def compare(
         InvalidPlanError: one is no plan of these tables on these devices.
         InvalidOptionError, InvalidTablesError, UnknownNameError, DamagedFileError: see `plan`.
     """
+    require_options(compare, options)
     notes = Notes(on_note)
     own = model_on_devices(model_or_tables, hardware, num_devices, notes, **options)
-    old, given = OldPlan.of(given_plan(before, own, OLD), own, notes), given_plan(after, own, NEW)
+    old = OldPlan.of(given_plan(before, own, "before", OLD), own, notes)
+    given = given_plan(after, own, "after", NEW)
     new = given.of(own.tables, own.topology)
     if not (own.needs_host(old.found.plan, old.found.hbm_rows) or own.needs_host(new.plan, new.hbm_rows)):
         own = own.in_hbm

@@ -14,7 +14,8 @@ from typing_extensions import Unpack, override
 from shard_gym.agents import Agent, make_agent
 from shard_gym.agents.named import agent_name, as_agent, make_placing_agent, require_problem
 from shard_gym.agents.search.restarts import restarted
-from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.checks import checked_flag, is_one_of
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, wrong_kind
 from shard_gym.common.report import Note, Notes, Printout, Tell
 from shard_gym.common.text import listed
 from shard_gym.cost_models.base import CostEstimate
@@ -41,10 +42,10 @@ from shard_gym.planning.explained import (
     traffic_report,
 )
 from shard_gym.planning.explanation import Explanation, explain
-from shard_gym.planning.given_plans import OLD, ComparedPlans, OldPlan
+from shard_gym.planning.given_plans import OLD, ComparedPlans, OldPlan, PlanLike
 from shard_gym.planning.memory import caches_notes, full_notes, host_sentence, memory_of, memory_report
 from shard_gym.planning.model import ModelOnDevices
-from shard_gym.planning.reading import ModelOptions, given_plan, model_on_devices
+from shard_gym.planning.reading import ModelOptions, given_plan, model_on_devices, require_options
 from shard_gym.planning.trust import Evidence, evidence_on, is_analytical, robustness, robustness_sentence
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.memory import TrainingMemory
@@ -60,6 +61,11 @@ TORCHREC = "torchrec"
 
 BASELINE = "lookup-greedy"
 """The agent whose placement stands beside a new plan where the user names no other: it takes milliseconds."""
+
+DEVICE_TYPES = ("cpu", "cuda")
+
+NO_OPTIONS = {"name": "agent", "cost_model": "cost_model", "seed": "seed", "suite": ""}
+"""Arguments that every agent is made with, and the arguments of `plan` that they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +214,7 @@ def plan(
     seed: int = 0,
     replicas: bool | None = None,
     balance: bool = True,
-    compare: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any] | None = None,
+    compare: PlanLike | None = None,
     device_type: Literal["cpu", "cuda"] | None = None,
     one_module: bool = False,
     on_note: Tell | None = None,
@@ -251,6 +257,16 @@ def plan(
         DamagedFileError: a file cannot be read.
         MissingExtraError: a package that an agent or a file needs is not installed.
     """
+    require_options(plan, options)
+    whole, balance = checked_flag("`whole`", whole), checked_flag("`balance`", balance)
+    one_module = checked_flag("`one_module`", one_module)
+    if replicas is not None:
+        if not isinstance(replicas, (bool, np.bool_)):
+            raise wrong_kind("`replicas`", replicas, "True, False or None")
+        replicas = bool(replicas)
+    if device_type is not None and not is_one_of(device_type, DEVICE_TYPES):
+        raise wrong_kind("`device_type`", device_type, "'cpu', 'cuda' or None")
+    _check_agent_options(agent_options)
     notes = Notes(on_note)
     if isinstance(agent, (str, Path)):
         require_problem(str(agent), "placement")
@@ -260,11 +276,12 @@ def plan(
             f"{own.source} has pooled and sequence tables, which are modules of their own in TorchRec. Write the plan "
             "in ShardGym's format, and make TorchRec's in Python: to_torchrec(plan, tables, topology, model)."
         )
-    old = None if compare is None or compare == TORCHREC else OldPlan.of(given_plan(compare, own, OLD), own, notes)
-    torchrec = None
-    if compare == TORCHREC:  # errors before the work
+    old = torchrec = None
+    if isinstance(compare, str) and compare == TORCHREC:  # errors before the work
         torchrec, said = make_placing_agent(TORCHREC, own.model, seed)
         notes.all(said)
+    elif compare is not None:
+        old = OldPlan.of(given_plan(compare, own, "compare", OLD), own, notes)
     made = _maker(own, agent, agent_options, seed, replicas, device_type, notes)
     name = None if agent is None else str(agent if isinstance(agent, (str, Path)) else agent_name(agent))
     whole = whole or (own.base is not None and not own.base.splittable)
@@ -283,6 +300,19 @@ def plan(
     if old is not None:
         compared = old.compared(found.own, explanation, found.name, notes)
     return PlannedModel(found.name, explanation, found.own, found, relief, compared, tuple(notes.told))
+
+
+def _check_agent_options(options: Any) -> None:
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise wrong_kind(
+            "`agent_options`", options, "a mapping of options by their names, such as {'max_queries': 500}"
+        )
+    for name, argument in NO_OPTIONS.items():
+        if name in options:
+            instead = f"give it as `{argument}`" if argument else "a model has no suite"
+            raise InvalidOptionError(f"`agent_options` has {name!r}, which is no option of an agent; {instead}.")
 
 
 def _maker(
@@ -341,6 +371,6 @@ def _require_no_replicas(explanation: Explanation, agent: str) -> None:
     names = replicated_tables(explanation.plan, explanation.task.tables)
     if names:
         raise InvalidOptionError(
-            f"`replicas` is no, but {agent!r} makes {listed(names)} data_parallel, and has no option sharding_types "
-            "that leaves replicas out. Name another agent, such as plan-search or torchrec."
+            f"`replicas=False` asks for none, but {agent!r} makes {listed(names)} data_parallel, and has no option "
+            "sharding_types that leaves replicas out. Name another agent, such as plan-search or torchrec."
         )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.checks import checked_count, is_number
-from shard_gym.common.errors import InvalidOptionError, InvalidTablesError, short_repr, wrong_kind
+from shard_gym.common.checks import checked_count, checked_flag, is_integer, is_iterable, is_number
+from shard_gym.common.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    InvalidTablesError,
+    short_repr,
+    similar,
+    wrong_kind,
+)
 from shard_gym.common.report import Note, Tell
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.cost_models import CostModel, make_cost_model, with_communication_dtype, with_index_exchange
@@ -21,7 +29,7 @@ from shard_gym.hardware.profile_files import MAX_HOST_BYTES, RESERVE, usable_byt
 from shard_gym.interop.plan_files import GivenPlan
 from shard_gym.interop.torchrec import json_of_torchrec, tables_of_lookups, tables_of_pooling_factors
 from shard_gym.planning.model import ModelOnDevices
-from shard_gym.plans import ShardingPlan, plan_to_json
+from shard_gym.plans import ShardingPlan, plan_of_placement, plan_to_json
 from shard_gym.plans.files import GROUPS, groups_to_json
 from shard_gym.plans.needs import TRAINING
 from shard_gym.plans.plan import ONE_GROUP
@@ -29,9 +37,7 @@ from shard_gym.tables import Pool, Tables, load_pool
 from shard_gym.tables.pools import pool_source
 from shard_gym.tables.pools.recorded_lookups import RecordedLookups, lookups_of_file, tables_with_lookups
 from shard_gym.tasks import Task
-
-if TYPE_CHECKING:
-    from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from shard_gym.tasks.task import MAX_SYNC
 
 GIB = 2**30
 
@@ -87,6 +93,15 @@ class ModelOptions(TypedDict, total=False):
     index_exchange: str | None
 
 
+def require_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise TypeError, as Python does, if a `function` with `ModelOptions` gets an argument that it has not."""
+    known = {*inspect.signature(function).parameters, *ModelOptions.__annotations__}
+    for name in options:
+        if name not in ModelOptions.__annotations__:
+            hint = similar(name, known)
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}.{hint}")
+
+
 def model_on_devices(
     model_or_tables: Any,
     hardware: str | Path | HardwareProfile | Topology | None,
@@ -128,10 +143,34 @@ def model_on_devices(
     """
     model = with_index_exchange(make_cost_model(cost_model), index_exchange)
     model = with_communication_dtype(model, communication_dtype)
+    index_dedup = checked_flag("`index_dedup`", index_dedup)
+    sync_every = checked_count("`sync_every`", sync_every, 0, MAX_SYNC)
+    ratio = None if is_number(cross_host_ratio) and cross_host_ratio == 1 else cross_host_ratio
+    links = {
+        "devices_per_host": devices_per_host,
+        "devices_per_domain": devices_per_domain,
+        "memory_cap_gib": memory_cap_gib,
+        "reserve": reserve,
+        "host_memory": host_memory,
+        "cross_host_ratio": ratio,
+    }
     training = None if TRAINING in model.supports else False  # the tables of a cost model of serving are served
     if isinstance(model_or_tables, Task):
-        return _of_task(model_or_tables, hardware, num_devices, model)
+        of_tables = {
+            "lookups": None if isinstance(lookups, (list, tuple)) and not lookups else lookups,
+            "batch_size": batch_size,
+            "pooling_factors": pooling_factors,
+            "embedding_dim": embedding_dim,
+            "weight_dtype": weight_dtype,
+            "optimizer": optimizer,
+            "index_dedup": index_dedup or None,
+            "sync_every": sync_every or None,
+        }
+        return _of_task(model_or_tables, hardware, num_devices, model, of_tables | links)
     named = _tables_of(model_or_tables, embedding_dim, lookups, batch_size, pooling_factors)
+    doubled = sorted({each for each in named.tables.names if named.tables.names.count(each) > 1})
+    if doubled:
+        raise InvalidTablesError(f"Two tables of {named.source} are named {doubled[0]!r}; give each its own name.")
     tables = named.tables.with_training(weight_dtype=weight_dtype, optimizer=optimizer, training=training)
     if named.log:
         size = tables.workload.batch_size if batch_size is None else batch_size
@@ -148,7 +187,7 @@ def model_on_devices(
                 "Give `index_dedup` or `sync_every`, not both: the devices of a group ask for rows by themselves."
             )
     if isinstance(hardware, Topology):
-        topology = _given_topology(hardware, num_devices, memory_cap_gib, reserve, host_memory)
+        topology = _given_topology(hardware, num_devices, links)
         hinders = False
     else:
         profile = hardware if isinstance(hardware, HardwareProfile) else hardware_profile(_required(hardware))
@@ -185,16 +224,21 @@ def _required(hardware: Any) -> str | Path:
     return name
 
 
-def _of_task(task: Task, hardware: Any, num_devices: int | None, model: CostModel) -> ModelOnDevices:
+def _of_task(
+    task: Task, hardware: Any, num_devices: int | None, model: CostModel, options: Mapping[str, Any]
+) -> ModelOnDevices:
     if hardware is not None or num_devices is not None:
         raise InvalidOptionError("A task has devices of its own; leave out `hardware` and `num_devices`.")
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidOptionError(
+                f"A task has tables and devices of its own; leave out `{name}`, or change the task."
+            )
     return ModelOnDevices(task.name, task.name, task.tables, task.topology, model, task.sync_every, base=task)
 
 
-def _given_topology(
-    topology: Topology, num_devices: int | None, memory_cap_gib: Any, reserve: float | None, host_memory: float | None
-) -> Topology:
-    given = {"memory_cap_gib": memory_cap_gib, "reserve": reserve, "host_memory": host_memory}
+def _given_topology(topology: Topology, num_devices: int | None, options: Mapping[str, Any]) -> Topology:
+    given = dict(options)
     if num_devices is not None:
         given["num_devices"] = None if num_devices == topology.num_devices else num_devices
     for name, value in given.items():
@@ -223,23 +267,25 @@ def _tables_of(
 ) -> _Named:
     log = _files(lookups)
     if is_module(model):
+        _require_no_dim(embedding_dim, "the model", known=True)
         return _Named("model", "the model", _tables_of_module(model, log, lookups, batch_size, pooling_factors))
     if lookups and not log:
         raise wrong_kind("`lookups`", lookups, "paths of NPZ or Parquet files")
+    if pooling_factors is not None:
+        raise InvalidOptionError(
+            "`pooling_factors` are of a model of TorchRec, and tables have their own; leave `pooling_factors` out."
+        )
     if isinstance(model, Tables):
-        _require_no_dim(embedding_dim, "the tables", known=True)
+        _require_no_dim(embedding_dim, "the model", known=True)
         return _Named("model", "the model", model, log=log)
     if isinstance(model, Pool):
         pool, name, source = model, model.name, model.name
     elif isinstance(model, (str, Path)):
         pool, name, source = load_pool(pool_source(str(model))), Path(model).stem, str(model)
     else:
-        raise wrong_kind("`model_or_tables`", model, "Tables, a pool, its name or file, or a model of TorchRec")
+        raise wrong_kind("`model_or_tables`", model, "Tables, a pool, its name or file, a model of TorchRec, or a task")
     _require_no_dim(embedding_dim, source, known=pool.dims_known)
     tables = pool.tables if embedding_dim is None else pool.tables.with_dims(embedding_dim)
-    doubled = sorted({each for each in tables.names if tables.names.count(each) > 1})
-    if doubled:
-        raise InvalidTablesError(f"Two tables of {source} are named {doubled[0]!r}; give each its own.")
     return _Named(name, source, tables, "" if log else _statistics_note(source, pool), log)
 
 
@@ -254,12 +300,17 @@ def _require_no_dim(embedding_dim: int | None, source: str, *, known: bool) -> N
 
 
 def _tables_of_module(model: Any, log: Sequence[Any], lookups: Any, batch_size: int | None, factors: Any) -> Tables:
-    if (factors is None) == (not log and not lookups):
+    has_lookups = not (isinstance(lookups, (list, tuple)) and not lookups)
+    if factors is not None and has_lookups:
+        raise InvalidOptionError("Give `lookups` or `pooling_factors`, not both: each says the lookups of the model.")
+    if factors is None and not has_lookups:
         raise InvalidOptionError(
             "A model of TorchRec does not say its lookups. Give `lookups`, recorded ones, or `pooling_factors` with "
             "`batch_size`, the mean lookups of a sample by feature."
         )
     if factors is None and not log:
+        if batch_size is not None:
+            raise InvalidOptionError("`lookups` are batches, which say their size; leave out `batch_size`.")
         return tables_of_lookups(model, lookups)
     if batch_size is None:
         raise InvalidOptionError("`batch_size` is missing: the samples of a batch, on all devices together.")
@@ -321,7 +372,7 @@ def _room_bytes(
         raise InvalidOptionError(
             "`memory_cap_gib` and `reserve` both say how much memory tables and buffers may take. Give one of them."
         )
-    given = [caps_gib] if isinstance(caps_gib, (int, float, np.number)) else list(caps_gib)
+    given: list[Any] = [caps_gib] if isinstance(caps_gib, str) or not isinstance(caps_gib, Iterable) else list(caps_gib)
     text = ",".join(f"{each:g}" if isinstance(each, (int, float, np.number)) else short_repr(each) for each in given)
     caps = [_cap_bytes(each, text, device) for each in given]
     if len(caps) == 1:
@@ -338,10 +389,8 @@ def _cap_bytes(cap: float, given: str, device: DeviceSpec) -> int:
     """Bytes of one of the GiB that are `given`."""
     if not is_number(cap) or not 1 <= cap * GIB < math.inf:
         own = short_repr(f"{cap:g}" if isinstance(cap, (int, float, np.number)) else cap)
-        one = f"{own} in {short_repr(given)}" if "," in given else own
-        raise InvalidOptionError(
-            f"`memory_cap_gib` must be a positive number, or one for each device with commas between them, not {one}."
-        )
+        one = f"{own} in {short_repr(given)}" if "," in given and own != given else own
+        raise InvalidOptionError(f"`memory_cap_gib` must be a positive number, or one for each device, not {one}.")
     if device.device_type == "cpu":  # its memory is an assumed share of the machine's
         if cap * GIB > MAX_HOST_BYTES:
             raise InvalidOptionError(
@@ -350,7 +399,7 @@ def _cap_bytes(cap: float, given: str, device: DeviceSpec) -> int:
     elif cap * GIB > device.memory_bytes:
         raise InvalidOptionError(
             f"`memory_cap_gib` is {cap:,g}, but a device ({device.name}) has {format_bytes(device.memory_bytes)} "
-            "of memory. Give at most that, or leave the option out."
+            "of memory. Give at most that, or leave `memory_cap_gib` out."
         )
     return int(cap * GIB)
 
@@ -377,24 +426,35 @@ def _host_room_bytes(
     if profile.host is None and host_memory_gib:
         raise InvalidOptionError(
             f"`host_memory` is {host_memory_gib:,g}, but of the hosts of {profile.name} it is not known how fast "
-            "devices read and update rows there. Leave the option out, or name other hardware."
+            "devices read and update rows there. Leave `host_memory` out, or name other hardware."
         )
     if profile.host is not None and host_memory_gib * GIB > profile.host.memory_bytes:
         raise InvalidOptionError(
             f"`host_memory` is {host_memory_gib:,g}, but a host of {profile.name} has "
-            f"{format_bytes(profile.host.memory_bytes)}. Give at most that, or leave the option out."
+            f"{format_bytes(profile.host.memory_bytes)}. Give at most that, or leave `host_memory` out."
         )
     return int(host_memory_gib * GIB)
 
 
-def given_plan(
-    plan: str | Path | ShardingPlan | TorchRecPlan | Mapping[str, Any], model: ModelOnDevices, name: str = "the plan"
-) -> GivenPlan:
-    """A plan that a user has: the path of a file, a plan, a plan of TorchRec, or the JSON of either.
+GIVEN = "the plan"
+"""What messages call a plan that is in no file."""
+
+
+def given_plan(plan: Any, model: ModelOnDevices, argument: str, name: str = GIVEN) -> GivenPlan:
+    """A plan that a user has: the path of a file, a plan, a placement, a result that has a plan, a plan of TorchRec, or
+    the JSON of one.
 
     Args:
+        argument: that it is, for messages.
         name: of a plan that is in no file, for messages.
+
+    Raises:
+        InvalidOptionError: it is none of these.
+        InvalidPlanError: it is a placement of another number of tables.
+        DamagedFileError: the file cannot be read.
     """
+    if isinstance(getattr(plan, "plan", None), ShardingPlan):  # a PlannedModel, for one
+        plan = plan.plan
     if isinstance(plan, (str, Path)):
         return GivenPlan.of_file(plan)
     if isinstance(plan, ShardingPlan):
@@ -402,4 +462,20 @@ def given_plan(
         if plan.groups != ONE_GROUP:
             content[GROUPS] = groups_to_json(plan.groups)
         return GivenPlan(name, content)
-    return GivenPlan(name, dict(plan) if isinstance(plan, Mapping) else json_of_torchrec(plan))
+    if isinstance(plan, Mapping):
+        return GivenPlan(name, dict(plan))
+    if isinstance(getattr(plan, "plan", None), dict):
+        return GivenPlan(name, json_of_torchrec(plan))
+    devices = list(plan) if isinstance(plan, (list, tuple, np.ndarray)) and is_iterable(plan) else []
+    if not devices or not all(map(is_integer, devices)):
+        raise wrong_kind(
+            f"`{argument}`",
+            plan,
+            "a plan, what `plan` returns, a placement, the path of a file, a plan of TorchRec, or the JSON of a plan",
+        )
+    if len(devices) != len(model.tables):
+        raise InvalidPlanError(
+            f"{name} has {counted(len(devices), 'device')}, and {model.source} has "
+            f"{counted(len(model.tables), 'table')}; a placement has a device for each."
+        )
+    return GivenPlan(name, {"plan": plan_to_json(plan_of_placement(devices, model.tables), model.tables)})

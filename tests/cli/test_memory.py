@@ -138,7 +138,7 @@ def test_devices_with_different_caps_have_them_in_the_tables(run: Any, command: 
     [
         ("40,40,20", 4, "--memory-cap-gib has 3 numbers, '40,40,20', for 4 devices. Give one number for all devices,"),
         ("40,20", 1, "--memory-cap-gib has 2 numbers, '40,20', for 1 device."),
-        ("40,0", 2, "--memory-cap-gib must be a positive number, or one for each device with commas between them, not"),
+        ("40,0", 2, "--memory-cap-gib must be a positive number, or one for each device, not '0' in '40,0'."),
         ("40,nan", 2, "not 'nan' in '40,nan'."),
         ("40,-3", 2, "not '-3' in '40,-3'."),
         ("40,", 2, "not '' in '40,'."),

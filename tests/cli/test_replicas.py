@@ -155,7 +155,7 @@ def test_agents_that_cannot_leave_out_replicas_say_so(run: Any, place: Any) -> N
     place("--agent", "hugectr", "--out", place.file.with_name("plan.json"))
     where = ("--tables", place.file, "--hardware", "v100-nvlink", "--num-devices", 4)
     refused = run.refused(
-        "--replicas is no, but 'hugectr' makes", "place", *where, "--agent", "hugectr", "--replicas", "no"
+        "--replicas no asks for none, but 'hugectr' makes", "place", *where, "--agent", "hugectr", "--replicas", "no"
     )
     assert "Name another agent" in " ".join(refused.err.split())
     assert json.loads(place("--agent", "local-search", "--replicas", "no").out)["placement"]  # it makes none

@@ -136,6 +136,21 @@ def test_a_plan_is_explained_under_the_cost_model_that_is_asked_for() -> None:
     assert served.explanation.cost_model == InferenceCostModel("fp16").fingerprint
 
 
+def test_placements_and_results_of_plan_are_plans() -> None:
+    planned = plan(FOUR, "a100-dgx", 4, agent="cost-greedy", compare=[0, 0, 0, 3])
+    assert planned.compared is not None
+    assert planned.compared.comparison.before.total_ms == cost_of([0, 0, 0, 3], 4)
+    assert explain_plan(FOUR, planned, "a100-dgx", 4).plan == planned.plan
+    shown = explain_plan(FOUR, np.array([0, 0, 0, 3]), "a100-dgx", 4)
+    assert shown.plan == OLD
+    assert compare(FOUR, shown, planned, "a100-dgx", 4).ratio == shown.cost_ms / planned.cost_ms
+    with pytest.raises(InvalidPlanError, match="the old plan has 1 device, and the model has 4 tables"):
+        compare(FOUR, [0], NEW, "a100-dgx", 4)
+    for argument, plans in (("before", (3, NEW)), ("after", (OLD, [0.5]))):
+        with pytest.raises(InvalidOptionError, match=f"`{argument}` must be a plan, what `plan` returns, a placement"):
+            compare(FOUR, *plans, "a100-dgx", 4)  # type: ignore[arg-type]
+
+
 def test_a_plan_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = tmp_path / "old.json", plan_files.read_json
     path.write_text(json.dumps({"placement": dict(zip(FOUR.names, [0, 0, 0, 3], strict=True))}))

@@ -16,6 +16,7 @@ from shard_gym.cli.console import as_options
 from shard_gym.common.errors import (
     InvalidOptionError,
     InvalidPlanError,
+    InvalidTablesError,
     NoPlacementFoundError,
     ShardGymError,
     UnknownNameError,
@@ -146,6 +147,10 @@ def test_a_task_has_devices_of_its_own() -> None:
     assert not whole.plan.split_tables
     with pytest.raises(InvalidOptionError, match=r"leave out `hardware` and `num_devices`\."):
         plan(task, "a100-dgx", 4)
+    others: dict[str, Any] = {"lookups": ["log.npz"], "memory_cap_gib": 4, "cross_host_ratio": 0.5, "sync_every": 9}
+    for name, value in others.items():
+        with pytest.raises(InvalidOptionError, match=f"A task has tables and devices of its own; leave out `{name}`"):
+            plan(task, **{name: value})
 
 
 def test_agents_are_given_as_objects_and_functions_too() -> None:
@@ -210,13 +215,34 @@ def test_notes_are_told_when_they_are_known() -> None:
             "`communication_dtype` is 'fp16', but the cost model 'measured' knows FP32 alone",
         ),
         ((SEQUENCES, "a100-dgx", 2), {"one_module": True}, InvalidOptionError, "has pooled and sequence tables"),
-        ((FOUR, "a100-dgx", 2), {"replicas": False, "agent": "hugectr"}, InvalidOptionError, "`replicas` is no, but"),
+        (
+            (FOUR, "a100-dgx", 2),
+            {"replicas": False, "agent": "hugectr"},
+            InvalidOptionError,
+            "`replicas=False` asks for none, but",
+        ),
         (
             (FOUR, "a100-dgx", 2),
             {"agent": "cost-greedy", "agent_options": {"model": 1}},
             InvalidOptionError,
             "'model': 1",
         ),
+        ((FOUR, A100.topology(2)), {"devices_per_host": 2}, InvalidOptionError, "leave `devices_per_host` out."),
+        ((FOUR, A100.topology(2)), {"cross_host_ratio": 0.5}, InvalidOptionError, "leave `cross_host_ratio` out."),
+        ((FOUR, "a100-dgx", 2), {"pooling_factors": {"a": 1}}, InvalidOptionError, "leave `pooling_factors` out."),
+        ((FOUR, "a100-dgx", 2), {"device_type": "tpu"}, InvalidOptionError, "must be 'cpu', 'cuda' or None, not 'tpu'"),
+        ((FOUR, "a100-dgx", 2), {"balance": "no"}, InvalidOptionError, "`balance` must be True or False, not 'no'."),
+        ((FOUR, "a100-dgx", 2), {"whole": "x"}, InvalidOptionError, "`whole` must be True or False, not 'x'."),
+        ((FOUR, "a100-dgx", 2), {"one_module": "x"}, InvalidOptionError, "`one_module` must be True or False"),
+        ((FOUR, "a100-dgx", 2), {"index_dedup": "no"}, InvalidOptionError, "`index_dedup` must be True or False"),
+        ((FOUR, "a100-dgx", 2), {"replicas": 0}, InvalidOptionError, "`replicas` must be True, False or None, not 0."),
+        ((FOUR, "a100-dgx", 2), {"agent_options": 3}, InvalidOptionError, "`agent_options` must be a mapping"),
+        ((FOUR, "a100-dgx", 2), {"agent_options": {1: 2}}, InvalidOptionError, "`agent_options` must be a mapping"),
+        ((FOUR, "a100-dgx", 2), {"agent_options": {"seed": 1}}, InvalidOptionError, "give it as `seed`."),
+        ((FOUR, "a100-dgx", 2), {"memory_cap_gib": "40,40"}, InvalidOptionError, "for each device, not '40,40'."),
+        ((FOUR, "a100-dgx", 2), {"sync_every": 10**11}, InvalidOptionError, "`sync_every` must be an integer from 0"),
+        ((FOUR, "a100-dgx", 2), {"compare": 3}, InvalidOptionError, "`compare` must be a plan, what `plan` returns"),
+        ((FOUR.select([0, 0]), "a100-dgx", 2), {}, InvalidTablesError, "Two tables of the model are named 'table0'"),
         ((FOUR, "no-such", 2), {}, UnknownNameError, "There is no hardware profile named 'no-such'"),
         ((FOUR, "a100-dgx", 2), {"agent": "nobody"}, UnknownNameError, "There is no agent named 'nobody'"),
         ((FOUR, "a100-dgx", 2), {"compare": {"plan": []}}, InvalidPlanError, "the old plan is no plan of these tables"),
@@ -231,7 +257,7 @@ def test_an_impossible_argument_is_named(
 
 
 def test_an_argument_that_does_not_exist_is_an_error_of_python() -> None:
-    with pytest.raises(TypeError, match="memory_caps"):
+    with pytest.raises(TypeError, match=r"^plan\(\) got .* 'memory_caps'. Did you mean 'memory_cap_gib'"):
         plan(FOUR, "a100-dgx", 2, memory_caps=3)  # type: ignore[call-arg]
 
 
