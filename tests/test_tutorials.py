@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import shard_gym.planning
 from shard_gym import Task, evaluate, load_pool, load_suite
 from shard_gym.agents import PolicyAgent
 from shard_gym.agents.named import agent_named
@@ -147,8 +146,10 @@ def test_in_python_the_plan_is_that_of_the_command(
     (last,) = [text for text in blocks(OWN_TABLES, "text") if text.startswith("whole tables cost")]
     assert out.endswith(last)
     assert names["planned"].to_json() == json.loads(Path("plan.json").read_text())
-    (inline,) = re.findall(r"`planned = (shard_gym\.planning\.plan\(.*?\))`", README)
-    assert eval(inline, {"shard_gym": shard_gym}).plan == (names["planned"].plan)
+    (inline,) = re.findall(r"`(from shard_gym\.planning import plan; .*?)`", README)
+    of_readme: dict[str, Any] = {}
+    exec(inline, of_readme)
+    assert of_readme["planned"].plan == names["planned"].plan
 
 
 def test_what_does_not_fit_is_refused_as_shown(shell: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_a_plan_for_groups_is_shown_and_compared(run: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--sync-every", -1), "--sync-every of task 'merlin-small' must be an integer from 0"),
+        (("--sync-every", -1), "--sync-every must be an integer from 0"),
         (("--sync-every", 10, "--agent", "lane-greedy"), "which 'lane-greedy' does not plan"),
     ],
 )
