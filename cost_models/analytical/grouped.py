@@ -38,11 +38,16 @@ class GroupedShardingModel(AdditiveCostModel):
 
     Args:
         model: of the devices of a group. Without replicas, its costs are these, but for rounding.
+
+    Raises:
+        InvalidOptionError: the model does not support groups, as those of serving, whose copies are never averaged.
     """
 
     supports = frozenset({TRAINING, SEQUENCES, COMPRESSION, REPLICAS, SPLITS, GROUPS})
 
-    def __init__(self, model: AdditiveCostModel) -> None:
+    def __init__(self, model: CostModel) -> None:
+        require_supported(f"The cost model {model.name!r}", {GROUPS}, model.supports, costs=True)
+        assert isinstance(model, AdditiveCostModel)
         self.model = model
         self.name, self.version = model.name, model.version
         self.num_loads, self.num_sum_loads = model.num_loads + 1, model.num_sum_loads
@@ -118,8 +123,6 @@ def model_of(topology: Topology, model: ModelT) -> ModelT | GroupedShardingModel
     """
     if topology.replicas is None or REPLICAS in model.supports:
         return model
-    require_supported(f"The cost model {model.name!r}", {GROUPS}, model.supports, costs=True)
-    assert isinstance(model, AdditiveCostModel)
     return GroupedShardingModel(model)
 
 

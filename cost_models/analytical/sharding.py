@@ -148,7 +148,11 @@ class AnalyticalShardingModel(AnalyticalCostModel):
         return super().fingerprint + ("" if self.communication_dtype == "fp32" else f"-{self.communication_dtype}")
 
     def with_replicas(self) -> AdditiveCostModel:
-        """This model, on devices whose shards have replicas in other groups (`Topology.replicas`)."""
+        """This model, on devices whose shards have replicas in other groups (`Topology.replicas`).
+
+        Raises:
+            InvalidOptionError: it does not support groups.
+        """
         from shard_gym.cost_models.analytical.grouped import GroupedShardingModel  # it is made of this class
 
         return GroupedShardingModel(self)

@@ -125,7 +125,7 @@ def _checked_supports(cls: type[CostModel]) -> frozenset[str]:
         raise TypeError(f"supports of {cls.__name__} must be a set of names in {sorted(NEEDS)}, not {supports!r}.")
     if SPLITS in supports:
         for name, argument in (("penalty_ms", "splits"), ("loads", "sharding_type")):
-            method = vars(cls).get(name)
+            method = getattr(cls, name, None)
             if callable(method) and not _takes(method, argument):
                 raise TypeError(f"{cls.__name__} supports splits, so its {name} must have an argument {argument}.")
     return frozenset(supports)

@@ -156,6 +156,8 @@ def test_classes_of_cost_models_support_what_their_methods_take() -> None:
             def loads(self, tables: Tables, topology: Topology) -> Any:  # type: ignore[override]
                 return tables.embedding_dim[:, None].astype(float)
 
+    with pytest.raises(TypeError, match="Inherits supports splits, so its loads must have an argument sharding_type"):
+        type("Inherits", (Old,), {"supports": {"training", "splits"}})
     for wrong in ("training", {"trainings"}, 5):
         with pytest.raises(TypeError, match="supports of Wrong must be a set of names in"):
             type("Wrong", (Nothing,), {"supports": wrong})

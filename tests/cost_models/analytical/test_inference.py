@@ -149,5 +149,7 @@ def test_what_serving_does_not_have_is_refused() -> None:
     in_groups = replace(topology_of(), replicas=Replicas(2, 1, 10))
     with pytest.raises(InvalidOptionError, match="'analytical-inference' does not support plans for groups"):
         model_of(in_groups, SERVING)
+    with pytest.raises(InvalidOptionError, match="'analytical-inference' does not support plans for groups"):
+        SERVING.with_replicas()
     with pytest.raises(InvalidOptionError, match="no lower bound under the cost model 'analytical-inference'"):
         plan_lower_bound_ms(tables_of(), topology_of(), SERVING)
