@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from shard_gym.agents import AGENTS, Agent, AgentEntry, CostGuidedAgent, agent_names, make_agent
-from shard_gym.agents.registry import AGENT, LEARNERS
+from shard_gym.agents import AGENTS, Agent, AgentEntry, CostGuidedAgent, make_agent
+from shard_gym.agents.registry import AGENT, LEARNERS, answering, is_path
 from shard_gym.agents.registry.agents import parameters
 from shard_gym.agents.search import PlanSearchAgent
-from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.errors import InvalidOptionError, unknown_name
 from shard_gym.common.report import Note
 from shard_gym.cost_models import CostModel
 from shard_gym.cost_models.measured import MeasuredCostModel
@@ -194,12 +194,19 @@ class NamedAgent(NamedTuple):
 
 
 def require_problem(name: str, problem: str) -> None:
-    """Raise InvalidOptionError if `name` is an agent of the package that does not answer a problem."""
+    """Raise an error if `name` is an agent of the package that does not answer a problem, or a name of none.
+
+    Raises:
+        InvalidOptionError: it answers another problem; the message lists those that answer this one.
+        UnknownNameError: it is neither an agent of the package nor a path nor FILE.py:NAME nor MODULE:NAME.
+    """
+    wanted = {problem} if problem == "replanning" else {"placement", "sharding"}  # plans may be of whole tables
     plays = AGENTS[name].problems if name in AGENTS else LEARNERS[name].learns if name in LEARNERS else ()
-    answering = {problem} if problem == "replanning" else {"placement", "sharding"}  # plans may be of whole tables
-    if plays and answering.isdisjoint(plays):
-        known = ", ".join(agent_names(problem))
+    if plays and wanted.isdisjoint(plays):
+        known = ", ".join(answering(wanted))
         raise InvalidOptionError(f"Agent {name!r} answers {plays[0]}, not {problem}. Those that do: {known}.")
+    if not plays and ":" not in name and name != "oracle" and not is_path(name):
+        raise unknown_name("agent", name, sorted(answering(wanted)))
 
 
 def _module(where: str) -> ModuleType:

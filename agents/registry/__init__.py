@@ -8,8 +8,9 @@ from shard_gym.agents.registry.agents import (
     AgentEntry,
     LearnerEntry,
     agent_names,
+    answering,
 )
-from shard_gym.agents.registry.making import AGENT, load_agent, make_agent
+from shard_gym.agents.registry.making import AGENT, is_path, load_agent, make_agent
 
 __all__ = [
     "AGENT",
@@ -20,6 +21,8 @@ __all__ = [
     "AgentEntry",
     "LearnerEntry",
     "agent_names",
+    "answering",
+    "is_path",
     "load_agent",
     "make_agent",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -470,3 +470,8 @@ LEARNERS: MutableMapping[str, AgentEntry] = _Part("learners")
 def agent_names(problem: str) -> list[str]:
     """The names of the agents made for a problem that tables of all agents have."""
     return [name for name, entry in AGENTS.items() if problem == entry.problems[0] and entry.listed]
+
+
+def answering(problems: Collection[str]) -> list[str]:
+    """The names of the agents that are ready and answer one of these problems, in the order of the registry."""
+    return [name for name, entry in AGENTS.items() if not set(problems).isdisjoint(entry.problems)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shard_gym.agents.base import Agent
-from shard_gym.agents.registry.agents import AGENTS, LEARNERS, imported_for
+from shard_gym.agents.registry.agents import AGENTS, LEARNERS, answering, imported_for
 from shard_gym.common.checks import require_arguments
 from shard_gym.common.errors import InvalidCheckpointError, UnknownNameError, unknown_name, wrong_kind
 from shard_gym.common.io.arrays import SUFFIX, load_arrays
@@ -50,7 +50,7 @@ def make_agent(
         raise wrong_kind("name", name, "the name of an agent or a path")
     if suite is not None and not isinstance(suite, str):
         raise wrong_kind("suite", suite, "the name of a suite, such as its name, or None")
-    if name not in AGENTS and _is_path(name):
+    if name not in AGENTS and is_path(name):
         return load_agent(name, cost_model=cost_model, seed=seed, **options)
     name = str(name)
     if name in LEARNERS and name not in AGENTS:
@@ -66,11 +66,10 @@ def make_agent(
 
 def _names_for(suite: str | None, problems: Collection[str]) -> list[str]:
     """The agents that answer one of these problems without training; of a named suite, its problem."""
-    wanted = set(problems) & ({suite_info(suite).problem} if suite in suite_names() else set(problems))
-    return sorted(name for name, entry in AGENTS.items() if not wanted.isdisjoint(entry.problems))
+    return sorted(answering(set(problems) & ({suite_info(suite).problem} if suite in suite_names() else set(problems))))
 
 
-def _is_path(name: str | Path) -> bool:
+def is_path(name: str | Path) -> bool:
     """Whether `name` is a path: by its type, by its spelling, or because it exists."""
     return isinstance(name, Path) or (
         isinstance(name, str) and (name.endswith(SUFFIX) or "/" in name or os.path.exists(name))

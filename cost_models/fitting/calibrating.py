@@ -97,7 +97,7 @@ class MachineCalibration:
     seconds: float
 
     def __str__(self) -> str:
-        parts = "" if self.measured else "Nothing was measured, because the time was used before; raise --minutes. "
+        parts = "" if self.measured else "Nothing was measured, because the time was used before; raise `minutes`. "
         text = f"{self.verdict}\n{parts}Written to {self.folder}, in {format_seconds(self.seconds)}."
         if not self.verdict.trusted:
             return text

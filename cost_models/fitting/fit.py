@@ -91,6 +91,8 @@ def fit_networks(
         UnknownNameError, TrainingDivergedError: see `fit_cost_model`.
         MissingExtraError: torch or scipy is not installed.
     """
+    if not isinstance(measurements, Measurements):
+        raise wrong_kind("measurements", measurements, "Measurements, such as those of load_workloads(path)")
     require_torch()
     measurements.require_splits()
     costs = measurements.first

@@ -143,7 +143,7 @@ class Verdict:
             parts.append("That is too much: other programs ran. Calibrate into another folder on an idle machine.")
         elif self.trusted is None:
             parts.append(
-                "The calibration is no better than the profile as it ships: measure more, with more --minutes."
+                "The calibration is no better than the profile as it ships: measure more, with more `minutes`."
             )
         else:
             parts.append(
@@ -151,7 +151,7 @@ class Verdict:
                 "that are close."
             )
         if count < FEW:
-            parts.append(f"{count} are few to judge by; more --minutes measure more.")
+            parts.append(f"{count} are few to judge by; more `minutes` measure more.")
         return " ".join(parts)
 
 

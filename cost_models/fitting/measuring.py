@@ -37,7 +37,7 @@ def default_memory(machine: Machine) -> int:
     """Bytes in whole GiB, so that it is equal when a collection is repeated."""
     share = int(machine.memory_bytes * MEMORY_SHARE[machine.kind]) // GIB * GIB
     if not share:
-        raise InvalidOptionError("The memory of this machine is unknown; give the memory for tables, --memory-gib.")
+        raise InvalidOptionError("The memory of this machine is unknown; give the memory for tables, `memory_gib`.")
     return share
 
 
@@ -111,6 +111,6 @@ def collect_here(
     limits: dict[str, Any] = {"budget_s": budget_s, "count": count, "repeat_every": repeat_every}
     state = collect(make, folder, sampler, **limits, on_progress=on_progress)
     if not state.measured:
-        reason = next(iter(state.reasons), "The time was up before the first measurement; allow more with --budget.")
+        reason = next(iter(state.reasons), "The time was up before the first measurement; allow more of it.")
         raise RunsFailedError(f"Nothing was measured. {reason}")
     return state

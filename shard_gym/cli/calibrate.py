@@ -7,7 +7,7 @@ from typing import Literal
 
 from rich.progress import Progress, TaskID
 
-from shard_gym.cli.console import errors, new_progress, say
+from shard_gym.cli.console import as_options, errors, new_progress, say
 from shard_gym.cli.measuring import machine_of, sigterm_is_ctrl_c, warn_of_load
 from shard_gym.cli.options import OptionalInt, OptionalStr
 from shard_gym.common.text import command_line, counted
@@ -56,7 +56,7 @@ def calibrate(
     except KeyboardInterrupt:
         message = f"Interrupted. What was measured is kept; continue with:\n{again}"
         raise KeyboardInterrupt(message) from None
-    say(f"\n{found}")
+    say(as_options(f"\n{found}"))
 
 
 class _Shown:

@@ -120,6 +120,17 @@ def as_floats(name: str, values: Any, error: type[ShardGymError]) -> NDArray[np.
         raise error(f"{name} must be numbers, not {short_repr(given.tolist())}.") from wrong
 
 
+def as_indices(what: str, indices: Any, count: int, error: type[ShardGymError]) -> NDArray[np.int64]:
+    """`indices` as (n,) int64 numbers of some of `count` things, each a `what` such as "table"; raises `error`."""
+    chosen = as_array(f"{what.capitalize()} indices", indices, error)
+    if chosen.ndim != 1 or not holds_integers(chosen):
+        raise error(f"{what.capitalize()} indices must be a list of integers, not {short_repr(indices)}.")
+    outside = chosen[(chosen < 0) | (chosen >= count)]
+    if outside.size:
+        raise error(f"There is no {what} {int(outside[0])}; the {what}s are 0 to {count - 1}.")
+    return chosen.astype(np.int64, copy=False)
+
+
 def require_kinds(owner: object, called: str, error: type[ShardGymError], hint: str = "", **kinds: type) -> None:
     """Raise `error` unless each field of `owner` that `kinds` names is of that class; `hint` ends the message."""
     for field, kind in kinds.items():

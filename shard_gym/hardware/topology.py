@@ -275,6 +275,10 @@ class Replicas:
             )
 
 
+_OWN_MEMORY: NDArray[np.int64] = np.empty(0, np.int64)
+"""Stands for the devices' own memory in place of caps that are not given."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology(ReadOnlyArrays):
     """D equal devices; device d is on host d // devices_per_host.
@@ -305,7 +309,7 @@ class Topology(ReadOnlyArrays):
     links: LinkSpec
     num_devices: int
     devices_per_host: int = 8
-    memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    memory_cap_bytes: NDArray[np.int64] = field(default_factory=lambda: _OWN_MEMORY)
     host: HostMemory | None = None
     cross_host_ratio: float = 1.0
     replicas: Replicas | None = None
@@ -436,7 +440,7 @@ class Topology(ReadOnlyArrays):
 
 
 def _checked_caps(given: ArrayLike, num_devices: int, default: int) -> NDArray[np.int64]:
-    """(D,) int64, read-only: `given` as a memory cap of each device in bytes; `default` for no numbers.
+    """(D,) int64, read-only: `given` as a memory cap of each device in bytes; `default` for `_OWN_MEMORY`.
 
     Raises:
         InvalidTopologyError: they are not one positive integer, or one for each device.
@@ -447,7 +451,7 @@ def _checked_caps(given: ArrayLike, num_devices: int, default: int) -> NDArray[n
         raise InvalidTopologyError(
             f"memory_cap_bytes must be one number or one for each device, not {short_repr(given)}."
         ) from error
-    if not caps.size:
+    if caps is _OWN_MEMORY:
         caps = np.asarray(default)
     if caps.ndim > 1 or (caps.ndim == 1 and caps.shape != (num_devices,)):
         raise InvalidTopologyError(
@@ -496,12 +500,12 @@ TOPOLOGY_KEYS: dict[str, type] = {
 """The keys of `topology_to_json`."""
 
 TOPOLOGY_OPTIONS: dict[str, type | tuple[type, ...]] = {
-    **{"host": dict, "cross_host_ratio": float, "devices_per_domain": int}
+    **{"host": dict, "cross_host_ratio": float, "devices_per_domain": int, "replicas": dict}
 }
 """Further keys, of topologies with other values than the defaults."""
 
 
-def _numbers(spec: DeviceSpec | LinkSpec | HostMemory) -> dict[str, Any]:
+def _numbers(spec: DeviceSpec | LinkSpec | HostMemory | Replicas) -> dict[str, Any]:
     """The fields of a specification by name, but its sources, and options that have their defaults."""
     return {
         each.name: getattr(spec, each.name)
@@ -543,6 +547,7 @@ def links_from_json(record: Any, sources: Mapping[str, str] | None = None) -> Li
 def topology_to_json(topology: Topology) -> dict[str, Any]:
     """`topology` as JSON values, without the sources of its numbers."""
     host = {} if topology.host is None else {"host": _numbers(topology.host)}
+    replicas = {} if topology.replicas is None else {"replicas": _numbers(topology.replicas)}
     return {
         "device": device_to_json(topology.device),
         "links": links_to_json(topology.links),
@@ -552,6 +557,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         **({} if topology.fast_group == "host" else {"devices_per_domain": topology.domain_size}),
         **({} if topology.cross_host_ratio == 1.0 else {"cross_host_ratio": topology.cross_host_ratio}),
         **host,
+        **replicas,
     }
 
 
@@ -560,6 +566,8 @@ def topology_from_json(record: Any) -> Topology:
     require_fields(record, TOPOLOGY_KEYS, "A topology", TOPOLOGY_OPTIONS)
     if "host" in record:
         _require_keys("host", record["host"], HostMemory)
+    if "replicas" in record:
+        _require_keys("replicas", record["replicas"], Replicas)
     caps = record["memory_cap_bytes"]
     if not caps or not all(type(cap) is int and 0 <= cap < 2**63 for cap in caps):
         raise DamagedFileError("memory_cap_bytes of a topology must be whole numbers, one for each device.")
@@ -570,6 +578,7 @@ def topology_from_json(record: Any) -> Topology:
         devices_per_host=record["devices_per_host"],
         memory_cap_bytes=np.array(caps, np.int64),
         host=HostMemory(**record["host"]) if "host" in record else None,
+        replicas=Replicas(**record["replicas"]) if "replicas" in record else None,
         cross_host_ratio=record.get("cross_host_ratio", 1.0),
         devices_per_domain=record.get("devices_per_domain"),
     )

@@ -14,7 +14,7 @@ from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.memory import host_to_json
 from shard_gym.planning.trust import evidence_on, evidence_sentence, is_analytical
 from shard_gym.plans import plan_to_json
-from shard_gym.plans.files import GROUPS, HBM_ROWS, groups_to_json
+from shard_gym.plans.files import GROUPS, HBM_ROWS, distinct_names, groups_to_json
 from shard_gym.plans.placement import to_plan
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, ONE_GROUP, TABLE_WISE
 from shard_gym.tasks import Task
@@ -274,7 +274,7 @@ def replicas_to_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
-    """A placement or plan as a JSON value, every table by its name."""
+    """A placement or plan as a JSON value, every table by its name (of a placement, by `distinct_names`)."""
     record: dict[str, Any] = {"cost_model": explanation.cost_model, "cost_ms": explanation.total_ms}
     record["index_exchange_ms"] = explanation.index_exchange_ms
     record |= _evidence_to_json(explanation)
@@ -286,12 +286,13 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
         plan = plan_to_json(explanation.plan, tables, explanation.task.topology)
         return record | in_groups | {"plan": plan} | replicas_to_json(explanation) | host | traffic
     per_device = to_plan(devices, explanation.task.num_devices)
+    names = distinct_names(tables.names)
     placed = {
-        "placement": {name: int(device) for name, device in zip(tables.names, devices, strict=True)},
-        "devices": [[tables.names[table] for table in held] for held in per_device],
+        "placement": dict(zip(names, devices.tolist(), strict=True)),
+        "devices": [[names[table] for table in held] for held in per_device],
     }
     if host:
-        placed[HBM_ROWS] = dict(zip(tables.names, explanation.split.hbm_rows.tolist(), strict=True))
+        placed[HBM_ROWS] = dict(zip(names, explanation.split.hbm_rows.tolist(), strict=True))
     return record | placed | host | traffic
 
 

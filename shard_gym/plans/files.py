@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, starmap
 from pathlib import Path
@@ -125,6 +125,22 @@ def hbm_rows_from_json(value: Any, plan: ShardingPlan, tables: Tables, topology:
                 f"{counted(len(sharding.shards), 'shard')}, as other tables have them; not {short_repr(rows)}."
             )
     return check_hbm_rows([number for rows in found for number in rows], plan, tables, topology)
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """The names of tables as keys: the second table of a name gets " (2)" behind it, the third " (3)".
+
+    Such a key that is a name itself gets the next number that is free.
+    """
+    given, taken, keys = set(names), set[str](), []
+    for name in names:
+        key, number = name, 1
+        while key in taken or (number > 1 and key in given):
+            number += 1
+            key = f"{name} ({number})"
+        taken.add(key)
+        keys.append(key)
+    return keys
 
 
 def in_order(found: Mapping[str, Entry], tables: Tables) -> list[Entry]:

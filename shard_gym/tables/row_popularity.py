@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.common.checks import ReadOnlyArrays, as_floats
+from shard_gym.common.checks import ReadOnlyArrays, as_floats, as_indices
 from shard_gym.common.errors import InvalidTablesError, short_repr
 from shard_gym.tables.lookup_statistics import NUM_BINS, ReuseStatistics
 
@@ -87,9 +87,10 @@ class RowPopularity(ReadOnlyArrays):
     def __len__(self) -> int:
         return len(self.q)
 
-    def select(self, indices: NDArray[np.integer[Any]]) -> RowPopularity:
-        """Those of the tables at `indices`."""
-        return self.derived(q=self.q[indices], s=self.s[indices])
+    def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> RowPopularity:
+        """Those of the tables at `indices`; raises InvalidTablesError for an index out of range."""
+        chosen = as_indices("table", indices, len(self.q), InvalidTablesError)
+        return self.derived(q=self.q[chosen], s=self.s[chosen])
 
     def of_blocks(self, blocks: ArrayLike) -> RowPopularity:
         """Those of a block of every n-th row, n of each table or of all in `blocks`: (n k + q)^-s ~ (k + q / n)^-s."""
@@ -174,9 +175,10 @@ class RowSteps(ReadOnlyArrays):
         """(T, J) share of the lookups that one row of a step gets; infinity for a step without rows."""
         return np.divide(self.shares, self.rows, out=np.full_like(self.rows, np.inf), where=self.rows > 0)
 
-    def select(self, indices: NDArray[np.integer[Any]]) -> RowSteps:
-        """Those of the tables at `indices`."""
-        return self.derived(rows=self.rows[indices], shares=self.shares[indices])
+    def select(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> RowSteps:
+        """Those of the tables at `indices`; raises InvalidTablesError for an index out of range."""
+        chosen = as_indices("table", indices, len(self.rows), InvalidTablesError)
+        return self.derived(rows=self.rows[chosen], shares=self.shares[chosen])
 
     def of_blocks(self, blocks: ArrayLike) -> RowSteps:
         """Those of a block with an n-th of the rows of each step, n of each table or of all in `blocks`."""

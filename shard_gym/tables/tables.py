@@ -14,7 +14,7 @@ from shard_gym.common.checks import (
     ReadOnlyArrays,
     as_array,
     as_floats,
-    holds_integers,
+    as_indices,
     is_iterable,
     is_number,
     require_name,
@@ -454,12 +454,7 @@ class Tables(ReadOnlyArrays):
         Raises:
             InvalidTablesError: an index is out of range.
         """
-        chosen = as_table_array("Table indices", indices)
-        if chosen.ndim != 1 or not holds_integers(chosen):
-            raise InvalidTablesError(f"Table indices must be a list of integers, not {short_repr(indices)}.")
-        outside = chosen[(chosen < 0) | (chosen >= len(self))]
-        if outside.size:
-            raise InvalidTablesError(f"There is no table {int(outside[0])}; the tables are 0 to {len(self) - 1}.")
+        chosen = as_indices("table", indices, len(self), InvalidTablesError)
         if not chosen.size:
             raise InvalidTablesError(NO_TABLES)
         return self._changed(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidTopologyError
-from shard_gym.hardware import MAX_DEVICES, HostMemory, Topology, hardware_profile
+from shard_gym.hardware import MAX_DEVICES, HostMemory, Replicas, Topology, hardware_profile
 from shard_gym.hardware.topology import topologies_from_json, topology_from_json, topology_to_json
 
 PROFILE = hardware_profile("a100-dgx")
@@ -158,6 +158,18 @@ def test_host_memory_that_is_shared_says_how_much_in_json() -> None:
     assert "total_bytes" not in plain["host"]
     assert more["host"] == {**plain["host"], "total_bytes": 10**12}
     assert [read.host for read in topologies_from_json([plain, more])] == [own, shared]
+
+
+def test_replicas_are_in_the_json_of_a_topology() -> None:
+    copied = Topology(DEVICE, LINKS, 4, 2, replicas=Replicas(count=4, in_host=2, sync_every=10))
+    [read] = topologies_from_json([topology_to_json(copied)])
+    assert read.replicas == copied.replicas
+
+
+@pytest.mark.parametrize("given", [[], ()], ids=repr)
+def test_no_memory_caps_are_not_one_for_each_device(given: Any) -> None:
+    with pytest.raises(InvalidTopologyError, match="one for each of the 4 devices, not an array of shape"):
+        Topology(DEVICE, LINKS, 4, memory_cap_bytes=given)
 
 
 def test_a_model_that_compresses_sends_less_over_links_that_are_as_fast() -> None:

@@ -273,6 +273,21 @@ def test_a_plan_to_compare_with_stands_beside_the_new_one() -> None:
     assert planned.to_json()["compared"]["with"] == "the old plan"
 
 
+def test_a_placement_in_json_has_every_table_of_two_with_one_name() -> None:
+    """Tasks of suites may have a table twice."""
+    task = Task("twice", replace(FOUR, names=("a", "b", "a", "c")), A100.topology(2))
+    planned = plan(task, agent="size-greedy")
+    assert planned.to_json()["placement"].keys() == {"a", "b", "a (2)", "c"}
+    assert sorted(name for held in planned.to_json()["devices"] for name in held) == ["a", "a (2)", "b", "c"]
+
+
+@pytest.mark.parametrize("agent", ["nope", "ridge"])
+def test_a_refused_agent_comes_with_those_that_plan(agent: str) -> None:
+    with pytest.raises(ShardGymError, match="plan-search") as refused:
+        plan(FOUR, "a100-dgx", 2, agent=agent)
+    assert "ski-last-day" not in str(refused.value)
+
+
 def test_a_model_of_torchrec_is_planned_with_its_lookups(tmp_path: Path) -> None:
     pytest.importorskip("torchrec")
     from torchrec.modules.embedding_configs import EmbeddingBagConfig

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import DamagedFileError, InvalidPlanError, MemoryExceededError, UnwritablePathError
 from shard_gym.hardware import hardware_profile
 from shard_gym.plans import plan_from_json, plan_of_placement, plan_to_json, read_plan, write_plan
-from shard_gym.plans.files import shardings_from_json, shardings_to_json
+from shard_gym.plans.files import distinct_names, shardings_from_json, shardings_to_json
 
 TOPOLOGY = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
 
@@ -51,6 +51,14 @@ def test_a_file_comes_back_or_names_what_was_changed(tmp_path: Path, random_tabl
         read_plan(path, tables, TOPOLOGY)
     with pytest.raises(UnwritablePathError):
         write_plan(tmp_path, plan, tables)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "a (2)", "a (3)"]), max_size=8))
+def test_keys_of_tables_are_their_names_where_these_differ(names: list[str]) -> None:
+    keys = distinct_names(names)
+    assert len(set(keys)) == len(names)
+    assert all(key == name or key.startswith(f"{name} (") for key, name in zip(keys, names, strict=True))
+    assert all(keys[names.index(name)] == name for name in set(names))
 
 
 def test_a_plan_for_other_devices_or_tables_is_refused(tmp_path: Path, random_tables: Any) -> None:

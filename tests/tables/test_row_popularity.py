@@ -258,3 +258,11 @@ def test_steps_without_rows_change_no_bit_and_tables_do_not_depend_on_those_besi
     both = reuse_statistics([1000, 1000], [10.0, 1e4], [2.0, 2.0], [1.1, 1.1])
     for field, of_both in enumerate(both):
         assert np.concatenate([each[field] for each in lone]).tolist() == of_both.tolist()
+
+
+@pytest.mark.parametrize(
+    "popularity", [RowPopularity(np.zeros(2), np.ones(2)), RowSteps(np.ones((2, 1)), np.ones((2, 1)))]
+)
+def test_tables_that_are_not_there_cannot_be_selected(popularity: Any) -> None:
+    with pytest.raises(InvalidTablesError, match="There is no table 9; the tables are 0 to 1"):
+        popularity.select([1, 9])

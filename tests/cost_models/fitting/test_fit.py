@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import InvalidOptionError, TrainingDivergedError, UnknownNameError
-from shard_gym.cost_models.fitting import FitOptions, fit_cost_model
+from shard_gym.cost_models.fitting import FitOptions, fit_cost_model, fit_networks
 from shard_gym.cost_models.fitting.data.splits import SplitCosts
 from shard_gym.cost_models.fitting.fit import FitProgress, validation_error
 from shard_gym.cost_models.fitting.linear import fit_linear
@@ -88,3 +88,5 @@ def test_what_cannot_be_fitted_is_refused(costs: SplitCosts) -> None:
     alone = SplitCosts(costs.part("train"), costs.table_split)
     with pytest.raises(InvalidOptionError, match="'validation'"):
         fit_cost_model("pooled", alone, seed=0)
+    with pytest.raises(InvalidOptionError, match="must be Measurements, such as those of load_workloads"):
+        fit_networks("folder", "out")  # type: ignore[arg-type]
