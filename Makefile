@@ -21,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test lint format docs bench leaderboard leaderboard-site check-gymnasium check-libraries libraries clean
-.PHONY: fresh best-known bounds pretrained cost-model-card diagram
+.PHONY: check-leaderboards fresh best-known bounds pretrained cost-model-card diagram
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench: $(INSTALLED) ## Measure the speed of environments and cost models
 
 leaderboard: $(INSTALLED) ## Train every agent, make its entries on every suite, then the tables
 	$(BIN)/python tools/entries.py $(ARGS)
+
+check-leaderboards: $(INSTALLED) ## Check that every entry is valid and the generated tables are up to date
+	$(BIN)/shard-gym leaderboard render --check
 
 fresh: $(INSTALLED) ## Answer fresh tasks with the agents that have entries
 	$(BIN)/python tools/fresh.py $(ARGS)

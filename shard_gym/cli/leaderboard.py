@@ -27,7 +27,7 @@ from shard_gym.leaderboard.scorer import load_scorer
 from shard_gym.leaderboard.site import write_site
 from shard_gym.leaderboard.store import EntryFolder, Finding, entry_folder, find_entries
 from shard_gym.leaderboard.submission import EntryInfo, require_free, submit
-from shard_gym.leaderboard.verify import new_ids, to_replay, verify_entry
+from shard_gym.leaderboard.verify import Run, new_ids, to_replay, verify_entry
 from shard_gym.tasks import suite_info, suite_names
 from shard_gym.tasks.suites.info import MEASURED
 
@@ -249,6 +249,10 @@ class Verify:
                 say("Write them with --update-best-known.", "dim")
 
 
+def _on_every_cpu() -> Run:
+    return JobOptions(usable_cpus()).run
+
+
 @dataclass(frozen=True)
 class Render:
     """Write the tables of the entries in README.md.
@@ -265,9 +269,9 @@ class Render:
         """Write the tables, or compare them."""
         warn("Reading all entries, which takes a minute or two ...", "dim")
         if not self.check:
-            say(f"Written: {', '.join(map(str, write_pages(self.root)))}.")
+            say(f"Written: {', '.join(map(str, write_pages(self.root, _on_every_cpu())))}.")
             return 0
-        findings = outdated(self.root)
+        findings = outdated(self.root, _on_every_cpu())
         if findings:
             return _print_findings(findings, "The generated tables are out of date")
         say("The generated tables are up to date.", "green")
@@ -288,7 +292,7 @@ class Site:
 
     def run(self) -> int:
         """Write the files of the page."""
-        written = write_site(load_leaderboards(self.root), self.out)
+        written = write_site(load_leaderboards(self.root, _on_every_cpu()), self.out)
         say(f"Written: {counted(len(written), 'file')}. Open {self.out / 'index.html'}.")
         return 0
 

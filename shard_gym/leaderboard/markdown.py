@@ -12,6 +12,7 @@ import numpy as np
 from shard_gym.common.errors import DamagedFileError
 from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import collapsed, escaped, has_block, table, with_block
+from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import counted, format_ms, format_range, format_seconds
 from shard_gym.leaderboard.entry import VerifiedEntry, near_copy_of
 from shard_gym.leaderboard.leagues import LEAGUES
@@ -24,6 +25,7 @@ from shard_gym.leaderboard.ranking import (
     load_leaderboards,
 )
 from shard_gym.leaderboard.store import OPEN, PAGES, README, ROOM, TABLES, Finding
+from shard_gym.leaderboard.verify import Run
 from shard_gym.tasks import suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
@@ -62,14 +64,18 @@ AFTER_FACTS = ("checked", "trained on")
 CHECKED = {True: "replayed", False: "**not replayed**"}
 
 
-def render(root: Path) -> dict[Path, bytes]:
+def render(root: Path, run: Run = run_jobs) -> dict[Path, bytes]:
     """The pages with tables and their content, from the entries under `root`; nothing is written.
+
+    Args:
+        root: the folder of the leaderboards.
+        run: see `verify_folders`.
 
     Raises:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry is not valid, or the README has no generated block.
     """
-    leaderboards = load_leaderboards(root)
+    leaderboards = load_leaderboards(root, run)
     contents = {TABLES: _all_tables, OPEN: _open_table, ROOM: _room_table}
     pages = {}
     for name, block in PAGES:
@@ -81,9 +87,9 @@ def render(root: Path) -> dict[Path, bytes]:
     return pages
 
 
-def write_pages(root: Path) -> list[Path]:
+def write_pages(root: Path, run: Run = run_jobs) -> list[Path]:
     """Write the pages and return their paths; see `render` and `write_atomically` for errors."""
-    pages = render(root)
+    pages = render(root, run)
     for path, content in pages.items():
         write_atomically(path, content)
     return list(pages)
@@ -96,12 +102,12 @@ def render_command(root: Path) -> str:
     )
 
 
-def outdated(root: Path) -> list[Finding]:
+def outdated(root: Path, run: Run = run_jobs) -> list[Finding]:
     """A finding for each page that is a link or has other content; see `render` for errors."""
     reason = f"It is not up to date. Update it with: {render_command(root)}."
     return [
         Finding(Path(os.path.relpath(path, root)).as_posix(), reason)
-        for path, content in render(root).items()
+        for path, content in render(root, run).items()
         if path.is_symlink() or path.read_bytes() != content
     ]
 

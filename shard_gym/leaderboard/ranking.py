@@ -15,6 +15,7 @@ import numpy as np
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import counted
 from shard_gym.leaderboard import statistics
 from shard_gym.leaderboard.entry import FreshTable, VerifiedEntry
@@ -24,7 +25,7 @@ from shard_gym.leaderboard.measured_track import VerifiedRace, read_races
 from shard_gym.leaderboard.replay import Replays, read_replays
 from shard_gym.leaderboard.scorer import TOLERANCE, Scorer, load_scorer
 from shard_gym.leaderboard.store import TRACKS, Track
-from shard_gym.leaderboard.verify import verify_all
+from shard_gym.leaderboard.verify import Run, verify_all
 from shard_gym.tasks import Answer, load_suite, suite_info, suite_names
 from shard_gym.tasks.suites.best_known import (
     IMPROVED_BY,
@@ -185,16 +186,20 @@ class Leaderboard:
         return " ".join(sentences)
 
 
-def load_leaderboards(root: Path) -> list[Leaderboard]:
+def load_leaderboards(root: Path, run: Run = run_jobs) -> list[Leaderboard]:
     """The leaderboards of the entries under `root`, all verified, by track and suite in their order.
 
     What rows of answers claim is believed; `verify_all` computes it again.
+
+    Args:
+        root: the folder of the leaderboards.
+        run: see `verify_folders`.
 
     Raises:
         InvalidOptionError: there is no such folder.
         DamagedFileError: an entry or a race is not valid; the message has the first finding.
     """
-    entries, findings = verify_all(root, recompute=False)
+    entries, findings = verify_all(root, recompute=False, run=run)
     replays, stale = read_replays(root, entries)
     races, wrong = read_races(root, entries)
     fresh, unfit = read_fresh(root, entries)

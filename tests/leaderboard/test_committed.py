@@ -1,10 +1,12 @@
-"""The leaderboards of this repository: every entry is valid, and the generated tables are up to date.
+"""The leaderboards of this repository: entries of every track are valid and make tables, and agents answer as they say.
 
-tests/tools/test_entries.py checks that all are there.
+`make check-leaderboards` reads all entries, and tests/tools/test_entries.py checks that all are there.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from shard_gym.leaderboard import EntryFolder, find_entries, verify_entry
 from shard_gym.leaderboard.entry import can_replay
 from shard_gym.leaderboard.race import TOLERANCE
 from shard_gym.leaderboard.replay import MARGIN, read_replays, replay
-from shard_gym.leaderboard.store import PAGES
+from shard_gym.leaderboard.store import FRESH, PAGES, REPLAYED
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
 NO_SEARCH = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
@@ -35,16 +37,29 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from shard_gym.cli import main
-sys.exit(main(["leaderboard", "render", "--check", "--root", {root!r}]))
+write = ["leaderboard", "render", "--root", {root!r}]
+sys.exit(main(write) or main([*write, "--check"]))
 """
+BOARDS = ("simulated/mlperf-x8", "simulated/merlin-small-x8", "sharding/shard-mlperf-x8", "measured/cpu-40x4")
 
 
-def test_all_is_valid_and_up_to_date_and_the_extra_leaderboard_is_enough() -> None:
+def test_entries_of_every_track_are_valid_and_make_tables_with_the_extra_leaderboard_alone(tmp_path: Path) -> None:
     """The CI workflow of entries installs nothing else."""
+    replanning = min((each for each in find_entries(ROOT)[0] if each.rules.looks_ahead), key=lambda each: each.id)
+    kept = [*BOARDS, replanning.id]
+    for board in kept:
+        shutil.copytree(ROOT / board, tmp_path / board)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for name in (REPLAYED, FRESH):
+        record = json.loads((ROOT / name).read_text())
+        record["entries"] = {each: value for each, value in record["entries"].items() if each.startswith(tuple(kept))}
+        (tmp_path / name).write_text(json.dumps(record))
     others = {"torch", "scipy", "stable_baselines3", "sb3_contrib", "fbgemm_gpu"}
-    program = WITHOUT.format(others=others, root=str(ROOT))
+    program = WITHOUT.format(others=others, root=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / "README.md").read_text()
+    assert all(f"<summary>{board.split('/')[1]}" in text for board in kept)
     assert all(has_block(ROOT / page, block) for page, block in PAGES)
 
 
