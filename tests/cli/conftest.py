@@ -13,6 +13,7 @@ from shard_gym.cost_models.fitting import PlacementSampler, collect
 from shard_gym.cost_models.measured import MeasuredCostModel
 from shard_gym.cost_models.measured import model as measured_model
 from shard_gym.tables import Workload
+from shard_gym.tasks import TaskSuite, load_suite, save_suite
 
 
 class Machine(MeasuredCostModel):
@@ -84,6 +85,19 @@ def _agent_rows(out: str) -> dict[str, list[str]]:
 @pytest.fixture(scope="session")
 def agent_rows() -> Callable[[str], dict[str, list[str]]]:
     return _agent_rows
+
+
+def _few_tasks(path: Path, name: str, train: int = 5, test: int = 3) -> Path:
+    counts = {"train": train, "test": test}
+    parts = [TaskSuite(path.stem, load_suite(name, split).tasks[:count], split) for split, count in counts.items()]
+    save_suite(path, *parts)
+    return path
+
+
+@pytest.fixture(scope="session")
+def few_tasks() -> Callable[..., Path]:
+    """Writes a suite of its own into a file: the first tasks of each split of the suite `name`."""
+    return _few_tasks
 
 
 def _measured_into(folder: Path, count: int, size: int = 2048, devices: int = 2, repeat_every: int | None = 5) -> Path:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,28 @@ from shard_gym.cli.options import parse_options
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.text import format_ms
 from shard_gym.cost_models import AnalyticalCostModel
-from shard_gym.evaluation import evaluate
+from shard_gym.evaluation import Evaluation, evaluate
 from shard_gym.tasks import load_suite
 
-SUITE = "dlrm-20x4"
+SUITE, LOADED = "few.json", "few"  # a file with tasks of `NAMED`, and the name of what it holds
+NAMED = "dlrm-20x4"
 SMALL = ("--option", "iterations=3", "--option", "episodes=4", "--option", "hidden=8")
-GOAL = min(
-    (evaluate(make_agent(name), SUITE, split="train") for name in (*PAPER_HEURISTICS, "lane-greedy")),
-    key=lambda each: each.mean_cost_ms,
-)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few(few_tasks: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All tests run in a folder with the file."""
+    path = few_tasks(tmp_path_factory.mktemp("few") / SUITE, NAMED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)
+        yield
+
+
+@pytest.fixture(scope="module")
+def goal(_few: None) -> Evaluation:
+    """What the best simple agent costs on the training tasks."""
+    each = (evaluate(make_agent(name), SUITE, split="train") for name in (*PAPER_HEURISTICS, "lane-greedy"))
+    return min(each, key=lambda evaluation: evaluation.mean_cost_ms)
 
 
 @pytest.fixture
@@ -57,10 +71,10 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert list((out / "log").iterdir()) != []
 
 
-def test_without_a_terminal_each_iteration_is_a_short_line(run, out: Path) -> None:
+def test_without_a_terminal_each_iteration_is_a_short_line(run, goal: Evaluation, out: Path) -> None:
     lines = run(*args(out)).err.splitlines()
     assert lines[0] == (
-        f"rnn on {SUITE} train, to beat on all 50 tasks: {GOAL.agent} {format_ms(GOAL.mean_cost_ms)} ms"
+        f"rnn on {LOADED} train, to beat on all 5 tasks: {goal.agent} {format_ms(goal.mean_cost_ms)} ms"
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
@@ -86,9 +100,11 @@ def test_the_curve_is_drawn(run, out: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_most_fifty_lines_are_printed_the_last_included(
+    goal: Evaluation, capsys: pytest.CaptureFixture[str]
+) -> None:
     learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=120, hidden=1)
-    with command.watch(learner, GOAL) as on_report:
+    with command.watch(learner, goal) as on_report:
         for learner.iteration in range(1, 121):
             on_report(learner, Report(1.0, {}))
     printed = [int(line.split("/")[0].split()[1]) for line in capsys.readouterr().err.splitlines()[1:]]
@@ -96,22 +112,24 @@ def test_at_most_fifty_lines_are_printed_the_last_included(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("columns", [60, 120])
-def test_a_terminal_gets_a_bar_that_fits(run, out: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def test_a_terminal_gets_a_bar_that_fits(
+    run, goal: Evaluation, out: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     code, _, err = run(*args(out), columns=columns)
     assert code == 0
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err).replace("\r", "\n")
-    said = ("iteration 3/3", "━", "12 cost-model evaluations", f"to beat on all 50 tasks: {GOAL.agent}", "mean cost")
+    said = ("iteration 3/3", "━", "12 cost-model evaluations", f"to beat on all 5 tasks: {goal.agent}", "mean cost")
     assert [each for each in said if each not in " ".join(plain.split())] == []
     assert max(map(len, plain.splitlines())) <= columns
 
 
 def test_the_bar_says_what_an_iteration_does(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    goal: Evaluation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     learner: Any = RnnLearner(load_suite(SUITE, "train"), AnalyticalCostModel(), 0, iterations=7, hidden=1)
-    with command.watch(learner, GOAL):
+    with command.watch(learner, goal):
         learner.iteration = 4
         learner.on_stage("training the cost network")
     err = capsys.readouterr().err
@@ -224,7 +242,7 @@ def test_a_folder_with_a_run_is_refused_and_resuming_a_finished_run_trains_no_mo
 def test_what_cannot_be_trained_is_a_sentence_and_leaves_no_folder(
     run, out: Path, change: dict[str, Any], says: str
 ) -> None:
-    options: dict[str, Any] = {"agent": "rnn", "suite": SUITE, "out": out} | change
+    options: dict[str, Any] = {"agent": "rnn", "suite": NAMED, "out": out} | change
     flags = [(f"--{key}", each) for key, value in options.items() for each in (value if key == "option" else [value])]
     err = run.refused(says, "train", *(part for flag in flags for part in flag)).err
     assert err.count("\n") == 1
@@ -313,5 +331,5 @@ def test_a_path_without_an_agent_is_a_sentence(
     Path("folder").mkdir()
     Path("agent.pt").write_bytes(b"\x80\x04.")
     for arguments in (("evaluate",), ("show",)):
-        err = run.refused(agent, *arguments, "--suite", SUITE, "--agent", agent).err
+        err = run.refused(agent, *arguments, "--suite", NAMED, "--agent", agent).err
         assert "There is no trained agent in" in err or "no safetensors file" in err
