@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from shard_gym.common.errors import DamagedFileError, DeviceMemoryError, InvalidOptionError
 from shard_gym.cost_models import make_cost_model
-from shard_gym.cost_models.fitting import CalibrationProgress, calibrate, calibrating, load_measurements, measuring
+from shard_gym.cost_models.fitting import (
+    CalibrationProgress,
+    MachineCalibration,
+    calibrate,
+    calibrating,
+    collect,
+    load_measurements,
+    measuring,
+)
 from shard_gym.cost_models.fitting.machine_folder import CALIBRATED, NETWORK, SHIPPED, HeldOut, Verdict, write_seconds
 from shard_gym.cost_models.measured import MeasuredCostModel, this_machine
 from shard_gym.cost_models.measured import model as measured_model
@@ -53,28 +64,53 @@ class Machine(MeasuredCostModel):
         return ms * rng.lognormal(0, 0.02, (self.repeats.iterations, len(jobs), 1))
 
 
+def measures(patch: pytest.MonkeyPatch, before: Any = lambda count: None) -> type[Machine]:
+    """Makes the command measure with a `Machine`, on whose clock a measurement of a device takes 4 ms, and fit at once.
+
+    `before` gets the number of measurements so far.
+    """
+
+    def clock() -> float:
+        return 0.004 * len(made.jobs)
+
+    made = type("Machine", (Machine,), {"before": staticmethod(before), "jobs": []})
+    patch.setattr(measuring, "MeasuredCostModel", made)
+    patch.setattr(calibrating, "operator_failure", lambda kind: "")
+    patch.setattr(calibrating, "FIT_STEPS", 40)
+    patch.setattr(calibrating, "time", SimpleNamespace(monotonic=clock))
+    patch.setattr(calibrating, "collect", partial(collect, clock=clock))
+    return made
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type[Machine]]:
-    """Makes the command measure with a `Machine`, and fit in a second; `before` gets the number of jobs so far."""
+    return partial(measures, monkeypatch)
 
-    def use(before: Any = lambda count: None) -> type[Machine]:
-        made = type("Machine", (Machine,), {"before": staticmethod(before), "jobs": []})
-        monkeypatch.setattr(measuring, "MeasuredCostModel", made)
-        monkeypatch.setattr(calibrating, "operator_failure", lambda kind: "")
-        monkeypatch.setattr(calibrating, "FIT_STEPS", 400)
-        return made
 
-    return use
+class Calibrated(NamedTuple):
+    """A folder named "mine", what `calibrate` returned of it, and the states in between."""
+
+    folder: Path
+    found: MachineCalibration
+    stages: list[CalibrationProgress]
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+    folder, stages = tmp_path_factory.mktemp("calibrated") / "mine", list[CalibrationProgress]()
+    options: dict[str, Any] = {"hardware": "cpu", "batch_size": 512, "iterations": 6, "on_progress": stages.append}
+    with pytest.MonkeyPatch.context() as patch:
+        measures(patch)
+        found = calibrate(folder, minutes=0.05, **options)
+    return Calibrated(folder, found, stages)
 
 
 def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
-    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+    run: Any, calibrated: Calibrated, tmp_path: Path
 ) -> None:
-    machine()
-    out = tmp_path / "mine"
-    done = run.ok("calibrate", "--out", out, "--minutes", 0.05, *OPTIONS)
-    assert "placements of tables that no fit saw, the network is" in " ".join(done.out.split())
-    assert "plans of tables that no fit saw" in " ".join(done.out.split())
+    out, said = calibrated.folder, str(calibrated.found)
+    assert "placements of tables that no fit saw, the network is" in " ".join(said.split())
+    assert "plans of tables that no fit saw" in " ".join(said.split())
     profile = hardware_profile(str(out))
     assert (profile.name, profile.device.device_type) == ("mine", "cpu")
     assert profile.device.rates is not None
@@ -92,40 +128,41 @@ def test_the_folder_is_hardware_and_cost_model_of_the_other_commands(
     sizes = {"num_embeddings": rows, "embedding_dim": np.full(8, 16), "pooling_factor": np.arange(8) + 1.0}
     mine = Tables.from_popularity(**sizes, popularity=law, workload=workload)
     save_pool(Pool("mine", mine, PoolCard("Mine", source="made up", how_made="here"), law), tables)
-    command = next(line for line in done.err.splitlines() + done.out.splitlines() if line.startswith("Next: "))
+    command = next(line for line in said.splitlines() if line.startswith("Next: "))
     assert f"--hardware {out}" in command or len(command) > 70
-    run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--cost-model", out, "--out", plan)
+    place = ("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--option", "max_queries=50")
+    run.ok(*place, "--cost-model", out, "--out", plan)
     record = json.loads(plan.read_text())
     assert record["cost_model"] == make_cost_model(str(out)).fingerprint
-    shown = run.ok("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--out", plan)
+    shown = run.ok(*place, "--out", plan)
     assert "calibrated on" in " ".join(shown.out.split())  # what the rates were measured on
-    torchrec = ("place", "--tables", tables, "--num-devices", 4, "--hardware", out, "--format", "torchrec")
-    entries = json.loads(run.ok(*torchrec).out)["plan"][""].values()
+    entries = json.loads(run.ok(*place, "--format", "torchrec").out)["plan"][""].values()
     assert {shard["placement"] for entry in entries for shard in entry.get("shards", [])} <= {
         f"rank:{rank}/cpu" for rank in range(4)
     }
 
 
 def test_the_command_prints_what_the_function_returns(
-    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
+    run: Any, machine: Callable[..., type[Machine]], calibrated: Calibrated
 ) -> None:
     """Of a folder whose time is used up: nothing is measured, and the fits are the same again."""
-    machine()
-    stages: list[CalibrationProgress] = []
-    found = calibrate(tmp_path, minutes=0.15, hardware="cpu", batch_size=512, iterations=6, on_progress=stages.append)
+    folder, found, stages = calibrated
     assert list(dict.fromkeys(each.stage for each in stages))[-3:] == ["work", "placements", "fitting a network"]
     assert stages[-1].done == 1.0
-    assert found.measured == len(load_measurements(tmp_path / "placements").info) + len(
-        load_measurements(tmp_path / "work").info
-    ) + (len(load_measurements(tmp_path / "links").info) if (tmp_path / "links" / "index.json").exists() else 0)
-    profile = hardware_profile(str(tmp_path))
+    assert found.measured == len(load_measurements(folder / "placements").info) + len(
+        load_measurements(folder / "work").info
+    ) + (len(load_measurements(folder / "links").info) if (folder / "links" / "index.json").exists() else 0)
+    profile = hardware_profile(str(folder))
     assert found.calibration.profile.device.rates == profile.device.rates
-    assert found.model.fingerprint == make_cost_model(str(tmp_path)).fingerprint
-    out = run.ok("calibrate", "--out", tmp_path, "--minutes", 0.15, *OPTIONS).out
-    first, last = (part.strip() for part in str(found).split(f"Written to {tmp_path}, in "))
+    assert found.model.fingerprint == make_cost_model(str(folder)).fingerprint
+    again = machine()
+    out = run.ok("calibrate", "--out", folder, "--minutes", 0.05, *OPTIONS).out
+    assert not again.jobs
+    assert make_cost_model(str(folder)).fingerprint == found.model.fingerprint
+    first, last = (part.strip() for part in str(found).split(f"Written to {folder}, in "))
     assert first == str(found.verdict)
     assert first in out
-    assert f"Nothing was measured, because the time was used before; raise --minutes. Written to {tmp_path}" in out
+    assert f"Nothing was measured, because the time was used before; raise --minutes. Written to {folder}" in out
     assert "Next: shard-gym place" in last
     assert last.partition("Next: ")[2] in out
 
@@ -136,7 +173,7 @@ def test_a_run_that_was_stopped_continues_without_measuring_twice(
     """Even what was not written yet is in the cache; and the time that is used up is not used again."""
 
     def stop(count: int) -> None:
-        if count == 150:
+        if count == 300:
             raise KeyboardInterrupt
 
     first = machine(stop)
@@ -146,17 +183,16 @@ def test_a_run_that_was_stopped_continues_without_measuring_twice(
     assert f"calibrate --out {tmp_path} --minutes 0.06 --hardware cpu --devices 4 --batch-size 512" in said
     assert "--iterations 6" in said
     kept = load_measurements(tmp_path / "placements")
+    assert len(kept.info) > 5
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
-    assert 0 < seconds < 4
+    assert seconds == pytest.approx(0.004 * 300, abs=0.02)
     second = machine()
     run.ok("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
     continued = load_measurements(tmp_path / "placements")
     assert continued.info.number.tolist()[: len(kept.info.number)] == kept.info.number.tolist()
-    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] < 5
-    assert len(first.jobs) == 150
-    third = machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)  # nothing is left to measure
-    assert (len(third.jobs), len(second.jobs) > 0) == (0, True)
+    assert len(first.jobs) == 300
+    assert len(first.jobs) + len(second.jobs) == pytest.approx(0.06 * 60 * 2 / 3 / 0.004, abs=5)
+    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] == pytest.approx(0.06 * 60 * 2 / 3, abs=0.02)
 
 
 def test_what_cannot_be_fitted_to_is_refused_and_kept(
@@ -264,13 +300,11 @@ def test_a_broken_operator_is_told_before_anything_is_measured(
     assert not made.jobs
 
 
-def test_a_changed_profile_is_refused_where_it_is_named(
-    run: Any, machine: Callable[..., type[Machine]], tmp_path: Path
-) -> None:
-    machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.1, *OPTIONS)
-    path = tmp_path / "hardware.json"
+def test_a_changed_profile_is_refused_where_it_is_named(calibrated: Calibrated, tmp_path: Path) -> None:
+    shutil.copytree(calibrated.folder, tmp_path / "mine")
+    path = tmp_path / "mine" / "hardware.json"
+    assert hardware_profile(str(path.parent)).name == "mine"
     path.write_text(path.read_text().replace('"num_sms": 1', '"num_sms": 2'))
     with pytest.raises(DamagedFileError, match="Calibrate again"):
-        hardware_profile(str(tmp_path))
+        hardware_profile(str(path.parent))
     assert measured_model.PENALTY_MARGIN > 1
