@@ -121,7 +121,8 @@ def imported(name: str, path: Callable[..., Any] | str) -> Any:
     """What is at the import path "module:name" of the agent `name`; what is no text is the thing itself.
 
     Raises:
-        InvalidOptionError: nothing is there.
+        InvalidOptionError: nothing is there, or its module cannot be imported.
+        ImportError: the module needs what is not installed.
     """
     if not isinstance(path, str):
         return path
@@ -133,6 +134,10 @@ def imported(name: str, path: Callable[..., Any] | str) -> Any:
         if not f"{where}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports what is not installed
         raise InvalidOptionError(f"{message}there is no module {error.name!r}.") from error
+    except ImportError:
+        raise
+    except Exception as error:
+        raise InvalidOptionError(f"{message}importing {where} ends with {type(error).__name__}: {error}") from error
     if not hasattr(module, what):
         raise InvalidOptionError(f"{message}there is nothing named {what!r} in {where}.")
     return getattr(module, what)

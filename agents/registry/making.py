@@ -51,7 +51,7 @@ def make_agent(
     if suite is not None and not isinstance(suite, str):
         raise wrong_kind("suite", suite, "the name of a suite, such as its name, or None")
     if name not in AGENTS and is_path(name):
-        return load_agent(name, cost_model=cost_model, seed=seed, **options)
+        return _loaded(Path(name), cost_model, seed, options)
     name = str(name)
     if name in LEARNERS and name not in AGENTS:
         others = _names_for(suite, LEARNERS[name].learns)
@@ -90,7 +90,10 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
         InvalidOptionError, UnknownNameError: the agent has no such option, or a value is impossible.
         MissingExtraError: a package it needs is not installed.
     """
-    path = Path(path)
+    return _loaded(Path(path), cost_model, seed, options)
+
+
+def _loaded(path: Path, cost_model: str | CostModel, seed: int, options: Mapping[str, Any]) -> Agent:
     try:
         path = path / AGENT if path.is_dir() else path
     except OSError as error:
@@ -126,5 +129,5 @@ def _warn_if_unfinished(path: Path, about: Mapping[str, Any]) -> None:
         warnings.warn(
             f"{path} is the agent of an unfinished run: {done:,} of {counted(planned, 'iteration')} are done. Finish "
             "it first: the same shard-gym train with --resume.",
-            stacklevel=3,
+            stacklevel=4,
         )

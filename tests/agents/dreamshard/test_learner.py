@@ -100,6 +100,8 @@ def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_pa
     ):
         with pytest.raises(UnknownNameError, match=f"Known: {known}"):
             load_agent(tmp_path / path, **options)
+    with pytest.raises(UnknownNameError, match="Known: queries"):
+        make_agent(tmp_path / "search", path="elsewhere")
 
 
 def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(random_task: Callable[..., Task]) -> None:

@@ -185,6 +185,16 @@ def test_a_path_that_leads_nowhere_is_named_with_its_agent(
         make_agent("lost")
 
 
+def test_a_module_that_cannot_be_imported_is_named_with_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_written.py").write_text("def place(task:\n")
+    monkeypatch.setitem(AGENTS, "lost", AgentEntry("half_written:Mine"))
+    with pytest.raises(InvalidOptionError, match=r"agent 'lost' names .* importing half_written ends with SyntaxError"):
+        make_agent("lost")
+
+
 def test_an_error_inside_an_agent_is_not_one_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(cost_model: object, seed: int, depth: int = 1) -> Any:
         return len(depth)  # type: ignore[arg-type]
