@@ -166,6 +166,16 @@ def test_replicas_are_in_the_json_of_a_topology() -> None:
     assert read.replicas == copied.replicas
 
 
+@pytest.mark.parametrize("part", ["host", "replicas"])
+def test_a_part_of_a_topology_in_json_has_all_its_keys(part: str) -> None:
+    parts = {"host": HOST} if part == "host" else {"replicas": Replicas(count=2, in_host=1, sync_every=1)}
+    record = topology_to_json(Topology(DEVICE, LINKS, 2, **parts))
+    first = next(iter(record[part]))
+    for changed in ({key: value for key, value in record[part].items() if key != first}, {**record[part], "x": 1}, {}):
+        with pytest.raises(DamagedFileError, match=f"{part} of a topology must have the keys {first}, "):
+            topology_from_json({**record, part: changed})
+
+
 @pytest.mark.parametrize("given", [[], ()], ids=repr)
 def test_no_memory_caps_are_not_one_for_each_device(given: Any) -> None:
     with pytest.raises(InvalidTopologyError, match="one for each of the 4 devices, not an array of shape"):

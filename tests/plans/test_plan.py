@@ -134,6 +134,12 @@ def damaged(rng: np.random.Generator, sharding: TableSharding) -> TableSharding:
     return replace(sharding, shards=tuple(shards))
 
 
+def test_the_tables_that_have_several_shards_are_known(random_tables: Any) -> None:
+    tables = random_tables(np.random.default_rng(0), 3, dims=(16,))
+    halves = [column_wise(tables, table, [0, 1]) for table in (0, 2)]
+    assert ShardingPlan((halves[0], table_wise(tables, 1, 0), halves[1])).split_tables == [0, 2]
+
+
 @given(seed=SEEDS)
 def test_a_plan_is_valid_if_and_only_if_every_cell_is_where_it_belongs(
     random_tables: Any, random_plan: Any, seed: int

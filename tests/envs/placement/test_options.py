@@ -126,6 +126,11 @@ def test_wrong_options_of_one_are_rejected(
     assert not env.step(0)[2]
 
 
+def test_episodes_have_no_task_before_the_first_reset() -> None:
+    with pytest.raises(InvalidOptionError, match="Environment 1 has no task yet; reset it first"):
+        make().episodes.task(1)
+
+
 def test_the_first_reset_is_of_all_environments() -> None:
     mask = np.array([True, False, True])
     for mode in AutoresetMode:
