@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from shard_gym.agents import Agent, AgentEntry
 from shard_gym.agents.training import LEARNERS, Learner, LearnerEntry, Report, learner
@@ -153,26 +152,38 @@ class _ThroughCpu(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The value with every tensor in its lists, tuples and dicts changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(each, change) for each in value])
+    if isinstance(value, dict):
+        return {key: mapped(each, change) for key, each in value.items()}
+    return value
+
+
 def computed(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operator returns, on the device if its tensors are there."""
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
-    here = [each for each in tensors if not isinstance(each, OnDevice)]
-    there = len(here) < len(tensors)
+    here: list[torch.Tensor] = []
+    written: dict[int, OnDevice] = {}  # by what works in place
+
+    def content(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, OnDevice):
+            written[id(tensor.held)] = tensor
+            return tensor.held
+        here.append(tensor)
+        return tensor
+
+    plain, named = mapped(args, content), mapped(kwargs, content)
+    there = bool(written)
     assert not any(each.is_meta for each in here), f"{func} has a tensor without content."
     if func is aten.copy_.default:
         there = isinstance(args[0], OnDevice)
     elif there and func not in MIXING and any(each.dim() for each in here):
         raise RuntimeError(f"{func} has tensors of both devices.")
-    if kwargs.get("device") is not None:
-        there = torch.device(kwargs["device"]).type == "meta"
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    plain, named = tree_map(lambda each: each.held if isinstance(each, OnDevice) else each, (args, kwargs))
+    if named.get("device") is not None:
+        there = torch.device(named["device"]).type == "meta"
+        named = {**named, "device": torch.device("cpu")}
     found = func(*plain, **named)
-    written = {id(each.held): each for each in tensors if isinstance(each, OnDevice)}  # by what works in place
-
-    def wrapped(each: Any) -> Any:
-        if not (there and isinstance(each, torch.Tensor)):
-            return each
-        return written[id(each)] if id(each) in written else OnDevice(each)
-
-    return tree_map(wrapped, found)
+    return mapped(found, lambda each: written[id(each)] if id(each) in written else OnDevice(each)) if there else found

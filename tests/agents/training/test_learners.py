@@ -12,6 +12,7 @@ import torch
 
 from shard_gym.agents import load_agent, make_agent
 from shard_gym.agents.registry.agents import imported_for
+from shard_gym.agents.sb3.learner import PPO_ARGUMENTS
 from shard_gym.agents.training import LEARNERS, Learner, Report, TrainingRun, Validation, make_learner
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, network_size, optimizer_arrays
 from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, InvalidOptionError, UnknownNameError
@@ -20,17 +21,17 @@ from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
 
-STABLE_BASELINES = {"num_envs": 4, "width": 8, "replay": 50}  # DQN's buffer is full after two iterations
+STABLE_BASELINES = {"num_envs": 2, "width": 8, "replay": 12}  # DQN's buffer is full after two iterations
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dream-search": ("dreamshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
+    "dream-search": ("dreamshard", {"measurements": 2, "cost_updates": 3, "queries": 50}),
     "paper": (
         "dreamshard",
-        {"preset": "paper", "measurements": 3, "cost_updates": 10, "policy_updates": 2, "episodes": 3},
+        {"preset": "paper", "measurements": 2, "cost_updates": 3, "policy_updates": 2, "episodes": 2},
     ),
-    "neuroshard search": ("neuroshard", {"measurements": 4, "cost_updates": 10, "queries": 100}),
-    "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 4, "cost_updates": 10, "cost_batch": 8}),
+    "neuroshard search": ("neuroshard", {"measurements": 2, "cost_updates": 3, "queries": 50}),
+    "neuroshard paper": ("neuroshard", {"preset": "paper", "measurements": 3, "cost_updates": 3, "cost_batch": 4}),
     "rnn": ("rnn", {"episodes": 3, "hidden": 8}),
-    "surco": ("surco", {"measurements": 4, "cost_updates": 10, "samples": 2, "steps": 2}),
+    "surco": ("surco", {"measurements": 2, "cost_updates": 3, "samples": 2, "steps": 2}),
     "autoshard": ("autoshard", {"episodes": 3, "cost_updates": 2}),
     "autoshard-paper": ("autoshard", {"preset": "paper", "episodes": 3, "cost_updates": 2, "masks": True}),
     "attention": (
@@ -43,9 +44,23 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 EVERY = pytest.mark.parametrize("case", OPTIONS)
 
 
+@pytest.fixture(scope="module")
+def few(random_task: Callable[..., Task]) -> TaskSuite:
+    """Tasks of 3 and 4 tables on 2 and 3 devices, with memory caps that matter."""
+    rng = np.random.default_rng(5)
+    sizes = [(3, 2), (4, 3)]
+    return TaskSuite("few", tuple(random_task(rng, t, d, slack=1.6, name=f"few/{i}") for i, (t, d) in enumerate(sizes)))
+
+
+@pytest.fixture(autouse=True)
+def _few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PPO learns twice from each rollout, which is enough to see what it keeps and where."""
+    monkeypatch.setitem(PPO_ARGUMENTS, "n_epochs", 2)
+
+
 def learner(case: str, suite: TaskSuite, seed: int = 7) -> Learner:
     name, options = OPTIONS[case]
-    return make_learner(name, suite, seed=seed, iterations=4, **options)
+    return make_learner(name, suite, seed=seed, iterations=3, **options)
 
 
 def test_no_learner_is_left_out() -> None:
@@ -56,22 +71,22 @@ def test_no_learner_is_left_out() -> None:
 @EVERY
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
     case: str,
-    small_suite: TaskSuite,
+    few: TaskSuite,
     random_task: Callable[..., Task],
     tmp_path: Path,
     same: Callable[[Any, Any], bool],
     killed: Callable[..., None],
 ) -> None:
     """One is validated after every iteration, and the other never: that changes nothing either."""
-    whole = learner(case, small_suite)
+    whole = learner(case, few)
     validation = Validation(whole, [make_agent("random")], 2)
     agent = TrainingRun(whole, tmp_path / "whole", {}, validation=validation).run()
-    assert [point.iteration for point in validation.curve.points] == [1, 2, 3, 4]
+    assert [point.iteration for point in validation.curve.points] == [1, 2, 3]
     for part in range(2):
-        killed(TrainingRun(learner(case, small_suite), tmp_path / "killed", {}, resume=part > 0), 1, 3)
+        killed(TrainingRun(learner(case, few), tmp_path / "killed", {}, resume=part > 0), 1, 2)
         np.random.seed(part)  # the global generators must not matter
         torch.manual_seed(part)
-    resumed = learner(case, small_suite)
+    resumed = learner(case, few)
     TrainingRun(resumed, tmp_path / "killed", {}, resume=True).run()
     assert same(whole.state(), resumed.state())
     assert same(whole.weights(), resumed.weights())
@@ -80,7 +95,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     true_cost = CountedCostModel(AnalyticalShardingModel())
     loaded = load_agent(tmp_path / "killed", cost_model=true_cost)
     assert loaded.name == whole.name
-    for tables, devices in ((1, 1), (7, 2), (40, 3)):  # other sizes than in training
+    for tables, devices in ((1, 1), (7, 2), (12, 3)):  # other sizes than in training
         task = random_task(np.random.default_rng(tables), tables, devices)
         placement = check_placement(loaded.place(task), task.tables, task.topology)
         assert np.array_equal(placement, agent.place(task))
@@ -92,13 +107,13 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
 @EVERY
 def test_all_tensors_of_training_are_on_its_device(
     case: str,
-    small_suite: TaskSuite,
+    few: TaskSuite,
     random_task: Callable[..., Task],
     tmp_path: Path,
     pretended_device: str,
 ) -> None:
     """On a device that refuses tensors of the CPU. The agent is on the CPU, and so is what resumes the run."""
-    trained = learner(case, small_suite)
+    trained = learner(case, few)
     # Else SB3's optimizer keeps the weights of before the move. On a GPU it never does; LSTMs cannot be swapped.
     torch.__future__.set_swap_module_params_on_conversion(OPTIONS[case][1].keys() >= STABLE_BASELINES.keys())
     trained.move_to(pretended_device)
@@ -111,7 +126,7 @@ def test_all_tensors_of_training_are_on_its_device(
     with pytest.raises(KeyboardInterrupt):
         TrainingRun(trained, tmp_path, {}).run(stop)
     assert any(not np.array_equal(array, before[name]) for name, array in trained.weights().items())
-    on_cpu = learner(case, small_suite)
+    on_cpu = learner(case, few)
     TrainingRun(on_cpu, tmp_path, {}, resume=True)
     task = random_task(np.random.default_rng(7), 7, 2)
     placements = [each.agent().place(task) for each in (trained, on_cpu)]
@@ -120,31 +135,31 @@ def test_all_tensors_of_training_are_on_its_device(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @EVERY
-def test_training_on_a_gpu_leaves_an_agent_for_the_cpu(case: str, small_suite: TaskSuite, tmp_path: Path) -> None:
-    trained = learner(case, small_suite)
+def test_training_on_a_gpu_leaves_an_agent_for_the_cpu(case: str, few: TaskSuite, tmp_path: Path) -> None:
+    trained = learner(case, few)
     trained.move_to("cuda")
     agent = TrainingRun(trained, tmp_path, {}).run()
-    on_cpu = learner(case, small_suite)
+    on_cpu = learner(case, few)
     TrainingRun(on_cpu, tmp_path, {}, resume=True)
-    assert np.array_equal(on_cpu.agent().place(small_suite[0]), agent.place(small_suite[0]))
+    assert np.array_equal(on_cpu.agent().place(few[0]), agent.place(few[0]))
 
 
-def test_only_devices_that_are_there_are_trained_on(small_suite: TaskSuite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_devices_that_are_there_are_trained_on(few: TaskSuite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidOptionError, match="must be cpu or cuda, not 'tpu'"):
-        make_learner("rnn", small_suite, device="tpu")
+        make_learner("rnn", few, device="tpu")
     for build, says in ((None, "no GPU: it is built without CUDA. Train"), ("12.9", "no GPU: no GPU is visible")):
         monkeypatch.setattr(torch.version, "cuda", build)
         with pytest.raises(InvalidOptionError, match=says):
-            make_learner("rnn", small_suite, device="cuda")
+            make_learner("rnn", few, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(InvalidOptionError, match="walk is trained on CPUs only"):
-        make_learner("walk", small_suite, device="cuda")
+        make_learner("walk", few, device="cuda")
 
 
 @EVERY
-def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str, small_suite: TaskSuite) -> None:
-    trained, other = learner(case, small_suite), learner(case, small_suite, seed=8)
+def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str, few: TaskSuite) -> None:
+    trained, other = learner(case, few), learner(case, few, seed=8)
     first, threads = {**trained.state(), **trained.weights()}, torch.get_num_threads()
     assert any(not np.array_equal(first[name], array) for name, array in other.weights().items())
     kept = {name: array.copy() for name, array in first.items()}
@@ -163,8 +178,8 @@ def test_an_iteration_changes_the_weights_and_leaves_the_process_alone(case: str
 
 
 @EVERY
-def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_suite: TaskSuite) -> None:
-    made = learner(case, small_suite)
+def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, few: TaskSuite) -> None:
+    made = learner(case, few)
     load = imported_for(made.name, LEARNERS[made.name].learner().loader)
     about, model = {"agent": made.name, **made.about()}, AnalyticalCostModel()
     load(made.weights(), about, model, 0)
@@ -192,7 +207,7 @@ def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, small_s
     ("case", "wrong"),
     [("dream-search", np.nan), ("rnn", np.inf), ("surco", -5.0), ("autoshard", np.nan), ("attention", np.inf)],
 )
-def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_suite: TaskSuite) -> None:
+def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, few: TaskSuite) -> None:
     class Wrong(AnalyticalCostModel):
         name = "wrong"
 
@@ -200,7 +215,7 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
             return super().iteration_cost(phases, shared, cluster) * 0.0 + wrong
 
     name, options = OPTIONS[case]
-    trained = make_learner(name, small_suite, cost_model=Wrong(), iterations=1, **options)
+    trained = make_learner(name, few, cost_model=Wrong(), iterations=1, **options)
     with pytest.raises(InvalidCostError, match="says that a placement costs"):
         trained.iterate()
 
@@ -226,10 +241,10 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, small_
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    name: str, options: dict[str, Any], says: str, small_suite: TaskSuite
+    name: str, options: dict[str, Any], says: str, few: TaskSuite
 ) -> None:
     with pytest.raises((InvalidOptionError, UnknownNameError), match=says):
-        make_learner(name, small_suite, **options)
+        make_learner(name, few, **options)
 
 
 @pytest.mark.parametrize(
