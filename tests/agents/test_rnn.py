@@ -114,13 +114,13 @@ def test_a_table_that_fits_nowhere_is_named(dead_end: Task) -> None:
 
 def test_it_learns_to_place_tasks_it_has_not_seen(planted_suite: Any, trained: Any) -> None:
     """Tables come in pairs of equals: the gap to the optimum must shrink to a third, and below that of random."""
-    suite, _ = planted_suite(np.random.default_rng(0), 50, 3, 2)
-    unseen, best = planted_suite(np.random.default_rng(1), 50, 3, 2)
+    suite, _ = planted_suite(np.random.default_rng(0), 20, 3, 2)
+    unseen, best = planted_suite(np.random.default_rng(1), 20, 3, 2)
 
     def gap(agent: Any) -> float:
         return float((evaluate(agent, unseen).costs_ms / best).mean() - 1)
 
-    learner = RnnLearner(suite, MODEL, 0, iterations=80, episodes=8, hidden=32)
+    learner = RnnLearner(suite, MODEL, 0, iterations=25, episodes=8, hidden=32)
     untrained = gap(learner.agent())
     trained(learner)
     assert gap(learner.agent()) < untrained / 3

@@ -99,7 +99,7 @@ def best_of_all(task: Task, max_shards: int = 2) -> float:
 
 
 @pytest.mark.parametrize("slack", [1.3, None])
-@pytest.mark.parametrize("task_seed", range(6))
+@pytest.mark.parametrize("task_seed", range(3))
 def test_it_finds_the_best_of_all_plans(random_task: Any, task_seed: int, slack: float | None) -> None:
     """Two or three tables and devices, one to three devices on a host, little memory or much, all forms of tables."""
     rng = np.random.default_rng(task_seed)
@@ -108,7 +108,7 @@ def test_it_finds_the_best_of_all_plans(random_task: Any, task_seed: int, slack:
     task = random_task(rng, tables, devices, slack=slack, dims=(8, 64, 128, 256), devices_per_host=of_host)
     best = best_of_all(task)
     for seed in range(2):
-        found = PlanSearchAgent(max_shards=2, max_queries=10_000, seed=seed).plan(task)
+        found = PlanSearchAgent(max_shards=2, max_queries=4_000, seed=seed).plan(task)
         assert cost_ms(found, task) == pytest.approx(best, rel=1e-9)
 
 
@@ -172,7 +172,7 @@ def test_tables_are_cut_as_the_caps_need_it(
         assert read(json.loads(json.dumps(written)), tables, topology) == plan
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_parts_of_any_width_cost_and_take_what_their_shards_do(random_tables: Any, seed: int) -> None:
     """From random forms, halvings and mergers: loads and bytes of the parts are those of the plan from scratch."""
@@ -229,7 +229,7 @@ def test_it_changes_one_spread_form_into_another(seed: int) -> None:
     rng, pool = np.random.default_rng([5, 5]), load_pool("dlrm-2021").tables
     tables = pool.select(rng.choice(len(pool), 3, replace=False)).with_dims(rng.choice([16, 64, 128, 256], 3))
     task = Task("tiny", tables, hardware_profile("a100-dgx").topology(3), splittable=True)
-    found = PlanSearchAgent(max_shards=2, max_queries=5_000, seed=seed).plan(task)
+    found = PlanSearchAgent(max_shards=2, max_queries=2_000, seed=seed).plan(task)
     assert cost_ms(found, task) == pytest.approx(best_of_all(task), rel=1e-9)
 
 
@@ -259,25 +259,25 @@ def test_it_is_far_below_the_best_known_placements() -> None:
 
 def test_equal_seeds_give_equal_plans_and_others_differ() -> None:
     task = load_suite("mixdim-8")[1]
-    first, again, *others = [PlanSearchAgent(seed=seed, max_queries=40_000).plan(task) for seed in (1, 1, 2, 3, 4)]
+    first, again, *others = [PlanSearchAgent(seed=seed, max_queries=40_000).plan(task) for seed in (1, 1, 2, 3)]
     assert first == again
     assert any(other != first for other in others)
 
 
 def test_it_keeps_to_its_budget_and_counts() -> None:
     task = load_suite("mixdim-4")[0]
-    agent = PlanSearchAgent(max_queries=20_000)
+    agent = PlanSearchAgent(max_queries=8_000)
     agent.plan(task)
-    assert 20_000 <= agent.true_cost_queries(MODEL.fingerprint) <= 21_000
+    assert 8_000 <= agent.true_cost_queries(MODEL.fingerprint) <= 9_000
     assert agent.true_cost_queries("another-v1") == 0
-    assert agent.search_budget == 20_000
+    assert agent.search_budget == 8_000
 
 
 @pytest.mark.parametrize(("dim", "devices"), [(100, 4), (36, 1)])
 def test_dims_whose_halves_are_no_shards_are_planned(dim: int, devices: int) -> None:
     tables = Tables.from_zipf([100_000] * 6, [dim] * 6, np.full(6, 5.0), 1.0, Workload(batch_size=8192))
     task = Task("one dim", tables, hardware_profile("a100-dgx").topology(devices), splittable=True)
-    check_plan(PlanSearchAgent(max_queries=20_000).plan(task), tables, task.topology)
+    check_plan(PlanSearchAgent(max_queries=2_000).plan(task), tables, task.topology)
 
 
 def test_forms_by_price_keep_to_the_budget() -> None:
@@ -354,8 +354,8 @@ def test_a_table_is_spread_where_its_halves_do_not_fit_together(devices: int, sh
     workload = Workload(65_536, "fp16", "sgd")
     tables = Tables.from_zipf([rows, 10**6, 10**5], [128, 64, 64], [5.0, 10.0, 2.0], 1.0, workload)
     task = Task("large", tables, topology, splittable=True)
-    for name in ("plan-search", "dreamshard"):
-        plan = make_agent(name).plan(task)
+    for name, options in (("plan-search", {"max_queries": 500}), ("dreamshard", {"queries": 100})):
+        plan = make_agent(name, **options).plan(task)
         assert check_plan(plan, tables, topology).tables[0].sharding_type in (ROW_WISE, TABLE_ROW_WISE)
 
 

@@ -16,7 +16,7 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError, NoPlac
 from shard_gym.common.io.arrays import save_arrays
 from shard_gym.cost_models import AnalyticalCostModel, CostModel
 from shard_gym.evaluation import evaluate
-from shard_gym.evaluation.curve import CURVE
+from shard_gym.evaluation.curve import CURVE, Curve
 from shard_gym.tasks import load_suite
 
 Make = Callable[..., TrainingRun]
@@ -24,13 +24,13 @@ RIVALS = [make_agent(name) for name in PAPER_HEURISTICS]
 REPLANNING = "drift-strong-30"
 
 
-def rnn(iterations: int = 4) -> Learner:
+def rnn(iterations: int = 3) -> Learner:
     return make_learner("rnn", "dlrm-20x4", iterations=iterations, episodes=2, hidden=4)
 
 
 @pytest.fixture
 def make(folder: Path) -> Make:
-    def made(*, tasks: int = 3, resume: bool = False, iterations: int = 4) -> TrainingRun:
+    def made(*, tasks: int = 3, resume: bool = False, iterations: int = 3) -> TrainingRun:
         learner = rnn(iterations)
         return TrainingRun(learner, folder, {}, resume=resume, validation=Validation(learner, RIVALS, tasks))
 
@@ -81,17 +81,25 @@ def test_an_answer_that_fails_costs_its_penalty_and_is_counted_in_the_line(
     assert training.validation.last == f"validation {excess / 3:.1%} over {reference.agent}, 1 of 3 failed"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Curve:
+    """That of a run that was not stopped."""
+    learner, folder = rnn(), tmp_path_factory.mktemp("whole")
+    TrainingRun(learner, folder, {}, validation=Validation(learner, RIVALS, 3)).run()
+    return load_curve(folder)
+
+
 @pytest.mark.parametrize("stop", ["agent", "training", "told"])
 def test_a_stopped_run_goes_on_with_the_same_curve(
-    make: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+    make: Make, whole: Curve, folder: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     def saving(path: Path, kind: str, *rest: Any) -> None:
-        if stop == kind and training.learner.iteration == 3:
+        if stop == kind and training.learner.iteration == 2:
             raise KeyboardInterrupt
         save_arrays(path, kind, *rest)
 
     def tell(learner: Any, _: Any) -> None:
-        if stop == "told" and learner.iteration == 3:
+        if stop == "told" and learner.iteration == 2:
             raise KeyboardInterrupt
 
     training = make()
@@ -100,10 +108,8 @@ def test_a_stopped_run_goes_on_with_the_same_curve(
         with pytest.raises(KeyboardInterrupt):
             training.run(tell)
     make(resume=True).run()
-    whole = rnn()
-    TrainingRun(whole, tmp_path / "whole", {}, validation=Validation(whole, RIVALS, 3)).run()
-    assert load_curve(folder) == load_curve(tmp_path / "whole")
-    assert [point.iteration for point in load_curve(folder).points] == [1, 2, 3, 4]
+    assert load_curve(folder) == whole
+    assert [point.iteration for point in whole.points] == [1, 2, 3]
 
 
 def test_a_curve_has_at_most_fifty_points_the_last_included(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +121,9 @@ def test_a_curve_has_at_most_fifty_points_the_last_included(make: Make, monkeypa
 
 
 def test_a_curve_of_other_tasks_is_not_continued(make: Make) -> None:
-    make().run()
+    make(iterations=1).run()
     with pytest.raises(InvalidOptionError, match=r"has tasks \[.*\], not \[.*on as many tasks"):
-        make(tasks=2, resume=True)
+        make(tasks=2, iterations=1, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +141,11 @@ def test_a_curve_of_other_tasks_is_not_continued(make: Make) -> None:
     ],
 )
 def test_a_damaged_curve_is_refused(make: Make, folder: Path, change: Callable[[str], str], says: str) -> None:
-    make().run()
+    make(tasks=1, iterations=2).run()
     path = folder / CURVE
     path.write_text(change(path.read_text()))
     with pytest.raises(DamagedFileError, match=says):
-        make(resume=True)
+        make(tasks=1, iterations=2, resume=True)
 
 
 def test_the_tasks_are_spread_over_the_sizes_of_the_suite() -> None:
@@ -184,7 +190,7 @@ def test_it_wants_at_least_one_task() -> None:
 def test_who_sees_costs_is_compared_with_who_looks_at_costs(
     agent: str, options: dict[str, Any], guided: tuple[str, ...]
 ) -> None:
-    tasks, model = load_suite("mixdim-4", "train"), AnalyticalCostModel()
+    tasks, model = spread_over_sizes(load_suite("mixdim-4", "train"), 5), AnalyticalCostModel()
     assert guided_rivals(agent, options, tasks) == guided
     goal = goal_of(tasks, model, guided)
     assert goal is not None

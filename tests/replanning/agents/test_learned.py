@@ -27,7 +27,14 @@ MODEL = make_cost_model(additive=True, splits=True)
 
 @pytest.fixture(scope="module")
 def episodes(tables: list[PlanTable]) -> TableEpisodes:
-    return TableEpisodes.of(tables)
+    """The first three days of theirs."""
+    whole, few = TableEpisodes.of(tables), 3 * HOURS
+    return replace(
+        whole,
+        replayed=whole.replayed[:, :, :few],
+        seconds=whole.seconds[:, :, :few],
+        **{name: getattr(whole, name)[:, :few] for name in ("number", "newest", "available", "clock")},
+    )
 
 
 def test_fitted_weights_are_those_that_were_planted(tables: list[PlanTable]) -> None:

@@ -20,7 +20,7 @@ from shard_gym.replanning.env.play import history_of, play
 
 MODEL = make_cost_model(additive=True, splits=True)
 WILD = replace(STRONG, daily=1.0, walk=0.8, walk_hours=2.0, incidents=6.0)
-"""So strong that within four hours it matters what is done."""
+"""So strong that within three hours it matters what is done."""
 
 LEVELS = {
     "lookups": WILD,
@@ -49,12 +49,12 @@ def totals(episodes: ReplanningEpisodes, decisions: int, so_far: float = 0.0) ->
 
 
 @pytest.mark.parametrize(("level", "seed"), [("lookups", 0), ("devices", 1), ("rows", 0)])
-def test_no_sequence_of_four_actions_is_better(drift_task: Callable[..., DriftTask], level: str, seed: int) -> None:
+def test_no_sequence_of_three_actions_is_better(drift_task: Callable[..., DriftTask], level: str, seed: int) -> None:
     task = drift_task(tables=3, devices=2, level=LEVELS[level], seed=seed, pause_s=0.5)
     data = episode_data(task, MODEL)
-    best = best_sequence(PlanTable.of(data, 4), task.task.topology, task.pause_s)
+    best = best_sequence(PlanTable.of(data, 3), task.task.topology, task.pause_s)
     hour_s = data.reference_ms * HOUR_SECONDS_PER_MS
-    found = [-total * hour_s for total in totals(begun(task), 4)]
+    found = [-total * hour_s for total in totals(begun(task), 3)]
     assert best.seconds == pytest.approx(min(found), rel=1e-9)
     assert max(found) > min(found) * 1.001
     episodes, own = begun(task), 0.0
@@ -66,12 +66,14 @@ def test_no_sequence_of_four_actions_is_better(drift_task: Callable[..., DriftTa
 def test_two_weeks_take_what_it_says_and_no_rule_takes_less(drift_task: Callable[..., DriftTask]) -> None:
     level = replace(STRONG, departures=1.0)
     tasks = [drift_task(tables=5, devices=3, level=level, seed=seed, pause_s=20.0) for seed in range(2)]
+    least = []
     for task in tasks:
         best = best_sequence(PlanTable.of(EpisodeData(task, MODEL)), task.task.topology, task.pause_s)
         assert history_of(task, best.actions, MODEL).seconds.sum() == pytest.approx(best.seconds, rel=1e-9)
         assert (best.actions > 0).any()
-        for rule in (Never(), EveryHours(24, 1), SkiRental(0), SkiRental(3, 0.5)):
-            assert play(rule, [task], MODEL)[0].seconds >= best.seconds * (1 - 1e-12)
+        least.append(best.seconds * (1 - 1e-12))
+    for rule in (Never(), EveryHours(24, 1), SkiRental(0), SkiRental(3, 0.5)):
+        assert all(each.seconds >= seconds for each, seconds in zip(play(rule, tasks, MODEL), least, strict=True))
 
 
 def test_a_longer_pause_never_helps(drift_task: Callable[..., DriftTask]) -> None:

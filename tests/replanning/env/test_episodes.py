@@ -87,16 +87,15 @@ def test_a_plan_that_must_be_made_is_a_repair_whichever_action_makes_it(
     assert set(env.history().kinds.tolist()) == {NO_PLAN, 1}
 
 
-@pytest.mark.parametrize("name", ["growing spot", "split"])
 def test_excess_differs_from_time_by_what_no_action_changes(
-    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, random_legal: Any, name: str
+    kinds_of_tasks: Tasks, env_for: MakeEnv, play_out: Any, random_legal: Any
 ) -> None:
     differences = []
     for seed in (0, 1):
         rewards = []
         for reward in ("time", "excess"):
             rng = np.random.default_rng(seed)
-            env = env_for(kinds_of_tasks[name], reward=reward)
+            env = env_for(kinds_of_tasks["growing spot"], reward=reward)
             rewards.append(play_out(env, lambda mask, rng=rng: random_legal(mask, rng)).rewards)
         differences.append(np.subtract(rewards[1], rewards[0]))
     assert differences[0] == pytest.approx(differences[1], abs=1e-9)
@@ -124,7 +123,7 @@ def test_an_illegal_action_costs_more_than_any_legal_play(
     action = first_illegal(env)
     assert action >= 5
     at = len(env.history().hourly_ms)
-    others = [env.clone() for _ in range(5)]
+    others = [env.clone() for _ in range(3)]
     before, _ = env._observation(), env.history()
     obs, penalty, terminated, truncated, info = env.step(action)
     assert (terminated, truncated) == (True, False)
@@ -144,7 +143,7 @@ def test_an_illegal_action_costs_more_than_any_legal_play(
         total, over = 0.0, False
         while not over:
             mask = other.action_masks()
-            chosen = random_legal(mask, rng, 0.5) if number < 4 else int(np.flatnonzero(mask)[-1])
+            chosen = random_legal(mask, rng, 0.5) if number < 2 else int(np.flatnonzero(mask)[-1])
             _, reward, over, _, _ = other.step(chosen)
             total += reward
         returns.append(total)

@@ -14,7 +14,7 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
 from shard_gym.replanning.env.episode_data import DECISIONS, EpisodeData
-from shard_gym.replanning.env.play import history_of, play, player_of
+from shard_gym.replanning.env.play import PlayedEpisode, history_of, play, player_of
 
 MODEL = make_cost_model(additive=True, splits=True)
 
@@ -48,13 +48,19 @@ class Always:
         return np.full(self._count, self._action)
 
 
+@pytest.fixture(scope="module")
+def played(kinds_of_tasks: Tasks) -> list[PlayedEpisode]:
+    """Random episodes of all tasks."""
+    seen: list[int] = []
+    found = play(Random(), list(kinds_of_tasks.values()), MODEL, progress=seen.append)
+    assert seen == list(range(1, DECISIONS + 1))
+    return found
+
+
 def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
-    kinds_of_tasks: Tasks, env_for: MakeEnv, same: Any
+    kinds_of_tasks: Tasks, played: list[PlayedEpisode], env_for: MakeEnv, same: Any
 ) -> None:
     tasks = list(kinds_of_tasks.values())
-    seen: list[int] = []
-    played = play(Random(), tasks, MODEL, progress=seen.append)
-    assert seen == list(range(1, DECISIONS + 1))
     assert [each.task for each in played] == tasks
     env = env_for(*tasks)
     for number, each in enumerate(played):
@@ -73,10 +79,9 @@ def test_an_episode_is_that_of_an_environment_and_of_its_recorded_actions(
 
 
 def test_what_follows_from_actions_does_not_depend_on_what_is_made_at_once(
-    kinds_of_tasks: Tasks, same: Any, monkeypatch: pytest.MonkeyPatch
+    played: list[PlayedEpisode], same: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for task in kinds_of_tasks.values():
-        actions = play(Random(), [task], MODEL)[0].actions[:60]
+    for task, actions in ((each.task, each.actions[:60]) for each in played):
         at_once = history_of(replace(task, task=replace(task.task)), actions, MODEL)
         with monkeypatch.context() as changed:
             changed.setattr(EpisodeData, "expect", lambda *_: None)
