@@ -240,9 +240,7 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, few: T
         ("dreamshard", {"episodes": 3}, "option of preset 'dream-search' named 'episodes'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    name: str, options: dict[str, Any], says: str, few: TaskSuite
-) -> None:
+def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any], says: str, few: TaskSuite) -> None:
     with pytest.raises((InvalidOptionError, UnknownNameError), match=says):
         make_learner(name, few, **options)
 
