@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
+from shard_gym.agents.search.plan_search import Ended, PlanSearchAgent
 from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.plans import plan as plans
@@ -217,6 +218,44 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(sqlite3, "connect", connected)
         yield
+
+
+def _content(value: Any) -> Any:
+    """All that an object of dataclasses, arrays and plain values holds, as a key of a dictionary."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple(_content(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return tuple(map(_content, value)) if isinstance(value, (list, tuple)) else value
+
+
+@pytest.fixture(scope="session")
+def _searches() -> dict[Any, Any]:
+    """What was found by searches, the queries that they took and what ended them, by all that they depend on."""
+    return {}
+
+
+@pytest.fixture
+def same_searches_once(_searches: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of `plan-search` is made once for all tests that use this, as the same one always finds the same plan.
+
+    (tests/agents/search/test_plan_search.py tests that it does.)
+    """
+    search = PlanSearchAgent._search
+
+    def found(agent: Any, task: Task, sharding_types: Any, model: Any, share: float = 1.0) -> Any:
+        options = agent.max_shards, agent.max_queries, agent.max_seconds, agent.seed
+        key = _content((task, sharding_types, type(model.model), model.fingerprint, share, *options))
+        ended, before = agent.ended, model.queries
+        if key not in _searches:
+            agent.ended = Ended.NOTHING_NEW
+            split = search(agent, task, sharding_types, model, share)
+            _searches[key] = split, model.queries - before, agent.ended
+        split, queries, agent.ended = _searches[key]
+        model.queries, agent.ended = before + queries, max(ended, agent.ended)
+        return split
+
+    monkeypatch.setattr(PlanSearchAgent, "_search", found)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,10 @@ import ast
 import json
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +106,31 @@ def test_the_quickstart_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_model_of_torchrec_becomes_a_plan_that_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    forks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a table larger than a device, recorded lookups, two hosts, and two processes on Gloo."""
+    """With a table larger than a device, recorded lookups, two hosts, and two processes on Gloo.
+
+    The program that trains runs in this process, and its processes are forks of one that has imported TorchRec.
+    """
     pytest.importorskip("torchrec")
+    log = tmp_path / "printed.txt"
+
+    def run(command: list[Any], *, capture_output: bool, text: bool, check: bool) -> subprocess.CompletedProcess[str]:
+        assert (command, capture_output, text, check) == (
+            [sys.executable, Path("train_with_plan.py")],
+            True,
+            True,
+            True,
+        )
+        before = capsys.readouterr().out
+        runpy.run_module("train_with_plan", run_name="__main__", alter_sys=True)
+        trained = subprocess.CompletedProcess(command, 0, capsys.readouterr().out + log.read_text())
+        print(before)
+        return trained
+
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("torch.multiprocessing.spawn", partial(forks.spawn, log=str(log)))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(EXAMPLES)

@@ -266,7 +266,7 @@ def test_the_race_of_plans_on_a_cpu_gives_the_figures_of_its_page() -> None:
 
 
 def test_the_cheap_commands_of_the_readme_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    same_searches_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: dict[str, list[str]] = {}
     for words in commands("README.md"):

@@ -54,7 +54,7 @@ def test_no_plan_with_groups_costs_less_than_the_bound(bounds_tool: Any, sync_ev
     task = Task("grouped", tables, topology, splittable=True, sync_every=sync_every)
     costs = []
     for own in tasks_of_groups(task):
-        agent = make_agent("plan-search", cost_model=model_of(own.topology, model), max_queries=3000)
+        agent = make_agent("plan-search", cost_model=model_of(own.topology, model), max_queries=500)
         costs.append(problem_of(own).cost_ms(agent.plan(own), own, model))
     bound = bounds_tool.bound_of_plans(task, model, 1e9)
     assert 0.5 * min(costs) < bound <= min(costs)

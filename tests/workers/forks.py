@@ -9,14 +9,14 @@ import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
-__all__ = ["CONTEXT", "DEVNULL", "Popen", "TimeoutExpired", "start"]
+__all__ = ["CONTEXT", "DEVNULL", "Popen", "TimeoutExpired", "spawn", "start"]
 
 _IMPORTED = {
     "numpy": "shard_gym.cost_models.measured.shard_streams",
@@ -55,6 +55,20 @@ class Popen:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+def spawn(function: Callable[..., None], args: tuple[Any, ...], *, nprocs: int, log: str) -> None:
+    """As `torch.multiprocessing.spawn`, with forks; what they print is appended to the file `log`."""
+    from torch.multiprocessing import start_processes
+
+    start_processes(_logged, (log, function, *args), nprocs=nprocs, start_method="forkserver")
+
+
+def _logged(rank: int, log: str, function: Callable[..., None], *args: Any) -> None:
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+    function(rank, *args)
+    sys.stdout.flush()
 
 
 def _work(link: Connection, log: Connection, env: dict[str, str], module: str, rest: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,16 @@ def course(suite: TaskSuite, placements: Any, tmp_path: Path, new_machine: Any) 
     return Course(tmp_path, suite, placements, new_machine)
 
 
+@pytest.fixture(scope="session")
+def race_folder(suite: TaskSuite, placements: Any, new_machine: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a race of three rounds; tests must not change it."""
+    folder = tmp_path_factory.mktemp("race")
+    Course(folder, suite, placements, new_machine).run(rounds=3)
+    return folder
+
+
 @pytest.fixture
-def raced(course: Course) -> Course:
-    """The same after a race of three rounds."""
-    course.run(rounds=3)
+def raced(course: Course, race_folder: Path) -> Course:
+    """A course after that race, whose files tests may change."""
+    shutil.copytree(race_folder, course.folder, dirs_exist_ok=True)
     return course

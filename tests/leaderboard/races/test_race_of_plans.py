@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,9 +71,20 @@ def model() -> Iterator[Counting]:
         yield model
 
 
+@pytest.fixture(scope="module")
+def races(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Race]]:
+    """A folder for the files of the race, and the race, once a test has run it."""
+    return tmp_path_factory.mktemp("race"), []
+
+
 @pytest.fixture
-def raced(tmp_path: Path, suite: TaskSuite, plans: Answers, model: Counting) -> Race:
-    return run_race(tmp_path, suite, plans, model, rounds=2)
+def raced(tmp_path: Path, suite: TaskSuite, plans: Answers, model: Counting, races: tuple[Path, list[Race]]) -> Race:
+    """A race of two rounds, the same for all tests, with files of its own in `tmp_path`."""
+    folder, done = races
+    if not done:
+        done.append(run_race(folder, suite, plans, model, rounds=2))
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return done[0]
 
 
 def test_plans_are_raced_and_a_race_that_was_stopped_goes_on(

@@ -12,8 +12,11 @@ from shard_gym import evaluate, load_suite
 from shard_gym.agents import make_agent
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, ShardGymError, UnknownNameError
 from shard_gym.cost_models import make_cost_model
+from shard_gym.replanning import drawing
 from shard_gym.tables import load_pool
 from shard_gym.tasks import Task, TaskSuite, suite_info, suite_names
+from shard_gym.tasks.suites import drawing as tasks_of_suites
+from shard_gym.tasks.suites import placing
 from shard_gym.tasks.suites.best_known import best_known, write_best_known
 from shard_gym.tasks.suites.bounds import lower_bounds
 from shard_gym.tasks.suites.drawing import halves
@@ -79,21 +82,32 @@ def test_names_that_draw_nothing_are_refused(name: str, error: type[ShardGymErro
             load(name)
 
 
-def test_every_suite_has_fresh_tasks_or_says_why_not() -> None:
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Fresh suites of few tasks; with a seed of these tests alone, as suites that were drawn are kept."""
+    monkeypatch.setattr(placing, "TASKS_PER_SPLIT", 10)  # the tenth is one that has to be split, if any is
+    monkeypatch.setattr(tasks_of_suites, "TASKS_PER_SPLIT", 10)
+    monkeypatch.setattr(drawing, "TASKS_PER_SPLIT", {"train": 1, "test": 3})
+    return "987654321"
+
+
+def test_every_suite_has_fresh_tasks_or_says_why_not(few_tasks: str) -> None:
     for name in set(suite_names()) - set(suite_names("replanning")):
         if suite_info(name).tasks.get("train"):
-            assert len(load_suite(f"{name}@0")) == 50
+            assert len(load_suite(f"{name}@{few_tasks}")) == 10
         else:
             with pytest.raises(InvalidOptionError, match="there are no others like it"):
-                load_suite(f"{name}@0")
+                load_suite(f"{name}@{few_tasks}")
 
 
-def test_tables_of_fresh_tasks_drift_in_new_ways() -> None:
-    base, fresh = load_suite("drift-strong-600"), load_suite("drift-strong-600@7")
+def test_tables_of_fresh_tasks_drift_in_new_ways(few_tasks: str) -> None:
+    name, base = f"drift-strong-600@{few_tasks}", load_suite("drift-strong-600")
+    fresh = load_suite(name)
+    assert len(fresh) == 6
     assert (fresh[0].pause_s, fresh[0].level) == (600.0, base[0].level)
-    assert fresh[0].name == "drift-strong-600@7/test/0"
+    assert fresh[0].name == f"{name}/test/0"
     assert not {task.seed for task in base} & {task.seed for task in fresh}
-    assert {task.task.name.split("/")[0] for task in fresh} == {"mixdim-8@7", "shard-8@7"}
+    assert {task.task.name.split("/")[0] for task in fresh} == {f"mixdim-8@{few_tasks}", f"shard-8@{few_tasks}"}
 
 
 def test_nothing_is_known_of_fresh_tasks_and_nothing_is_written() -> None:
