@@ -76,7 +76,11 @@ def test_an_agent_of_replanning_is_trained_and_scored(
 def test_the_oracle_of_a_training_task_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
     page = (REPO / "docs" / "tutorials" / "replanning.md").read_text(encoding="utf-8")
     (indented,) = re.findall(r"^  ```python\n(.*?)^  ```$", page, re.DOTALL | re.MULTILINE)
-    exec(compile(textwrap.dedent(indented), "replanning.md", "exec"), {})
+    first, tasks = '"train")[0]\n', load_suite("drift-strong-120", "train")
+    assert first in indented
+    smallest = min(range(len(tasks)), key=lambda number: tasks[number].num_tables)
+    smaller = textwrap.dedent(indented).replace(first, f'"train")[{smallest}]\n')
+    exec(compile(smaller, "replanning.md", "exec"), {})
     assert float(capsys.readouterr().out) > 0
 
 

@@ -108,6 +108,7 @@ def module_imports(*, everywhere: bool) -> dict[str, frozenset[str]]:
     return found
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 

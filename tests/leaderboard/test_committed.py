@@ -63,13 +63,12 @@ def test_entries_of_every_track_are_valid_and_make_tables_with_the_extra_leaderb
     assert all(has_block(ROOT / page, block) for page, block in PAGES)
 
 
-# The suites with one task make it cheap to run the agents that search, too.
+# A suite with one task makes it cheap to run the agents that search, too.
 @pytest.mark.parametrize(
     ("suite", "agents"),
     [
         ("mixdim-8", NO_SEARCH),
         ("mlperf-x8", tuple(agent_names("placement"))),
-        ("merlin-small-x8", tuple(agent_names("placement"))),
     ],
 )
 def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str, ...]) -> None:
@@ -83,7 +82,7 @@ def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str
 
 
 def test_agents_of_replanning_act_as_their_entries_say() -> None:
-    """In one task of each entry, which was replayed on all tasks; the costs that it claims are those of its actions."""
+    """In one task of each agent; entries were replayed on all, and the costs that they claim are those of actions."""
     folders = [each for each in find_entries(ROOT)[0] if each.rules.looks_ahead]
     assert len(folders) >= 2
     entries = [verify_entry(folder, recompute=False)[0] for folder in folders]
@@ -92,4 +91,5 @@ def test_agents_of_replanning_act_as_their_entries_say() -> None:
         assert entry is not None
         assert can_replay(entry)
         assert replays[entry.folder.id].tasks == entry.costs_ms.shape[1]
+    for entry in {each.entry.agent.name: each for each in entries if each}.values():
         assert replay(entry, 1)[1] == []

@@ -70,9 +70,9 @@ def test_tasks_that_are_harder_for_all_make_nobody_fall() -> None:
 
 
 def test_an_honest_agent_rarely_falls() -> None:
-    """Of 200 that are as good on fresh tasks, 2.5% fall by chance."""
+    """Of 60 that are as good on fresh tasks, 2.5% fall by chance."""
     rng = np.random.default_rng(0)
-    assert sum(falls(drawn(rng), [drawn(rng)]) for _ in range(200)) <= 12
+    assert sum(falls(drawn(rng), [drawn(rng)]) for _ in range(60)) <= 4
 
 
 @pytest.fixture

@@ -48,12 +48,12 @@ def test_interval_covers_the_truth_about_as_often_as_it_says(of_seeds: float) ->
 def test_intervals_of_a_race_hold_for_all_pairs_together() -> None:
     """Twelve entries that are equal: in about one race of twenty one of them is said to be dearer than another."""
     rng, wrong = np.random.default_rng(7), 0
-    for _ in range(100):
+    for _ in range(40):
         costs = rng.lognormal(0, 0.3, 20) * (1 + 0.03 * rng.normal(size=(12, 20)))
         intervals = statistics.intervals_to_first(costs[np.argsort(costs.mean(axis=1))])
         assert intervals is not None
         wrong += (intervals[:, 0] > 1).any()
-    assert wrong <= 10
+    assert wrong <= 4
 
 
 def test_intervals_of_a_race_show_a_difference_and_nothing_below_five_tasks() -> None:

@@ -6,6 +6,7 @@ from shard_gym.agents.dreamshard.pretrained import PRETRAINED
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 from shard_gym.leaderboard.training_data import check_training_data, overlap, recorded_training
 from shard_gym.tasks import suite_info, suite_names
+from shard_gym.tasks.suites.info import TRACKS
 
 
 @pytest.mark.parametrize("data", ["dlrm-50x4/train", "pool/dlrm-2021/train", "generalize/test", "other: my own logs"])
@@ -18,8 +19,10 @@ def test_test_tables_are_found_in_other_suites_and_pools(data: str) -> None:
     assert overlap(data, "dlrm-20x4") > 0
 
 
-def test_every_suite_overlaps_itself_and_not_its_training_split() -> None:
-    for name in suite_names():
+def test_suites_of_every_track_overlap_themselves_and_not_their_training_split() -> None:
+    """Of one dim, of mixed dims and of whole models; tests/tasks/suites looks at the tables of all."""
+    first = [suite_names(track)[0] for track in TRACKS]
+    for name in (*first, "mixdim-8", "generalize", "mlperf-x8", "shard-merlin-small-x16"):
         assert overlap(f"{name}/test", name) > 0
         if "train" in suite_info(name).tasks:
             assert overlap(f"{name}/train", name) == 0

@@ -79,7 +79,7 @@ def ring_bytes(num_bytes: float, hosts: list[int]) -> tuple[float, float]:
     return near, far
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_plan_costs_what_its_group_costs_and_its_part_of_averaging(
     random_tables: Any, random_plan: Any, seed: int
@@ -134,7 +134,7 @@ def test_plan_search_finds_the_best_groups_and_placement_of_a_few_tables(sync_ev
         for placement in itertools.product(range(own.num_devices), repeat=3):
             plan = replace(plan_of_placement(placement, task.tables), groups=groups)
             costs[groups, placement] = PROBLEM.cost_ms(plan, task, MODEL)
-    found = make_agent("plan-search", sharding_types="table_wise").plan(task)
+    found = make_agent("plan-search", sharding_types="table_wise", max_queries=2_000).plan(task)
     assert PROBLEM.cost_ms(found, task, MODEL) == pytest.approx(min(costs.values()), rel=1e-12)
     assert (found.groups.count > 1) == (sync_every > 1)  # averaging often costs more than it saves
 

@@ -69,6 +69,11 @@ def test_damaged_files_of_many_kinds_end_well(tmp_path: Path) -> None:
 EPISODES = {each.name: each for each in fuzz_episodes.made()}
 
 
+@pytest.fixture(autouse=True)
+def _short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz_episodes, "MOST_STEPS", 30)
+
+
 def wrong(name: str, cases: int = 12) -> list[str]:
     """What is wrong with some cases of a kind; ShardGym may refuse a few."""
     found, refused = [], 0
@@ -106,7 +111,7 @@ def test_a_difference_between_one_environment_and_several_is_told(monkeypatch: p
 def test_an_hour_that_costs_another_time_than_its_tables_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     at = LoadGrid.at
     monkeypatch.setattr(LoadGrid, "at", lambda *args: at(*args) * 1.1)
-    assert "and its tables" in wrong("replanning episode", 8)[0]
+    assert "and its tables" in wrong("replanning episode", 1)[0]
 
 
 def test_a_bound_that_a_level_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

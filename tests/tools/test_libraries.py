@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from shard_gym import evaluate
+from shard_gym import Evaluation, TaskSuite, evaluate, load_suite
 from shard_gym.agents import make_agent
 from shard_gym.common.io.files import read_json, write_json
 
@@ -29,14 +29,30 @@ def libraries(tool: Callable[[str], ModuleType]) -> Any:
     return tool("libraries")
 
 
+def of_ten_tasks(agent: Any, suite: str, split: str = "test") -> Evaluation:
+    return evaluate(agent, TaskSuite(suite, load_suite(suite, split).tasks[:10], split))
+
+
 @pytest.mark.parametrize(
-    ("name", "timesteps"), [("cleanrl_ppo", 10_240), ("sb3_ppo", 10_240), ("train_maskable_ppo", 20_480)]
+    ("name", "options"),
+    [
+        ("cleanrl_ppo", {"timesteps": 2_560, "num_envs": 128}),
+        ("sb3_ppo", {"timesteps": 10_240}),
+        ("train_maskable_ppo", {"timesteps": 20_480}),
+    ],
 )
 def test_a_short_training_is_better_than_random(
-    libraries: Any, tool: Any, name: str, timesteps: int, capsys: pytest.CaptureFixture[str]
+    libraries: Any,
+    tool: Any,
+    name: str,
+    options: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """On ten tasks."""
     module = tool(name, "examples")
-    module.main(module.Args(timesteps=timesteps))
+    monkeypatch.setattr(module, "evaluate", of_ten_tasks)
+    module.main(module.Args(**options))
     costs = libraries.scores(capsys.readouterr().out)
     (library,) = (each for each in libraries.LIBRARIES.values() if each.example == name)
     assert costs.keys() == {library.agent, "random", "lookup-greedy"}

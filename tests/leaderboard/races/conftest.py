@@ -45,8 +45,8 @@ def suite() -> TaskSuite:
 
 @pytest.fixture(scope="session")
 def placements(suite: TaskSuite) -> dict[str, list[Placement | None]]:
-    names = ("random", "lookup-greedy", "local-search")
-    return {name: [make_agent(name).place(task) for task in suite] for name in names}
+    agents = make_agent("random"), make_agent("lookup-greedy"), make_agent("local-search", max_queries=2_000)
+    return {agent.name: [agent.place(task) for task in suite] for agent in agents}
 
 
 @pytest.fixture

@@ -124,14 +124,18 @@ class Browser:
         """The page of the folder `site`, freshly loaded, in a window of that width in CSS pixels."""
         self.driver.get("about:blank")
         self.driver.get_log("browser"), self.driver.get_log("performance")
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.resize(width)
         # Without motion, because moving elements cannot be clicked.
         media = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in media.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get((site / "index.html").as_uri() + fragment)
         self.until(lambda: self.all("#panels .panel") or self.all("#about > .quiet:only-child, #table > .quiet"))
+
+    def resize(self, width: int) -> None:
+        """Make the window so many CSS pixels wide."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def until(self, condition: Callable[[], Any]) -> Any:
         from selenium.webdriver.support.ui import WebDriverWait
