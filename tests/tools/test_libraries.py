@@ -37,7 +37,7 @@ def of_ten_tasks(agent: Any, suite: str, split: str = "test") -> Evaluation:
     ("name", "options"),
     [
         ("cleanrl_ppo", {"timesteps": 2_560, "num_envs": 128}),
-        ("sb3_ppo", {"timesteps": 10_240}),
+        ("sb3_ppo", {"timesteps": 6_000}),
         ("train_maskable_ppo", {"timesteps": 20_480}),
     ],
 )
