@@ -91,5 +91,6 @@ def test_agents_of_replanning_act_as_their_entries_say() -> None:
         assert entry is not None
         assert can_replay(entry)
         assert replays[entry.folder.id].tasks == entry.costs_ms.shape[1]
-    for entry in {each.entry.agent.name: each for each in entries if each}.values():
-        assert replay(entry, 1)[1] == []
+    of_agents = {each.entry.agent.name: each for each in entries if each}
+    for each in of_agents.values():
+        assert replay(each, 1)[1] == []

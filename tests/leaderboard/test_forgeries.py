@@ -318,7 +318,8 @@ def episodes(drift_task: Callable[..., DriftTask]) -> Iterator[Episodes]:
     model: Any = PROBLEMS["replanning"].model("analytical")
     committed = verify_entry(EntryFolder(ROOT, "replanning", "drift-strong-600", "ridge"), recompute=False)[0]
     assert committed
-    scorer, entries = Scorer(suite), {}
+    scorer = Scorer(suite)
+    entries: dict[str, VerifiedEntry] = {}
     for name, rule in (("daily", EveryHours(24, 1)), ("weekly", EveryHours(100, 2))):
         made = entry_of(committed, [[each.actions for each in play(rule, suite, model)]])
         entries[name] = replace(made, folder=replace(committed.folder, slug=name))
