@@ -226,6 +226,8 @@ def _content(value: Any) -> Any:
         return type(value), tuple(_content(getattr(value, each.name)) for each in fields(value))
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return tuple((key, _content(each)) for key, each in value.items())
     return tuple(map(_content, value)) if isinstance(value, (list, tuple)) else value
 
 

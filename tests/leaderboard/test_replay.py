@@ -192,14 +192,24 @@ AS_SSE = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "X86_V3 X8
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the variables are of x86")
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "entry", "said"),
     [
-        (AS_AVX2, "Its costs are the entry's, made with NumPy AVX2, OpenBLAS Haswell as here."),
-        (AS_SSE, "Made with NumPy AVX2, OpenBLAS Haswell, replayed with NumPy SSE4, OpenBLAS Nehalem: costs agree "),
+        (
+            AS_AVX2,
+            "simulated/dlrm-60x4/dreamshard",
+            "Its costs are the entry's, made with NumPy AVX2, OpenBLAS Haswell as here.",
+        ),
+        (
+            AS_SSE,
+            "sharding/shard-mlperf-x8/dreamshard",
+            "Made with NumPy AVX2, OpenBLAS Haswell, replayed with NumPy SSE4, OpenBLAS Nehalem: costs agree ",
+        ),
     ],
 )
-def test_a_search_under_a_network_is_confirmed_with_either_instructions(environment: dict[str, str], said: str) -> None:
-    command = ["shard_gym", "leaderboard", "verify", "simulated/dlrm-60x4/dreamshard", "--replay", "1"]
+def test_a_search_under_a_network_is_confirmed_with_either_instructions(
+    environment: dict[str, str], entry: str, said: str
+) -> None:
+    command = ["shard_gym", "leaderboard", "verify", entry, "--replay", "1"]
     where = {**os.environ, **environment, "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-m", *command], capture_output=True, text=True, check=False, env=where, cwd=ROOT
