@@ -11,13 +11,14 @@ pytest.importorskip("torch")
 
 SUITE = "shard-cpu-20x2"
 MEASURED = ("--cost-model", "measured", "--iterations", 3)
-OPTIONS = ("--option", "iterations=2", "--option", "measurements=3", "--option", "cost_updates=5")
+OPTIONS = [part for each in ("iterations=2", "measurements=3", "cost_updates=5") for part in ("--option", each)]
+QUICK = ("--option", "max_queries=200")
 
 
 @pytest.mark.parametrize("agent", ["dreamshard", "neuroshard"])
 def test_learners_of_plans_measure_them(run, machine, tmp_path: Path, agent: str) -> None:
-    out = tmp_path / "mine"
-    outcome = run.ok("train", "--agent", agent, "--suite", SUITE, *MEASURED, *OPTIONS, "--out", out)
+    out, quick = tmp_path / "mine", ("--option", "queries=50") if agent == "dreamshard" else ()
+    outcome = run.ok("train", "--agent", agent, "--suite", SUITE, *MEASURED, *OPTIONS, *quick, "--out", out)
     assert f"Trained {agent}: 2 iterations, 6 measurements, 0 failures" in outcome.out
     assert len(machine.jobs) == 6
     shown = run.ok("show", "--suite", SUITE, "--agent", out, *MEASURED, columns=120)
@@ -40,7 +41,7 @@ def test_a_measured_plan_is_shown_without_gains(run, machine) -> None:
 
 def test_the_plan_of_own_tables_is_measured(run, machine, tmp_path: Path) -> None:
     tables = ("--tables", "merlin-tiny", "--hardware", "cpu", "--num-devices", 2)
-    placed = json.loads(run.ok("place", *tables, "--agent", "plan-search", *MEASURED, "--batch-size", 2048).out)
+    placed = json.loads(run.ok("place", *tables, "--agent", "plan-search", *QUICK, *MEASURED, "--batch-size", 2048).out)
     assert placed["cost_model"].startswith("measured")
     assert placed["cost_ms"] > 0
     assert "plan" in placed

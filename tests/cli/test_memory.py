@@ -58,12 +58,18 @@ def placement_file(path: Path, tables: Tables, placement: list[int]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("caps", [UNLIKE, UNLIKE[::-1]])
 @pytest.mark.parametrize(
-    "more", [["--option", "max_queries=300"], ["--whole"], ["--agent", "size-greedy"], ["--agent", "torchrec"]]
+    ("more", "caps"),
+    [
+        (["--option", "max_queries=300"], UNLIKE),
+        (["--option", "max_queries=300"], UNLIKE[::-1]),
+        (["--whole", "--agent", "local-search", "--option", "max_queries=300"], UNLIKE),
+        (["--agent", "size-greedy"], UNLIKE[::-1]),
+        (["--agent", "torchrec"], UNLIKE[::-1]),
+    ],
 )
 def test_plans_are_within_the_cap_of_each_device(
-    run: Any, command: Any, tables: Tables, tmp_path: Path, caps: tuple[int, int], more: list[str]
+    run: Any, command: Any, tables: Tables, tmp_path: Path, more: list[str], caps: tuple[int, int]
 ) -> None:
     """The tables with their buffers take 25.7 of 29 MiB; no placement fits two devices of less than 17.1 MiB."""
     if "torchrec" in more:

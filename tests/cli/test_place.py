@@ -285,19 +285,19 @@ def test_by_default_plans_are_searched_and_the_output_says_how(run, tmp_path: Pa
     """Whole tables cost 3.487 ms; a search with 200,000 evaluations finds 1.947."""
     path = mlperf(tmp_path)
     command = ("place", "--tables", path, "--hardware", "v100-nvlink", "--num-devices", 8)
-    quick = ("--option", "max_queries=20000", "--seed", 7)
+    quick = ("--option", "max_queries=3000", "--seed", 7)
     found = run.ok(*command, *quick, "--out", tmp_path / "plan.json", columns=300)
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["agent"] == "plan-search"
-    assert plan["cost_ms"] < 2.1
+    assert plan["cost_ms"] < 2.3
     assert "lower bound" not in found.out
     seeds, evaluations = plan["search"]["seeds"], plan["search"]["evaluations"]
     assert seeds == list(range(7, 7 + len(seeds)))
     assert len(seeds) > 1
-    assert evaluations >= 20_000 * len(seeds)
+    assert evaluations >= 3_000 * len(seeds)
     assert plan["search"]["ended_by"] == "budget"
     says = f"plan-search, {len(seeds)} seeds, {evaluations:,} evaluations: the budget ended the search; --option "
-    assert f"{says}max_queries=100000 searches longer." in found.err
+    assert f"{says}max_queries=15000 searches longer." in found.err
     whole = run.ok(*command, "--whole", "--out", tmp_path / "whole.json", columns=300)
     placed = json.loads((tmp_path / "whole.json").read_text())
     assert placed["agent"] == "local-search"

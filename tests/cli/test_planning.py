@@ -50,7 +50,7 @@ def test_columns_that_cannot_be_halved_are_planned_written_and_shown(
         **{"memory-cap-gib": room / GIB, "host-memory": 0, "agent": "plan-search"},
     }
     command = ["place", *(part for name, value in options.items() for part in (f"--{name}", value))]
-    command += ["--option", "sharding_types=table_wise,column_wise", "--option", "max_queries=3000"]
+    command += ["--option", "sharding_types=table_wise,column_wise", "--option", "max_queries=300"]
     run.ok(*command, "--format", "torchrec", "--module", "ebc", "--out", tmp_path / "theirs.json")
     run.ok(*command, "--out", tmp_path / "ours.json")
     plans = []
@@ -158,13 +158,14 @@ def test_the_fullest_device_is_named_with_the_table_to_move(run: Any, file: Call
 
 def test_what_is_advised_where_no_move_is_enough_is_enough(run: Any, file: Callable[..., Path]) -> None:
     """In turn: on three devices one table each; and two on the first, with a small one whose move is not enough."""
-    path, fraction = file(4, 4, 4), 4.4 / 1024
-    err = run.ok(*place(path, num_devices=3, memory_cap_gib=fraction), columns=400).err
+    path, fraction, quick = file(4, 4, 4), 4.4 / 1024, {"option": "max_queries=300"}
+    err = run.ok(*place(path, num_devices=3, memory_cap_gib=fraction, **quick), columns=400).err
     assert (
         "Device 0 is nearly full: tables and buffers take 4.28 MiB of 4.40 MiB, 97.3 %. So are 2 other devices. No "
         "move of one table brings it to 90%. 4.76 MiB for both on each device would, or another plan for" in err
     )
-    assert "nearly full" not in run.ok(*place(path, num_devices=3, memory_cap_gib=4.76 / 1024), columns=400).err
+    roomy = place(path, num_devices=3, memory_cap_gib=4.76 / 1024, **quick)
+    assert "nearly full" not in run.ok(*roomy, columns=400).err
     found = re.search(r"another plan for (\d+) devices", err)
     assert found is not None
     assert "nearly full" not in run.ok(*place(path, num_devices=int(found[1]), memory_cap_gib=fraction)).err

@@ -117,7 +117,7 @@ def test_where_no_number_of_devices_holds_them_that_is_said() -> None:
     assert says in misfit("mine.json", tables, devices(2, 7))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_so_many_devices_do_hold_them(seed: int) -> None:
     """What is refused succeeds with the number of devices that it names."""
     rng = np.random.default_rng(seed)

@@ -16,12 +16,6 @@ def squared(value: int) -> dict[str, Any]:
     return {"value": value**2, "process": os.getpid()}
 
 
-def threads(value: int) -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
 def killed(job: tuple[str, int, int]) -> int:
     """Job 1 kills its process the first `times` times; `folder` counts them."""
     folder, value, times = job
