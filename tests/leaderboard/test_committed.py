@@ -22,6 +22,7 @@ from shard_gym.leaderboard.entry import can_replay
 from shard_gym.leaderboard.race import TOLERANCE
 from shard_gym.leaderboard.replay import MARGIN, read_replays, replay
 from shard_gym.leaderboard.store import FRESH, PAGES, REPLAYED
+from shard_gym.tasks import TaskSuite, load_suite
 
 ROOT = Path(__file__).parents[2] / "leaderboards"
 NO_SEARCH = (*PAPER_HEURISTICS, "lane-greedy", "cost-greedy")
@@ -72,13 +73,15 @@ def test_entries_of_every_track_are_valid_and_make_tables_with_the_extra_leaderb
     ],
 )
 def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str, ...]) -> None:
+    """On every fifth task."""
+    some = TaskSuite(suite, load_suite(suite).tasks[::5])
     for name in agents:
-        evaluation = evaluate(make_agent(name, cost_model="analytical", seed=0), suite)
+        evaluation = evaluate(make_agent(name, cost_model="analytical", seed=0), some)
         verified, findings = verify_entry(EntryFolder(ROOT, "simulated", suite, name))
         assert verified is not None, findings
         # How a surrogate rounds depends on the CPU, and so may the last moves of a search under it.
         accuracy = TOLERANCE if instruction_set() == verified.entry.hardware.instructions else MARGIN
-        assert evaluation.costs_ms == pytest.approx(verified.costs_ms[0], rel=accuracy), name
+        assert evaluation.costs_ms == pytest.approx(verified.costs_ms[0, ::5], rel=accuracy), name
 
 
 def test_agents_of_replanning_act_as_their_entries_say() -> None:

@@ -48,9 +48,9 @@ def test_no_plan_with_groups_costs_less_than_the_bound(bounds_tool: Any, sync_ev
     """Searched plans of every group, from those that gain nothing of groups to those that must have them."""
     rng, model = np.random.default_rng(sync_every), AnalyticalShardingModel()
     tables = Tables.from_zipf(
-        rng.integers(1_000, 200_000, 6), rng.choice([16, 64, 128], 6), 5.0, 1.05, Workload(8192, "fp32", "adam")
+        rng.integers(1_000, 200_000, 4), rng.choice([16, 64, 128], 4), 5.0, 1.05, Workload(8192, "fp32", "adam")
     )
-    topology = hardware_profile("a100-dgx").topology(8, devices_per_host=4)
+    topology = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
     task = Task("grouped", tables, topology, splittable=True, sync_every=sync_every)
     costs = []
     for own in tasks_of_groups(task):
