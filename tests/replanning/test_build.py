@@ -33,7 +33,7 @@ def test_building_again_gives_the_shipped_tasks(name: str, split: str, monkeypat
     drawn = build.entries(RECIPES[name], split)
     assert [entry | {"memory_cap_bytes": None} for entry in shipped] == drawn
     monkeypatch.undo()
-    for entry in shipped[:4]:
+    for entry in shipped[:2]:
         suite = entry["task"].split("/")[0]
         task = load_suite(suite, split)[entry["task"]]
         assert build._cap(RECIPES[name], task, entry["seed"]) == entry["memory_cap_bytes"]

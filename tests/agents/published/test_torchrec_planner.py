@@ -71,7 +71,7 @@ def test_answers_do_not_depend_on_the_order_of_its_sets(
 ) -> None:
     """TorchRec intersects sets of names; their order changes with the seed of Python's hashes."""
     tables, agent = (
-        random_tables(np.random.default_rng(3), 12),
+        random_tables(np.random.default_rng(3), 6),
         make_agent("torchrec", min_partition=4, sort_by=sort_by),
     )
     expected = agent.plan(task(tables, 4))

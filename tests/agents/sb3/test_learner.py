@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,17 @@ def test_a_replay_buffer_that_is_not_this_learners_is_rejected(small_suite: Task
 
 
 def test_stock_maskable_ppo_learns_and_repeats_for_equal_seeds() -> None:
-    """On one small task: better than the mean of random placements, and the same twice."""
+    """Better than one that hardly trained, and the same twice."""
     heard: list[int] = []
-    agents = [
-        train_maskable_ppo("dlrm-20x4", total_timesteps=4_000, num_envs=64, seed=3, on_step=heard.append)
-        for _ in range(2)
-    ]
-    assert agents[0].steps_trained >= 4_000
-    assert heard[-1] == agents[0].steps_trained
-    task = load_suite("dlrm-20x4", "train")[0]
-    assert np.array_equal(agents[0].place(task), agents[1].place(task))
-    trained = evaluate(agents[0], "dlrm-20x4", split="train").mean_cost_ms
-    untrained = evaluate(
-        train_maskable_ppo("dlrm-20x4", total_timesteps=1, num_envs=1, seed=3), "dlrm-20x4", split="train"
-    )
-    assert trained < 0.8 * untrained.mean_cost_ms
+    suite = replace(load_suite("dlrm-20x4", "train"), tasks=load_suite("dlrm-20x4", "train").tasks[:5])
+    agent = train_maskable_ppo(suite, total_timesteps=4_000, num_envs=64, seed=3, on_step=heard.append)
+    assert agent.steps_trained >= 4_000
+    assert heard[-1] == agent.steps_trained
+    few = [train_maskable_ppo(suite, total_timesteps=1, num_envs=2, seed=seed) for seed in (3, 3, 4)]
+    assert few[0].steps_trained == 40
+    placements = [[each.place(task).tolist() for task in suite] for each in few]
+    assert placements[0] == placements[1] != placements[2]
+    assert evaluate(agent, suite).mean_cost_ms < 0.8 * evaluate(few[0], suite).mean_cost_ms
 
 
 @pytest.mark.parametrize("arguments", [{"total_timesteps": 0}, {"num_envs": 0}, {"seed": -1}])

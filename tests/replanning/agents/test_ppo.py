@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from shard_gym.agents import load_agent
 from shard_gym.agents.sb3.vec_env import ReplanningVecEnv
-from shard_gym.agents.training import TrainingRun, make_learner
+from shard_gym.agents.training import Learner, Report, TrainingRun, make_learner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.replanning.agents.base import View
 from shard_gym.replanning.agents.ppo import (
     ALGORITHMS,
+    ARGUMENTS,
     KEEP,
     PER_PLAN,
     PolicyInputs,
@@ -46,6 +48,12 @@ def suite(drift_task: Callable[..., DriftTask]) -> DriftSuite:
     leaving = replace(level, departures=1.0)
     full = drift_task(tables=5, devices=2, level=level, seed=2, pause_s=5.0, cap=1.6)
     return DriftSuite("two", (full, drift_task(tables=5, devices=3, level=leaving, seed=1, pause_s=5.0)))
+
+
+@pytest.fixture(autouse=True)
+def _one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iteration learns once from each of its weeks."""
+    monkeypatch.setitem(ARGUMENTS, "n_epochs", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -93,18 +101,22 @@ def test_inputs_count_the_regret_since_the_last_plan(view: Callable[..., View]) 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_that_was_killed_ends_like_one_that_was_not_and_its_agent_plays(
-    name: str, suite: DriftSuite, tmp_path: Path, killed: Callable[..., None]
+    name: str, suite: DriftSuite, tmp_path: Path
 ) -> None:
     whole, costs = make_learner(name, suite, seed=3, **SMALL), list[float]()
     assert isinstance(whole, ReplanningPpoLearner)
     before = {key: array.copy() for key, array in whole.weights().items()}
     assert before["action_net.bias"].tolist() == [KEEP] + [0.0] * len(KINDS)
-    trained: Any = TrainingRun(whole, tmp_path / "whole", SMALL).run(
-        lambda _, report: costs.append(report.mean_cost_ms)
-    )
+
+    def keep(learner: Learner, report: Report) -> None:
+        """The files of a run that is killed now."""
+        costs.append(report.mean_cost_ms)
+        if learner.iteration == 1:
+            shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    trained: Any = TrainingRun(whole, tmp_path / "whole", SMALL).run(keep)
     assert min(costs) > 0
     assert not any(np.array_equal(before[key], array) for key, array in whole.weights().items())
-    killed(TrainingRun(make_learner(name, suite, seed=3, **SMALL), tmp_path / "killed", SMALL), 1)
     again: Any = make_learner(name, suite, seed=3, **SMALL)
     TrainingRun(again, tmp_path / "killed", SMALL, resume=True).run()
     assert again.true_cost_queries == 2 * 2 * DECISIONS
