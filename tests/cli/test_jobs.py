@@ -20,8 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shard_gym.agents import load_agent
+from shard_gym.cli import main
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.jobs import run_jobs
+from shard_gym.common.text import format_ms
+from shard_gym.evaluation import evaluate
 
 TESTS = Path(__file__).parents[1]
 LEADERBOARDS = TESTS.parent / "leaderboards"
@@ -98,20 +102,42 @@ def test_an_agent_that_fails_in_another_process_is_named(run, tmp_path: Path) ->
     assert notes == [f"It was raised while an agent answered task '{SUITE}/test/0'."] or sys.version_info < (3, 11)
 
 
-def test_train_gives_the_same_files_and_table(run, agent_rows, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def few(few_tasks: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a few tasks of `SUITE`."""
+    return few_tasks(tmp_path_factory.mktemp("few") / "few.json", SUITE)
+
+
+def train(suite: Path, out: Path) -> tuple[object, ...]:
     small = [part for each in ("iterations=2", "episodes=4", "hidden=8") for part in ("--option", each)]
-    args = ("train", "--agent", "rnn", "--suite", SUITE, *small, "--seeds", 2, "--validate", 2, "--out")
-    compared = "--jobs" in elsewhere  # of equal weights once is enough
-    rest = () if compared else ("--no-evaluate",)
-    here = run.ok(*args, tmp_path / "here", *rest)
-    there = run.ok(*args, tmp_path / "there", *elsewhere, *rest)
-    if compared:
-        tables = [{agent: row[:5] for agent, row in agent_rows(each.out).items()} for each in (here, there)]
-        assert tables[0] == tables[1]
+    return ("train", "--agent", "rnn", "--suite", suite, *small, "--seeds", 2, "--validate", 2, "--out", out)
+
+
+@pytest.fixture(scope="module")
+def trained_here(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `train` writes in this process."""
+    out = tmp_path_factory.mktemp("trained") / "here"
+    assert main([str(each) for each in (*train(few, out), "--no-evaluate")]) == 0
+    return out
+
+
+def test_train_gives_the_same_files_and_table(
+    run, agent_rows, elsewhere: tuple[str, ...], few: Path, trained_here: Path, tmp_path: Path
+) -> None:
+    """The table, of what these files answer, in other processes; that a run is resumed, on the cluster."""
+    command = (*train(few, tmp_path / "there"), *elsewhere)
+    if "--jobs" in elsewhere:
+        there = run.ok(*command, columns=200)
+        rows = {name: row[0] for name, row in agent_rows(there.out).items() if name.startswith("rnn")}
+        means = [evaluate(load_agent(trained_here / f"seed-{seed}"), few).mean_cost_ms for seed in (0, 1)]
+        assert rows == {f"rnn/seed-{seed}": format_ms(mean) for seed, mean in enumerate(means)}
+    else:
+        there = run.ok(*command, "--no-evaluate")
     assert "Trained rnn/seed-1: 2 iterations, 8 cost-model evaluations, " in there.out
-    files = {path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    files = {path.relative_to(trained_here) for path in trained_here.rglob("*") if path.is_file()}
+    assert len(files) > 4
     for name in sorted(files):
-        one, other = tmp_path / "here" / name, tmp_path / "there" / name
+        one, other = trained_here / name, tmp_path / "there" / name
         if name.suffix == ".safetensors":
             kind = name.name.partition(".")[0]
             ours, theirs = load_arrays(one, kind)[0], load_arrays(other, kind)[0]
@@ -121,8 +147,9 @@ def test_train_gives_the_same_files_and_table(run, agent_rows, elsewhere: tuple[
             assert one.read_bytes() == other.read_bytes()
         else:
             assert other.exists() or name.name == ".lock"
-    further = run.ok(*args, tmp_path / "there", *elsewhere, "--resume", "--no-evaluate")
-    assert "Trained rnn/seed-0: 2 iterations, 8 cost-model evaluations, " in further.out
+    if "--cluster" in elsewhere:
+        further = run.ok(*command, "--resume", "--no-evaluate")
+        assert "Trained rnn/seed-0: 2 iterations, 8 cost-model evaluations, " in further.out
 
 
 def test_verify_gives_the_same_findings(run, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
