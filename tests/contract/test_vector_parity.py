@@ -12,66 +12,91 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from shard_gym.envs.core.config import ILLEGAL
-from shard_gym.envs.core.reward import REWARDS
-from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.registration import ENVIRONMENTS
-from shard_gym.replanning.env.episodes import REWARDS as DRIFTING_REWARDS
 from shard_gym.tasks import TaskSampler
 
 Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
-PLACING = [env_id for env_id in ENVIRONMENTS if "Replanning" not in env_id]
-SOURCES = ("dlrm-20x4", "generalize", "tight", "tiered", "mixed")
-STEPS = {1: 120, 4: 60, 9: 30}  # several environments take half as many of short tasks
+STEPS = {1: 60, 4: 30, 9: 25, 12: 25}
+LONG = 340  # a whole episode of replanning
+DRIFTING = "EmbeddingReplanning-v0"
 
-# All pairs of source, mode and size are there, and all observations and rewards with each of them.
+# Environment, source, mode, size, observation, reward, illegal actions, texts: all pairs that are `possible` are there.
+PLACING = """
+Placement     dlrm-20x4  DISABLED  9 features terminal   terminate texts
+Placement     generalize NEXT_STEP 1 compact  terminal   terminate texts
+Placement     tight      NEXT_STEP 9 features dense      redirect  texts
+Placement     tiered     NEXT_STEP 1 compact  normalized redirect  -
+Placement     tiered     SAME_STEP 4 full     balance    terminate -
+Placement     tiered     NEXT_STEP 4 features terminal   terminate texts
+Placement     mixed      DISABLED  4 full     normalized terminate texts
+Sharding      dlrm-20x4  SAME_STEP 4 full     normalized redirect  texts
+Sharding      generalize NEXT_STEP 9 compact  balance    terminate -
+Sharding      tight      SAME_STEP 4 compact  normalized terminate -
+Sharding      tiered     DISABLED  9 full     dense      redirect  texts
+Sharding      mixed      NEXT_STEP 4 features balance    redirect  -
+Sharding      mixed      SAME_STEP 1 compact  dense      redirect  -
+Sharding      mixed      DISABLED  9 full     terminal   redirect  -
+PlacementReal dlrm-20x4  DISABLED  1 features balance    terminate texts
+PlacementReal dlrm-20x4  NEXT_STEP 9 compact  normalized redirect  texts
+PlacementReal generalize DISABLED  4 full     dense      terminate -
+PlacementReal tight      SAME_STEP 4 compact  terminal   redirect  texts
+ShardingReal  dlrm-20x4  SAME_STEP 1 features dense      redirect  -
+ShardingReal  generalize SAME_STEP 9 features normalized terminate texts
+ShardingReal  generalize SAME_STEP 4 compact  terminal   terminate -
+ShardingReal  tight      NEXT_STEP 1 full     terminal   terminate -
+ShardingReal  tight      DISABLED  9 compact  balance    redirect  texts
+"""
+
+# The same without observations. An episode has 336 steps unless an illegal action ends it.
+REPLANNING = """
+Replanning drifting   NEXT_STEP 1  excess redirect  texts
+Replanning drifting   NEXT_STEP 4  time   redirect  -
+Replanning drifting   SAME_STEP 4  time   terminate -
+Replanning drifting   DISABLED  1  excess terminate texts
+Replanning growth-600 NEXT_STEP 4  excess terminate -
+Replanning growth-600 SAME_STEP 12 time   terminate texts
+Replanning growth-600 DISABLED  1  time   redirect  -
+Replanning spot-600   NEXT_STEP 12 time   terminate texts
+Replanning spot-600   SAME_STEP 1  excess redirect  -
+Replanning spot-600   DISABLED  4  time   terminate texts
+Replanning spot-600   DISABLED  12 excess terminate -
+"""
+EACH_AND_ALL_MODES = pytest.mark.parametrize(
+    ("env_id", "mode"),
+    [
+        *zip(ENVIRONMENTS, itertools.cycle(AutoresetMode), strict=False),
+        *(("EmbeddingPlacement-v0", mode) for mode in list(AutoresetMode)[1:]),
+    ],
+)
+"""Every environment, and every mode of one of them: what modes do is in the class that all share."""
+
+TABLE = [line.split() for line in (PLACING + REPLANNING).splitlines() if line]
+
+
+def possible(one: str, other: str) -> bool:
+    """Real environments execute neither host memory nor sequence tables. Long episodes end too late where actions are
+    redirected, or too many of them have to; tasks that are always new are dear."""
+    real = "Real" in one and other in ("tiered", "mixed")
+    return not real and (one, other) not in (("generalize", "redirect"), ("12", "redirect"), ("drifting", "12"))
+
+
 GRID = [
     pytest.param(
-        env_id,
+        f"Embedding{env_id}-v0",
         source,
         AutoresetMode[mode],
-        num_envs,
+        int(num_envs),
         {
-            "observation": list(OBSERVATIONS)[(a + b + c) % len(OBSERVATIONS)],
-            "reward": list(REWARDS)[(a + 2 * b + c) % len(REWARDS)],
-            # An episode of generalize seldom ends unless an illegal action ends it.
-            "illegal": ILLEGAL[source != "generalize" and (a // 2 + b + c) % 2],
-            "info_text": bool((b + c) % 2),
+            "reward": rest[-3],
+            "illegal": rest[-2],
+            "info_text": rest[-1] == "texts",
+            **({"headroom": True} if env_id == "Replanning" else {"observation": rest[0]}),
         },
         id=f"{env_id}-{source}-{mode}-{num_envs}",
     )
-    for env_id, (a, source), (b, mode), (c, num_envs) in itertools.product(
-        PLACING, enumerate(SOURCES), enumerate(AutoresetMode.__members__), enumerate(STEPS)
-    )
-    # Real environments execute neither host memory nor sequence tables.
-    if (a + b + 2 * c) % 3 == 0 and not ("Real" in env_id and source in ("tiered", "mixed"))
-]
-
-DRIFTING = "EmbeddingReplanning-v0"
-DRIFTING_SOURCES = ("drifting", "growth-600", "spot-600")
-DRIFTING_STEPS = {1: 90, 4: 60, 12: 30}
-LONG = {1: 680, 4: 340}  # a whole episode, or two
-# Sources, modes and sizes so that all pairs of two are there. Where illegal actions are redirected, episodes are long.
-GRID += [
-    pytest.param(
-        DRIFTING,
-        source,
-        AutoresetMode[mode],
-        num_envs,
-        {
-            "reward": DRIFTING_REWARDS[(a + b) % 2],
-            "illegal": ILLEGAL[c < 2 and (a + b) % 2],
-            "info_text": bool((b + c) % 2),
-            "headroom": True,
-        },
-        id=f"{DRIFTING}-{source}-{mode}-{num_envs}",
-    )
-    for (a, source), (b, mode), (c, num_envs) in itertools.product(
-        enumerate(DRIFTING_SOURCES), enumerate(AutoresetMode.__members__), enumerate(DRIFTING_STEPS)
-    )
-    if (a + b + 2 * c) % 3 == 0
+    for env_id, source, mode, num_envs, *rest in TABLE
 ]
 
 
@@ -95,13 +120,13 @@ def pair(random_tables: Any, drifting: Any) -> MakePair:
 
 
 def draw(masks: np.ndarray, rng: np.random.Generator, env_id: str, source: str) -> np.ndarray:
-    """(N,) actions; one in thirty is any device, most of which do not exist. Of replanning, most keep the plan.
+    """(N,) actions; one in fifteen is any device, most of which do not exist. Of replanning, most keep the plan.
 
     Of generalize, whose episodes are long, it is one in twelve.
     """
     picks, rare = (
         np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1),
-        1 / (12 if source == SOURCES[1] else 30),
+        1 / (12 if source == "generalize" else 15),
     )
     if env_id == DRIFTING:
         picks, rare = np.where(rng.random(len(picks)) < 0.9, 0, picks), 1 / 10
@@ -141,6 +166,14 @@ def kinds_of(infos: dict[str, Any]) -> dict[str, tuple[Any, tuple[int, ...]]]:
     return {key: (array.dtype, array.shape) for key, array in infos.items()}
 
 
+@pytest.mark.parametrize("cases", [PLACING, REPLANNING])
+def test_all_pairs_of_two_options_are_compared(cases: str) -> None:
+    rows = [line.split() for line in cases.splitlines() if line]
+    for one, other in itertools.combinations(zip(*rows, strict=True), 2):
+        wanted = {pair for pair in itertools.product(one, other) if possible(*pair)}
+        assert set(zip(one, other, strict=True)) == wanted
+
+
 @pytest.mark.parametrize(("env_id", "source", "mode", "num_envs", "more"), GRID)
 def test_every_step_is_that_of_a_sync_vector(
     env_id: str, source: str, mode: AutoresetMode, num_envs: int, more: dict[str, Any], pair: MakePair, same: Any
@@ -150,13 +183,10 @@ def test_every_step_is_that_of_a_sync_vector(
     obs, infos = reset_both(envs, same, seed=3)
     masks, ends, kinds = obs["action_mask"], np.zeros(num_envs, int), kinds_of(infos)
     failures, redirected, finals = set[int](), 0, 0
-    if env_id == DRIFTING:
-        steps = (LONG if more["illegal"] == "redirect" else DRIFTING_STEPS)[num_envs]
-    else:
-        steps = STEPS[num_envs] // (2 if source in ("tight", "tiered") and num_envs > 1 else 1)
-    if "Sharding" in env_id and num_envs == 1:
-        steps *= 3  # an episode has more steps than tables
-    for _ in range(steps):
+    redirects = more["illegal"] == "redirect"
+    endless = redirects and env_id == DRIFTING
+    steps = STEPS[num_envs] * (2 if "Sharding" in env_id and num_envs == 1 else 1)  # it has more steps than tables
+    for _ in range(LONG if endless and num_envs == 1 else steps):
         obs, rewards, ended, _, infos = step_both(envs, draw(masks, rng, env_id, source), same)
         assert (type(rewards), rewards.dtype) == (np.ndarray, np.float64)
         masks, ends = obs["action_mask"], ends + ended
@@ -174,8 +204,10 @@ def test_every_step_is_that_of_a_sync_vector(
         assert (known & last["_placement"]).tolist() == (ended & (last["failure"] == 0)).tolist()
         if mode == AutoresetMode.DISABLED and ended.any():
             masks = reset_ended(envs, ended, same)
-    assert ends.sum() >= max(2, num_envs // 2)
-    redirects = more["illegal"] == "redirect"
+    if endless:
+        assert ends.sum() == (num_envs == 1)
+    else:
+        assert ends.sum() >= max(2, num_envs // 3)
     assert (redirected > 0) == redirects
     assert 1 not in failures if redirects else failures > {0} or failures == {1}
     if source == "tight" and num_envs == 9:
@@ -185,8 +217,7 @@ def test_every_step_is_that_of_a_sync_vector(
     assert {key for key, (dtype, _) in kinds.items() if dtype.kind == "O"} == texts
 
 
-@pytest.mark.parametrize("env_id", ENVIRONMENTS)
-@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(("env_id", "mode"), list(zip(ENVIRONMENTS, itertools.cycle(AutoresetMode), strict=False)))
 def test_seeds_go_to_the_environments_as_in_a_sync_vector(
     env_id: str, mode: AutoresetMode, pair: MakePair, same: Any
 ) -> None:
@@ -206,8 +237,7 @@ def test_seeds_go_to_the_environments_as_in_a_sync_vector(
     assert len(set(last["task"])) == 4
 
 
-@pytest.mark.parametrize("env_id", ENVIRONMENTS)
-@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+@EACH_AND_ALL_MODES
 def test_resets_in_the_middle_are_those_of_a_sync_vector(
     env_id: str, mode: AutoresetMode, pair: MakePair, same: Any, kinds: Any
 ) -> None:

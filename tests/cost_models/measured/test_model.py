@@ -54,9 +54,15 @@ def tables() -> Tables:
 
 
 @pytest.fixture(scope="module")
-def measured() -> Iterator[MeasuredCostModel]:
+def shared() -> Iterator[MeasuredCostModel]:
     with MeasuredCostModel("cpu", **QUICK) as model:
         yield model
+
+
+@pytest.fixture
+def measured(forked_workers: None, shared: MeasuredCostModel) -> MeasuredCostModel:
+    """Its workers measure; all tests share them."""
+    return shared
 
 
 def test_every_phase_takes_time_and_the_cost_is_their_slowest(measured: MeasuredCostModel, tables: Tables) -> None:
@@ -244,7 +250,7 @@ def test_memory_of_idle_workers_is_freed_before_a_measurement_is_refused(
             model.estimate(PLACEMENT, tables.select(range(10)).select([*range(10)] * 2), TOPOLOGY)
 
 
-def test_recorded_lookups_take_the_place_of_drawn_ones(tmp_path: Path) -> None:
+def test_recorded_lookups_take_the_place_of_drawn_ones(forked_workers: None, tmp_path: Path) -> None:
     import torch
 
     recorded = tmp_path / "lookups.pt"
@@ -291,12 +297,12 @@ def test_many_measurements_leave_nothing_behind(measured: MeasuredCostModel, tab
         lines = [Path(f"/proc/{pid}/statm").read_text().split() for pid in [os.getpid(), *session.pids]]
         return sum(int(words[1]) for words in lines) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    measure(20)
+    measure(6)
     session = measured._session
     assert session is not None
     before, files = resident_mib(), len(os.listdir("/proc/self/fd"))
-    measure(30)
-    assert resident_mib() < before + 12
+    measure(12)
+    assert resident_mib() < before + 5
     assert len(os.listdir("/proc/self/fd")) <= files  # others may be closed meanwhile
     left = [Path(session._folder), *(Path(f"/proc/{pid}") for pid in session.pids)]
     assert [path.exists() for path in left] == [True] * 3

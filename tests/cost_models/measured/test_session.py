@@ -9,13 +9,11 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -143,24 +141,24 @@ def test_a_worker_that_reads_no_commands_is_noticed(session: Session) -> None:
 
 
 def test_every_worker_gets_cpus_of_its_own_and_others_start_after_close(
-    started: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CPUs that no machine has; what is asked of the system is noted instead."""
     given: dict[int, list[int]] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {100_001, 100_002, 100_003, 100_004})
     monkeypatch.setattr(os, "sched_setaffinity", given.__setitem__)
-    started._threads = 2
-    assert works(started)
-    assert given == {started.pids[0]: [100_001, 100_002], started.pids[1]: [100_003, 100_004]}
-    before = started.pids
+    session._threads = 2
+    assert works(session)
+    assert given == {session.pids[0]: [100_001, 100_002], session.pids[1]: [100_003, 100_004]}
+    before = session.pids
     for _ in range(2):  # closing again does nothing
-        started.close()
+        session.close()
     assert not any(map(runs, before))
     assert not list(tmp_path.iterdir())
-    started._threads = 3  # too many
+    session._threads = 3  # too many
     given.clear()
-    assert works(started)
-    assert not set(started.pids) & set(before)
+    assert works(session)
+    assert not set(session.pids) & set(before)
     assert not given
 
 
@@ -221,34 +219,33 @@ def test_a_forked_child_has_workers_of_its_own(started: Session) -> None:
     assert works(started)
 
 
-PARENT = """
-import sys, tempfile
-tempfile.tempdir = sys.argv[1]
-sys.path[:0] = sys.argv[2:]
-from shard_gym.cost_models.measured import session as sessions
-from test_session import LONG, SUBJECTS, Session, commands, works
-sessions.WORKER = "quick_worker"
-session = Session("cpu", 2, threads=1, timeout_s=60.0)
-assert works(session)
-print(*session.pids, flush=True)
-try:
-    session.ask(commands(LONG), SUBJECTS, join=(2, 1))
-except KeyboardInterrupt:
-    print("interrupted", session.pids, flush=True)
-"""
-
-
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_their_parent(sent: signal.Signals, tmp_path: Path) -> None:
-    folders = [tmp_path, Path(__file__).parent, Path(__file__).parents[2] / "workers"]
-    command = [sys.executable, "-c", PARENT, *map(str, folders)]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert parent.stdout is not None
-    pids = [int(word) for word in parent.stdout.readline().split()]
-    assert len(pids) == 2
-    time.sleep(0.3)
-    parent.send_signal(sent)
-    rest = parent.communicate(timeout=ENOUGH_S)[0]
+def test_workers_end_with_their_parent(
+    own_tempdir: None, started_quick_workers: None, sent: signal.Signals, tmp_path: Path
+) -> None:
+    """The parent is a fork of this process; its workers start as those of users do."""
+    words, into = os.pipe()
+    parent = os.fork()
+    if parent == 0:  # pragma: no cover - another process
+        with suppress(BaseException):
+            os.close(words)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            session = Session("cpu", 2, threads=1, timeout_s=60.0)
+            assert works(session)
+            os.write(into, f"{session.pids}\n".encode())
+            try:
+                session.ask(commands(LONG), SUBJECTS, join=(2, 1))
+            except KeyboardInterrupt:
+                os.write(into, f"interrupted {session.pids}\n".encode())
+        os._exit(0)
+    os.close(into)
+    with open(words) as said:
+        pids = json.loads(said.readline())
+        assert len(pids) == 2
+        time.sleep(0.3)
+        os.kill(parent, sent)
+        rest = said.read()
+    os.waitpid(parent, 0)
     assert until(lambda: not any(map(runs, pids)))
     assert until(lambda: not list(tmp_path.iterdir()))
     if sent == signal.SIGINT:
