@@ -76,8 +76,8 @@ MASKED.append(("EmbeddingSharding-v0", {"observation": "compact", "suite": "tier
 def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, arguments: dict[str, Any]) -> None:
     vector = SubprocVecEnv if env_id == PLACING[0] else DummyVecEnv
     envs = vector([maker(env_id, **arguments)] * 2)
-    model = MaskablePPO("MultiInputPolicy", envs, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu")
-    infos = collected(model, 128)
+    model = MaskablePPO("MultiInputPolicy", envs, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
+    infos = collected(model, 200)
     assert ILLEGAL_ACTION not in infos.failures
     assert infos.completed + len(infos.failures) >= 2
     returns, _ = evaluate_policy(model, envs, n_eval_episodes=2, warn=False)
@@ -86,9 +86,9 @@ def test_maskable_ppo_never_picks_an_illegal_action(env_id: str, arguments: dict
 
 
 UNMASKED = {
-    PPO: {"n_steps": 32, "batch_size": 32, "n_epochs": 1},
-    DQN: {"learning_starts": 20, "buffer_size": 100},
-    RecurrentPPO: {"policy": "MultiInputLstmPolicy", "n_steps": 32, "batch_size": 32, "n_epochs": 1},
+    PPO: {"n_steps": 64, "batch_size": 32, "n_epochs": 1},
+    DQN: {"learning_starts": 50, "buffer_size": 500},
+    RecurrentPPO: {"policy": "MultiInputLstmPolicy", "n_steps": 64, "batch_size": 32, "n_epochs": 1},
 }
 UNMASKED_CASES = [
     *((env_id, PPO, {"reward": "dense", **SETTINGS[0]}) for env_id in PLACING),
@@ -102,6 +102,6 @@ def test_unmasked_agents_learn_from_illegal_actions_too(env_id: str, algorithm: 
     options: dict[str, Any] = UNMASKED[algorithm]
     env = maker(env_id, **arguments)()
     model = algorithm(env=env, seed=0, device="cpu", **{"policy": "MultiInputPolicy", **options})
-    assert ILLEGAL_ACTION in collected(model, 64).failures
+    assert ILLEGAL_ACTION in collected(model, 300).failures
     obs, _ = env.reset(seed=0)
     assert env.action_space.contains(model.predict(obs)[0])

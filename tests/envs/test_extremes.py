@@ -82,7 +82,7 @@ def require_in_space(env: Any, rng: np.random.Generator, most: int = 40) -> None
             assert np.isfinite(reward)
 
 
-@settings(max_examples=50)
+@settings(max_examples=150)
 @given(seed=SEEDS)
 @pytest.mark.parametrize("kind", [EmbeddingPlacementEnv, EmbeddingShardingEnv])
 def test_every_observation_of_extreme_tables_is_in_its_space(kind: Any, seed: int) -> None:
@@ -93,7 +93,7 @@ def test_every_observation_of_extreme_tables_is_in_its_space(kind: Any, seed: in
         require_in_space(env, rng)
 
 
-@settings(max_examples=8)
+@settings(max_examples=15)
 @given(seed=SEEDS)
 def test_every_observation_of_extreme_tables_that_drift_is_in_its_space(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -229,7 +229,7 @@ def compute_ms(shards: list[tuple[Tables, int, float]], topology: Topology) -> t
     return times[0] + c.forward_launches * launch, times[1] + on_top + c.backward_launches * launch
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(sorted(BYTES)))
 def test_a_plan_costs_what_its_shards_and_messages_add_up_to(
     random_tables: Any, random_plan: Any, random_topology: Any, seed: int, dtype: str

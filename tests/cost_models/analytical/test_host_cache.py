@@ -99,13 +99,9 @@ STREAMS: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], flo
 )
 
 
-@pytest.mark.parametrize(
-    ("stream", "slots", "ways"),
-    [
-        (stream, slots, (WAYS, None)[(a + b) % 2])
-        for (a, stream), (b, slots) in product(enumerate(STREAMS), enumerate((1_280, 2_560, 5_120)))
-    ],
-)
+@pytest.mark.parametrize("ways", [WAYS, None])
+@pytest.mark.parametrize("slots", [1_280, 2_560, 5_120])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_misses_are_those_of_a_simulated_cache(zipf_tables: Any, stream: Any, slots: int, ways: int | None) -> None:
     rows, dims, exponents, pooling = stream
     tables = zipf_tables(rows, dims, pooling, s=exponents, batch_size=600)

@@ -63,7 +63,7 @@ def wait_ms(num_bytes: np.ndarray, topology: Topology) -> float:
 # Bytes
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS)
 def test_bytes_are_those_of_a_batch_recounted_bag_by_bag(seed: int) -> None:
     """Every bag of every sample is sent to the shards of its table, cut into the rows of blocks as TorchRec does."""
@@ -118,7 +118,7 @@ def test_deduplicated_ids_are_sent_once_by_a_device_and_lengths_are_not() -> Non
 # Time
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS)
 def test_the_time_is_that_of_the_busiest_link_and_three_latencies(seed: int) -> None:
     """Against a matrix of what each device sends to each other one, whatever outputs shrink to across hosts."""
@@ -182,7 +182,7 @@ def test_only_analytical_models_can_be_told_to_wait() -> None:
         with_index_exchange(NoCosts(), EXPOSED)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS)
 def test_an_iteration_is_the_hidden_one_and_the_exchange(
     random_tables: Any, random_topology: Any, random_plan: Any, in_host: Any, seed: int

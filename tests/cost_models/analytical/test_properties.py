@@ -19,7 +19,7 @@ from shard_gym.plans.placement import Placement
 
 MODEL = AnalyticalCostModel()
 
-few = settings(max_examples=12, deadline=None, derandomize=True)
+few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 class Problem(NamedTuple):

@@ -72,7 +72,7 @@ def test_bytes_are_those_of_drawn_batches(dedup: bool) -> None:
             data_parallel(tables, 3, topology),
         )
     )
-    rng, wanted, draws = np.random.default_rng(0), np.zeros((DEVICES, 2)), 30
+    rng, wanted, draws = np.random.default_rng(0), np.zeros((DEVICES, 2)), 80
     for _ in range(draws):
         sent: Counter[tuple[int, int]] = Counter()
         for table, sharding in enumerate(plan.tables[:3]):
@@ -198,7 +198,7 @@ def test_plan_search_is_not_above_plans_in_rows_and_bounds_hold(seed: int) -> No
     tables = replace(tables, pooled=rng.random(12) < 0.5)
     topology = topology_of()
     task, model = Task("t", tables, topology, splittable=True), AnalyticalShardingModel()
-    found = make_agent("plan-search", cost_model=model, max_queries=6_000).plan(task)
+    found = make_agent("plan-search", cost_model=model, max_queries=20_000).plan(task)
     cost = model.estimate(found, tables, topology).total_ms
     in_rows = ShardingPlan(
         tuple(

@@ -47,7 +47,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 MODEL, ANALYTICAL = AnalyticalShardingModel(), AnalyticalCostModel()
 
 
-@settings(max_examples=20)
+@settings(max_examples=50)
 @given(seed=SEEDS)
 def test_a_plan_of_whole_tables_costs_what_the_placement_costs(
     random_tables: Any, random_topology: Any, seed: int
@@ -67,7 +67,7 @@ def test_a_plan_of_whole_tables_costs_what_the_placement_costs(
     assert np.array_equal(cost.phases_ms, wanted.phases_ms)
 
 
-@settings(max_examples=12)
+@settings(max_examples=40)
 @given(seed=SEEDS)
 def test_parts_of_a_variant_are_the_shards_of_plans(random_tables: Any, random_topology: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -191,7 +191,7 @@ def assert_alike(
     assert np.array_equal(held.of_devices, same_held.of_devices)
 
 
-@settings(max_examples=12)
+@settings(max_examples=30)
 @given(seed=SEEDS)
 def test_no_plan_is_cheaper_or_dearer_than_the_bounds(random_tables: Any, random_topology: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -223,7 +223,7 @@ def test_the_costs_of_a_batch_are_those_of_each_plan_alone(random_tables: Any, r
         assert np.array_equal(phases[number], alone.phases_ms)
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(seed=SEEDS)
 def test_many_plans_cost_what_each_does_in_every_bit(random_tables: Any, seed: int) -> None:
     """However an array of them lies in memory, also with the fractions of bytes that sequences and codecs have."""
@@ -279,7 +279,7 @@ def test_wrong_variants_are_named(random_tables: Any, options: Any, error: type[
         variants_of(tables, topology, **options)
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(seed=SEEDS)
 def test_parts_alone_cost_the_same_whichever_devices_are_looked_at(
     random_tables: Any, random_topology: Any, seed: int

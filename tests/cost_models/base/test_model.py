@@ -143,7 +143,7 @@ def test_one_changed_device_costs_what_all_devices_together_say(
     model = kind(index_exchange=index_exchange)
     cluster = hardware_profile("h100-dgx").topology(num_devices, devices_per_host=devices_per_host).cluster()
     rng = np.random.default_rng([num_devices, devices_per_host])
-    for changes in 3 * (False, True):
+    for changes in 5 * (False, True):
         device_loads, new_loads = rng.random((num_devices, model.num_loads)), rng.random((12, model.num_loads))
         own, new = (loads[:, model.first_load :] for loads in (device_loads, new_loads))
         for loads in (device_loads, new_loads):

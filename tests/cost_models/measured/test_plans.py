@@ -121,7 +121,8 @@ def flat(expected: Expected, samples: Any, shards: list[tuple[int, slice, slice]
     return np.concatenate(outputs, axis=1).ravel() if outputs else np.empty(0)
 
 
-@pytest.mark.parametrize(("optimizer", "host"), [("rowwise_adagrad", 0), ("sgd", 1)])
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "sgd"])
+@pytest.mark.parametrize("host", [0, 1])
 def test_all_types_compute_what_plain_torch_does(
     forked_workers: None, session: Session, optimizer: str, host: int
 ) -> None:

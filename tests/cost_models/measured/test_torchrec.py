@@ -114,11 +114,11 @@ def flat(outputs: list[Any], shards: list[Shard]) -> Any:
     return np.concatenate([part.reshape(len(part), -1) for part in columns], axis=1).ravel() if shards else np.empty(0)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_a_step_is_that_of_torchrec(
-    forked_workers: None, session: Session, torchrec: TorchRecProcesses, topology: Topology
+    forked_workers: None, session: Session, torchrec: TorchRecProcesses, topology: Topology, optimizer: str
 ) -> None:
-    """Of each optimizer; test_plans.py holds both against plain torch on both hosts."""
-    tables, rng = some_tables("sgd" if topology is TWO else "rowwise_adagrad"), np.random.default_rng(5)
+    tables, rng = some_tables(optimizer), np.random.default_rng(5)
     plan = every_type(tables, topology)
     shapes = zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
     weights = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]

@@ -24,7 +24,7 @@ one part in 10^7 a few hundred times."""
 Untrained = Callable[..., NeuralCostModel]
 
 every_network = pytest.mark.parametrize("architecture", NETWORKS)
-some = settings(max_examples=12)
+some = settings(max_examples=25)
 seeds = st.integers(0, 10_000)
 wildness = st.sampled_from([0.3, 1.0, 4.0])
 

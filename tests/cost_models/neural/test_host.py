@@ -36,7 +36,7 @@ from shard_gym.plans.plan import DATA_PARALLEL, TABLE_WISE
 from shard_gym.tables import Tables
 
 LEARN = pytest.mark.parametrize("architecture", [name for name, each in NETWORKS.items() if each.learns_host_memory])
-some = settings(max_examples=10)
+some = settings(max_examples=20)
 seeds = st.integers(0, 10_000)
 PLANTED = {RATE: np.array([0.1, -0.05], np.float32), "host.scale": np.array([0.3, 0.7], np.float32)}
 

@@ -81,7 +81,7 @@ def test_legal_actions_lead_to_plans_that_cost_what_the_state_says(random_task: 
         assert problem.lower_bound_ms[env] <= state.cost_ms[env] * (1 + 1e-9) < problem.penalty_ms[env]
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(seed=SEEDS)
 def test_a_first_action_is_legal_exactly_if_it_can_be_checked(random_task: Any, seed: int) -> None:
     """Of the first table; halving if some number of equal shards fits."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, PlainCosts, make_cost_model
@@ -70,7 +70,8 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
 # One step
 
 
-@pytest.mark.parametrize(("count", "seed"), [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1), (24, 0)])
+@pytest.mark.parametrize("count", [1, 4, 33])
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("hosts", "cost_model"),
     [
@@ -111,11 +112,10 @@ def test_many_rows_step_exactly_as_each_would_alone(
             for name, value in seen.items():
                 assert_same_bits(value, np.concatenate([each[name] for each in own]))
     assert (state.status != Status.RUNNING).all()
-    if count == 24:  # the comparison saw every way to end
+    if count == 33:  # the comparison saw every way to end
         assert set(state.status.tolist()) == {Status.COMPLETE, Status.ILLEGAL_ACTION, Status.DEAD_END}
 
 
-@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_state_is_what_the_assignment_says(random_task: Any, together: Any, seed: int) -> None:
     """Loads, memory, phases and cost of every row, recomputed from scratch after every step."""

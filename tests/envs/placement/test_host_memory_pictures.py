@@ -69,6 +69,6 @@ def test_frames_with_host_memory_have_one_size() -> None:
         mask = env.unwrapped.action_masks()  # type: ignore[attr-defined]
         *_, over, _, _ = env.step(int(np.flatnonzero(mask)[-1]))
         step += 1
-        if step == 3 or over:
+        if step in (1, 4) or over:
             sizes.add(np.asarray(env.render()).shape)
     assert len(sizes) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
@@ -30,7 +30,6 @@ def same(one: SampledPlacement, other: SampledPlacement) -> bool:
     )
 
 
-@settings(max_examples=12)
 @given(NUMBERS)
 def test_a_placement_depends_on_seed_and_number_alone(number: int) -> None:
     again = replace(SAMPLER)
@@ -52,7 +51,6 @@ def test_a_placement_fits_one_device_and_keeps_its_rows(number: int) -> None:
     assert [rows[name] for name in sampled.tables.names] == sampled.tables.num_embeddings.tolist()
 
 
-@settings(max_examples=15)
 @given(NUMBERS, st.integers(0, 3), st.sampled_from([512, 65_536]))
 def test_a_table_has_one_split_whatever_the_seed_and_the_batch_size(number: int, seed: int, size: int) -> None:
     sampled = replace(SAMPLER, seed=seed, workload=Workload(size)).sample(number)
