@@ -37,6 +37,8 @@ from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.tables import Tables, Workload, load_pool
 from shard_gym.tasks import Task, TaskSampler, TaskSuite, load_suite
 
+pytestmark = pytest.mark.usefixtures("short_proposals")
+
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
 SMALL: dict[str, dict[str, Any]] = {
@@ -58,7 +60,7 @@ def new_learner(small_suite: TaskSuite) -> Callable[..., DreamShardLearner]:
 def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learner: Make, trained: Any) -> None:
     """Copies of the same tables: the best placement has one of each on every device."""
     suite, best = planted_suite(np.random.default_rng(0), 3, 4, 3)
-    learner = new_learner("dream-search", suite=suite, iterations=3, measurements=20, cost_updates=100, queries=500)
+    learner = new_learner("dream-search", suite=suite, iterations=3, measurements=10, cost_updates=50, queries=300)
     stages = list[str]()
     learner.on_stage = stages.append
     trained(learner)
@@ -100,8 +102,6 @@ def test_a_loaded_agent_searches_as_long_as_it_is_told(new_learner: Make, tmp_pa
     ):
         with pytest.raises(UnknownNameError, match=f"Known: {known}"):
             load_agent(tmp_path / path, **options)
-    with pytest.raises(UnknownNameError, match="Known: queries"):
-        make_agent(tmp_path / "search", path="elsewhere")
 
 
 def test_placements_that_are_not_found_cost_their_penalty_and_no_measurement(random_task: Callable[..., Task]) -> None:
@@ -240,9 +240,9 @@ assert make_agent("dreamshard", queries=100).place(load_suite("dlrm-20x4")[0]).s
 
 @pytest.mark.parametrize("name", ["dlrm-20x4", "mixdim-4"])
 def test_they_beat_every_heuristic_of_the_paper(name: str) -> None:
-    suite = TaskSuite("few", load_suite(name).tasks[:5])
+    suite = TaskSuite("few", load_suite(name).tasks[:3])
     heuristics = [evaluate(make_agent(heuristic), suite).mean_cost_ms for heuristic in PAPER_HEURISTICS]
-    assert evaluate(make_agent("dreamshard"), suite).mean_cost_ms < 0.97 * min(heuristics)
+    assert evaluate(make_agent("dreamshard", queries=2_000), suite).mean_cost_ms < 0.97 * min(heuristics)
 
 
 def test_outside_of_what_the_checkpoints_saw_a_heuristic_answers_with_a_warning(
@@ -284,5 +284,5 @@ def test_placements_do_not_depend_on_the_threads_of_numpy() -> None:
     placements = []
     for threads in (1, 2):
         with threadpool_limits(threads, user_api="blas"):
-            placements.append(make_agent("dreamshard", queries=3_000).place(task))
+            placements.append(make_agent("dreamshard", queries=1_500).place(task))
     assert np.array_equal(*placements)
