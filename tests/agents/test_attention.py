@@ -200,18 +200,20 @@ def greedy_of(learner: AttentionLearner) -> AttentionAgent:
 
 @pytest.mark.parametrize("name", ["dlrm-20x4", "shard-4"])
 def test_it_learns(name: str, trained: Any) -> None:
-    """After 40 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
-    train, test = load_suite(name, "train"), load_suite(name)
-    some = replace(test, tasks=test.tasks[:5])
-    options: dict[str, Any] = {"tasks": 4, "rollouts": 12, "kept": 3, "hidden": 16, "layers": 1, "learning_rate": 3e-3}
-    learner = AttentionLearner(train, MODEL, 0, iterations=2, updates=20, **options, records=4, cost_updates=5)
+    """After 20 steps its greedy answers for unseen tables cost less than those of the weights that it began with."""
+    train, some = (
+        replace(each, tasks=tuple(sorted(each, key=lambda task: task.num_tables)[:count]))
+        for each, count in ((load_suite(name, "train"), 10), (load_suite(name), 3))
+    )
+    options: dict[str, Any] = {"tasks": 2, "rollouts": 8, "kept": 3, "hidden": 16, "layers": 1, "learning_rate": 3e-3}
+    learner = AttentionLearner(train, MODEL, 0, iterations=2, updates=10, **options, records=4, cost_updates=5)
     before = evaluate(greedy_of(learner), some).mean_cost_ms
     trained(learner)
     after = evaluate(greedy_of(learner), some)
     assert after.mean_cost_ms < 0.9 * before
     assert all(result.true_cost_queries == 0 for result in after.tasks)
-    assert learner.planned_queries == 2 * 20 * 4 * 12
-    assert 0.8 * learner.planned_queries < learner.true_cost_queries <= learner.planned_queries  # some get stuck
+    assert learner.planned_queries == 2 * 10 * 2 * 8
+    assert 0.7 * learner.planned_queries < learner.true_cost_queries <= learner.planned_queries  # some get stuck
 
 
 def test_where_memory_is_short_parts_get_smaller(policy: AttentionPolicy, random_task: MakeTask) -> None:

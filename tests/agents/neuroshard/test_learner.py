@@ -91,10 +91,10 @@ def test_after_few_measurements_its_plans_are_nearly_those_of_a_search_on_the_tr
         )
         return true, np.abs(own / true - 1)
 
-    made = learner(tasks, iterations=1, measurements=150, cost_updates=250, queries=3_000)
+    made = learner(tasks, iterations=1, measurements=60, cost_updates=120, queries=1_000)
     _, untrained = costs_of(made.agent())
     made.iterate()
-    (reference, _), (costs, errors) = (costs_of(agent) for agent in (PlanSearchAgent(max_queries=3_000), made.agent()))
+    (reference, _), (costs, errors) = (costs_of(agent) for agent in (PlanSearchAgent(max_queries=1_000), made.agent()))
     assert np.median(costs / reference) < 1.1
     assert np.median(errors) < 0.15 < 0.4 < np.median(untrained)
 

@@ -32,9 +32,9 @@ def learner(suite: TaskSuite, name: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("maskable-ppo", {"iterations": 12, "num_envs": 48}),
-        ("dqn", {"iterations": 16, "num_envs": 16}),
-        ("maskable-ppo", {"iterations": 12, "num_envs": 48, "observation": "features"}),
+        ("maskable-ppo", {"iterations": 8, "num_envs": 24}),
+        ("dqn", {"iterations": 12, "num_envs": 16}),
+        ("maskable-ppo", {"iterations": 8, "num_envs": 24, "observation": "features"}),
     ],
 )
 def test_equal_tables_are_learnt_to_be_spread(
@@ -45,12 +45,12 @@ def test_equal_tables_are_learnt_to_be_spread(
     Under "features" training evaluates one placement for each step, and no table alone; placing evaluates none.
     """
     rng = np.random.default_rng(0)
-    learner = make_learner(name, planted_suite(rng, 12, 3, 3)[0], seed=0, width=32, **options)
+    learner = make_learner(name, planted_suite(rng, 12, 2, 3)[0], seed=0, width=32, **options)
     TrainingRun(learner, tmp_path, options).run()
     agent, sees_costs = load_agent(tmp_path), "observation" not in options
-    assert sees_costs or learner.true_cost_queries == 12 * 48 * 9
+    assert sees_costs or learner.true_cost_queries == 8 * 24 * 6
     for devices in (3, 5) if sees_costs else (3,):
-        tasks, best = planted_suite(rng, 8, 3, devices)
+        tasks, best = planted_suite(rng, 8, 2, devices)
         learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)
         assert learnt.failures == 0
         assert learnt.mean_cost_ms - best.mean() < 0.35 * (drawn.mean_cost_ms - best.mean())
