@@ -23,12 +23,6 @@ def small_suite(random_task: Callable[..., Task]) -> TaskSuite:
     )
 
 
-@pytest.fixture
-def short_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learners whose agents search make short searches for what they measure."""
-    monkeypatch.setattr("shard_gym.agents.dreamshard.learner.PROPOSAL_QUERIES", 200)
-
-
 @pytest.fixture(scope="session")
 def dead_end(packing_task: Callable[..., Task]) -> Task:
     """Three tables of 60, 50 and 50 MiB on devices of 100 and 60 MiB: only 50 + 50 and 60 fit.

@@ -22,8 +22,6 @@ from shard_gym.plans.placement import check_placement
 from shard_gym.tables import load_pool
 from shard_gym.tasks import TaskSampler, TaskSuite
 
-pytestmark = pytest.mark.usefixtures("short_proposals")
-
 MODEL = AnalyticalCostModel()
 SHORT: dict[str, Any] = {"iterations": 2, "measurements": 10, "cost_updates": 60, "queries": 500}
 

@@ -37,8 +37,6 @@ from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.tables import Tables, Workload, load_pool
 from shard_gym.tasks import Task, TaskSampler, TaskSuite, load_suite
 
-pytestmark = pytest.mark.usefixtures("short_proposals")
-
 Make = Callable[..., DreamShardLearner]
 PRESETS = pytest.mark.parametrize("preset", ["paper", "dream-search"])
 SMALL: dict[str, dict[str, Any]] = {

@@ -26,8 +26,6 @@ from shard_gym.plans import SHARDING_TYPES, check_plan
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, TaskSuite, load_suite
 
-pytestmark = pytest.mark.usefixtures("short_proposals")
-
 MODEL = make_cost_model(additive=True, splits=True)
 
 

@@ -21,8 +21,6 @@ from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.tasks import Task, TaskSuite
 
-pytestmark = pytest.mark.usefixtures("short_proposals")
-
 STABLE_BASELINES = {"num_envs": 2, "width": 8, "replay": 12}  # DQN's buffer is full after two iterations
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "dream-search": ("dreamshard", {"measurements": 2, "cost_updates": 3, "queries": 50}),

@@ -21,8 +21,6 @@ from shard_gym.tasks import TaskSuite, load_suite
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("short_proposals")
-
 SUITE = "shard-cpu-20x2"
 FEW: dict[str, Any] = {"iterations": 2, "measurements": 3, "cost_updates": 5, "queries": 200}
 

@@ -125,13 +125,14 @@ def test_a_run_that_was_killed_ends_like_one_that_was_not_and_its_agent_plays(
     assert all(np.array_equal(again.weights()[key], array) for key, array in whole.weights().items())
     loaded: Any = load_agent(tmp_path / "whole")
     assert (loaded.name, loaded.problems, loaded.kinds) == (name, ("replanning",), len(KINDS))
-    for player in (trained, loaded):
-        with torch.no_grad():
-            player.policy.action_net.weight *= 300.0  # it was trained for four weeks only
-            player.policy.action_net.bias *= 0.5
-    played, other = (play(player, list(suite), "analytical") for player in (trained, loaded))
-    assert [each.actions.tolist() for each in played] == [each.actions.tolist() for each in other]
-    assert any(each.actions.any() for each in played)
+    weights = loaded.policy.state_dict()
+    assert weights.keys() == trained.policy.state_dict().keys() == whole.weights().keys()
+    assert all(torch.equal(array, weights[key]) for key, array in trained.policy.state_dict().items())
+    assert all(np.array_equal(array, weights[key]) for key, array in whole.weights().items())
+    with torch.no_grad():
+        loaded.policy.action_net.weight *= 300.0  # it was trained for four weeks only
+        loaded.policy.action_net.bias *= 0.5
+    assert any(each.actions.any() for each in play(loaded, list(suite), "analytical"))
     small = ReplanningVecEnv(1, suite=suite, split="custom", headroom=False)
     loaded.begin(1)
     seen: Any = small.reset()
