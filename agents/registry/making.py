@@ -94,6 +94,7 @@ def load_agent(path: str | Path, *, cost_model: str | CostModel = "analytical", 
 
 
 def _loaded(path: Path, cost_model: str | CostModel, seed: int, options: Mapping[str, Any]) -> Agent:
+    """See `load_agent`; here an option may have the name of an argument, and is refused as one that no agent has."""
     try:
         path = path / AGENT if path.is_dir() else path
     except OSError as error:

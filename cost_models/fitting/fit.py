@@ -87,7 +87,7 @@ def fit_networks(
         The linear baseline (`LINEAR`) and the networks, by name.
 
     Raises:
-        InvalidOptionError: there are too few measurements, or a network cannot estimate plans among them.
+        InvalidOptionError: these are no `Measurements`, or too few, or a network cannot estimate plans of them.
         UnknownNameError, TrainingDivergedError: see `fit_cost_model`.
         MissingExtraError: torch or scipy is not installed.
     """

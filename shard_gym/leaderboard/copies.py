@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,7 +101,6 @@ def best_known_cells(scorer: Scorer) -> list[list[bytes]]:
     return [[each] if each else [] for each in canonical([_best_known(scorer)], scorer)[0]]
 
 
-@lru_cache(maxsize=16)
 def best_known_traits(scorer: Scorer) -> list[Any]:
     """The best known answers as they are compared to find near copies; None where there is none."""
     found = zip(_best_known(scorer), scorer.suite, strict=True)
