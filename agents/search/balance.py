@@ -16,7 +16,7 @@ from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
 from shard_gym.agents.search.plan_search import search_plans
 from shard_gym.agents.search.restarts import MANY
-from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AdditiveCostModel, CountedCostModel, make_cost_model
@@ -104,7 +104,7 @@ def _less_full(
         else:
             low = bound
     best = best.in_order()
-    made: Answer = best.plan() if isinstance(answer, ShardingPlan) else best.device
+    made: Answer = best.plan() if isinstance(answer, ShardingPlan) else best.placement
     made = problem.checked(made, task)
     good = fullest(made, task) < share and problem.cost_ms(made, task, model) <= limit
     return made if good else answer
@@ -127,6 +127,9 @@ def joined(answer: Answer, task: Task, model: AdditiveCostModel) -> Answer:
         left = wholes.left_bytes(table)
         devices = np.flatnonzero(left >= 0)
         devices = devices[wholes.costs_ms(table, devices) <= limit]
+        if task.constraints is not None:
+            made = (wholes.with_whole(table, device) for device in devices.tolist())
+            devices = devices[[not task.constraints.problem_of(each, tables) for each in made]]
         if not len(devices):
             continue
         device = int(devices[np.argmax(left[devices] / topology.memory_cap_bytes[devices])])
@@ -182,7 +185,10 @@ def _bytes_with_buffers(options: SplitOptions) -> IntArray:
         found[:, variant] = (
             replica_bytes(tables, devices) if name == DATA_PARALLEL else row_block_bytes(tables, len(on))
         )
-    return found
+    if options.units is not None:
+        whole = whole_table_bytes(options.origin.tables)
+        found[:, 0] = [whole[members].sum() for members in options.units]
+    return found if options.task.constraints is None else np.where(options.legal, found, NO_ROOM_BYTES)
 
 
 def _used(split: SplitTables) -> IntArray:
@@ -263,7 +269,7 @@ class _Relief:
         sizes, loads = np.append(items.memory, 0), np.append(items.loads, np.zeros((1, items.loads.shape[1])), axis=0)
         less = sizes[mover] - sizes[partner]
         gain = self._gain(over, on[mover], -less, target, less)
-        kept = np.flatnonzero((gain > 0) & (target != on[mover]))
+        kept = np.flatnonzero((gain > 0) & (target != on[mover]) & current.permitted(mover, target, partner))
         mover, partner, target = mover[kept], partner[kept], target[kept]
         change = np.stack([on[mover], target]), np.stack([mover, partner]), loads[np.stack([partner, mover])]
 
@@ -285,7 +291,7 @@ class _Relief:
         stays, goes = options.levels.halves[table, split.level[part]].T
         more = options.memory[table, stays] - current.items.memory[part]
         gain = self._gain(over, on[part], more, target, options.memory[table, goes])
-        kept = np.flatnonzero((gain > 0) & (target != on[part]))
+        kept = np.flatnonzero((gain > 0) & (target != on[part]) & current.may_hold(table, target))
         part, target, table = part[kept], target[kept], table[kept]
         leaves = np.stack([part, np.full(len(part), NO_TABLE)])
         joining = np.stack([options.loads[table, stays[kept]], options.loads[table, goes[kept]]])
@@ -303,11 +309,15 @@ class _Relief:
             now = int(split.spread[table])
             forms = [
                 split.spread_over(table, number)
-                for number, (_, variant, *_) in enumerate(options.spreads)
-                if options.legal[table, variant] and number != now
+                for number in np.flatnonzero(options.may_spread[table]).tolist()
+                if number != now
             ]
             if now != NOT_SPREAD:
-                forms += [split.gathered(table, other) for other in range(len(over))]
+                rest = split.spread_over(table, NOT_SPREAD)
+                gathers = options.legal[table, 0] & np.broadcast_to(
+                    options.open_to(table, rest.table, rest.device), len(over)
+                )
+                forms += [split.gathered(table, other) for other in np.flatnonzero(gathers).tolist()]
             for form in forms:
                 gain = before - int(np.maximum(_used(form) - self._limits, 0).sum())
                 if gain > 0:

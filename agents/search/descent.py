@@ -194,6 +194,7 @@ class Descent:
             stays, goes = options.levels.halves[table, level].T
             fits = left[own] + options.memory[table, level] >= options.memory[table, stays]
             fits &= (left[target] >= options.memory[table, goes]) & (own != target)
+            fits &= self.current.may_hold(table, target)
             part, target, table = part[fits], target[fits], table[fits]
             yield from self._best(
                 np.stack([devices[part], target]),
@@ -257,12 +258,13 @@ class Descent:
             items = rest.items()
             held, left = items.device_loads(rest.device), items.memory_left(rest.device)
             for number, (_, variant, devices, *_) in enumerate(options.spreads):
-                fits = options.legal[table, variant] and (left[devices] >= options.memory[table, variant]).all()
+                fits = options.may_spread[table, number] and (left[devices] >= options.memory[table, variant]).all()
                 if fits and number != split.spread[table]:
                     after = _joined(options, held, devices, options.loads[table, variant])
                     yield after, partial(split.spread_over, table, number)
             if split.spread[table] != NOT_SPREAD:
-                for device in np.flatnonzero(left >= options.memory[table, 0]).tolist():
+                room = (left >= options.memory[table, 0]) & options.open_to(table, rest.table, rest.device)
+                for device in np.flatnonzero(room).tolist():
                     after = _joined(options, held, np.array([device]), options.loads[table, 0])
                     yield after, partial(split.gathered, table, device)
 

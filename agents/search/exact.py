@@ -33,6 +33,7 @@ from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, m
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import LinearCosts
 from shard_gym.cost_models.bounds.placements import ROUNDING, Region, regions
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.tasks import Task
 
@@ -123,11 +124,21 @@ class ExactAgent(CostGuidedAgent):
                 "Use the cost model 'analytical', or the agent 'local-search'."
             )
         self.last_bound_ms = None
+        if task.constraints is not None and not task.constraints.may_be_whole.all():
+            table = task.tables.names[int(task.constraints.may_be_whole.argmin())]
+            raise NoPlacementFoundError(
+                f"Table {table!r} of task {task.name!r} may not be whole on one device, so no placement meets its "
+                "constraints; use plan-search, whose plans split tables."
+            )
         search = _Search(self, task, costs)
-        search.run(self.start(task) if start is None else check_placement(start, task.tables, task.topology))
+        if start is not None:
+            start = check_placement(start, task.tables, task.topology)
+            task.require_constraints(start)
+        search.run(self.start(task) if start is None else start)
         if search.best is None:
             raise NoPlacementFoundError(
-                f"Task {task.name!r} has no valid placement, which is proven: give the devices more memory."
+                f"Task {task.name!r} has no valid placement, which is proven: give the devices more memory"
+                + ("." if task.constraints is None else ", or relax its constraints.")
                 if search.bound_ms == float("inf")
                 else f"No placement of task {task.name!r} was found within the limits. Raise max_work or max_seconds."
             )
@@ -155,7 +166,8 @@ class _Search:
         self._work = agent.max_work
         self._deadline = time.perf_counter() + agent.max_seconds if agent.max_seconds else float("inf")
         caps = task.topology.memory_cap_bytes
-        self._interchangeable = costs.interchangeable and bool((caps == caps[0]).all())
+        equal = bool((caps == caps[0]).all()) and (task.constraints is None or bool(task.constraints.devices.all()))
+        self._interchangeable = costs.interchangeable and equal
         self.best: Placement | None = None
         self.best_ms = float("inf")
         self.bound_ms = 0.0
@@ -220,7 +232,9 @@ class _Search:
         self._work -= max(solver.response_proto.deterministic_time, 0.005 * agent.max_work)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             chosen = np.array([[solver.boolean_value(each) for each in row] for row in program.there])
-            self._keep(check_placement(chosen.argmax(axis=1), self._task.tables, self._task.topology))
+            placement = check_placement(chosen.argmax(axis=1), self._task.tables, self._task.topology)
+            self._task.require_constraints(placement)
+            self._keep(placement)
         if status == cp_model.INFEASIBLE:
             return program.cutoff_ms
         return min(program.ms(solver.best_objective_bound), program.cutoff_ms)
@@ -239,6 +253,8 @@ class _Program:
         self._scale = RESOLUTION / (best_ms if best_ms < float("inf") else _largest_ms(costs))
         self._most = int(RESOLUTION) if best_ms < float("inf") else int(ROOM * RESOLUTION)
         self._add_memory()
+        if task.constraints is not None:
+            self._add_constraints(task.constraints)
         levels = self._levels(region)
         maxima = [self._compute(phase, levels) for phase in (0, 1)]
         if costs.links:
@@ -269,6 +285,17 @@ class _Program:
             if cap // divisor < sum(units):
                 column = [row[device] for row in self.there]
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, units) <= cap // divisor)
+
+    def _add_constraints(self, limits: Constraints) -> None:
+        for table, device in np.argwhere(~limits.devices).tolist():
+            self.model.add(self.there[table][device] == 0)
+        for members in limits.together:
+            for device, first in enumerate(self.there[members[0]]):
+                for member in members[1:]:
+                    self.model.add(self.there[member][device] == first)
+        for members in limits.apart:
+            for device in range(self._task.num_devices):
+                self.model.add_at_most_one([self.there[member][device] for member in members])
 
     def _levels(self, region: Region) -> list[list[Any]]:
         """For each device, what must be true for each level to apply: True, False or a Boolean."""

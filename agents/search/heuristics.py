@@ -25,7 +25,7 @@ from shard_gym.tasks import Task
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
     """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says."""
     try:
-        return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose)
+        return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose, task.constraints)
     except NoRoomError as error:
         raise no_placement(task, error) from None
 
@@ -34,7 +34,8 @@ def no_placement(task: Task, error: NoRoomError) -> NoPlacementFoundError:
     """The error of an agent that placed some tables of `task` and then found no room for the next one."""
     return NoPlacementFoundError(
         f"Table {task.tables.names[error.item]} of task {task.name!r} needs "
-        f"{format_bytes(task.tables.memory_bytes[error.item])}, but the emptiest device has "
+        f"{format_bytes(task.tables.memory_bytes[error.item])}, but the emptiest device "
+        f"{'has' if task.constraints is None else 'that its constraints permit has'} "
         f"{format_bytes(error.most_free)} free after the tables placed before it."
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.hardware import Cluster
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks import Task
 
@@ -36,6 +37,8 @@ class Items:
     memory: IntArray  # (I,) int64, bytes
     free: IntArray  # (D,) int64, bytes that each device has for items
     fixed: FloatArray | None = None  # (D, K) float64, loads of what stays on the devices, such as replicas
+    table: IntArray | None = None  # (I,) int64, of which table of the constraints each is; None for the I tables
+    constraints: Constraints | None = None  # which devices may hold them
 
     @staticmethod
     def of_tables(task: Task, model: AdditiveCostModel) -> Items:
@@ -46,6 +49,7 @@ class Items:
             model.loads(task.tables, task.topology),
             task.tables.memory_bytes,
             task.topology.memory_cap_bytes,
+            constraints=task.constraints,
         )
 
     def __len__(self) -> int:
@@ -71,11 +75,27 @@ class Items:
         """The cost of a placement of the items."""
         return float(self.model.costs(self.device_loads(placement), self.cluster)[1])
 
+    @property
+    def tables(self) -> IntArray:
+        """(I,) int64, the table of each item."""
+        return np.arange(len(self)) if self.table is None else self.table
+
 
 def put_in_order(
-    memory: IntArray, free: IntArray, order: Iterable[int], choose: Callable[[int, IntArray], int]
+    memory: IntArray,
+    free: IntArray,
+    order: Iterable[int],
+    choose: Callable[[int, IntArray], int],
+    constraints: Constraints | None = None,
+    table: IntArray | None = None,
 ) -> Placement:
-    """(I,) int64, each item in `order` on the device that `choose(item, devices with room)` says; or NoRoomError."""
+    """(I,) int64, each item in `order` on the device that `choose(item, devices with room)` says; or NoRoomError.
+
+    Under `constraints` devices with room are those that may hold the item, of (I,) `table` or of the table of its own
+    number, and items that stay together are put one after another.
+    """
+    if constraints is not None:
+        return _put_under(constraints, memory, free, order, choose, np.arange(len(memory)) if table is None else table)
     placement, left = np.empty(len(memory), np.int64), free.copy()
     for item in order:
         fitting = np.flatnonzero(left >= memory[item])
@@ -83,6 +103,34 @@ def put_in_order(
             raise NoRoomError(int(item), int(left.max()))
         device = placement[item] = choose(item, fitting)
         left[device] -= memory[item]
+    return placement
+
+
+def _put_under(
+    constraints: Constraints,
+    memory: IntArray,
+    free: IntArray,
+    order: Iterable[int],
+    choose: Callable[[int, IntArray], int],
+    table: IntArray,
+) -> Placement:
+    """See `put_in_order`."""
+    placement, left, put = np.empty(len(memory), np.int64), free.copy(), np.zeros(len(memory), np.bool_)
+    for first in order:
+        if put[first]:
+            continue
+        mates = np.isin(table, constraints.companions.get(int(table[first]), ()))
+        items = [first, *(item for item in np.flatnonzero(mates & ~put).tolist() if item != first)]
+        may_hold = constraints.open_to(table[items], table[put], placement[put])
+        fitting = np.flatnonzero(may_hold & (left >= memory[items].sum()))
+        if fitting.size == 0:
+            raise NoRoomError(int(first), int(left[may_hold].max(initial=0)))
+        device = choose(first, fitting)
+        for item in items:
+            placement[item], put[item] = device, True
+            left[device] -= memory[item]
+        for item in items[1:]:
+            choose(item, np.array([device]))
     return placement
 
 
@@ -111,13 +159,24 @@ def put_where_cheapest(items: Items, order: Iterable[int], most_devices: int | N
         own_phases[device] = phases[best]
         return device
 
-    return put_in_order(items.memory, items.free, order, choose)
+    return put_in_order(items.memory, items.free, order, choose, items.constraints, items.table)
 
 
 def put_where_emptiest(items: Items) -> Placement:
     """(I,) int64, the largest item first, each on the device with the most free bytes; or NoRoomError."""
+    order = np.argsort(-items.memory, kind="stable")
+    if items.constraints is not None:
+        order = order[np.argsort(items.constraints.devices.sum(axis=1)[items.tables[order]], kind="stable")]
+        held = items.free.copy()
+
+        def choose(item: int, fitting: IntArray) -> int:
+            emptiest = int(fitting[held[fitting].argmax()])
+            held[emptiest] -= items.memory[item]
+            return emptiest
+
+        return put_in_order(items.memory, items.free, order, choose, items.constraints, items.table)
     placement, left = np.empty(len(items), np.int64), items.free.copy()
-    for item in np.argsort(-items.memory, kind="stable"):
+    for item in order:
         device = placement[item] = int(left.argmax())
         left[device] -= items.memory[item]
         if left[device] < 0:

@@ -69,7 +69,7 @@ class LocalSearchAgent(CostGuidedAgent):
             most = int(SHARE_OF_STARTS * self.max_queries)
             found += by_lanes(SplitTables.whole(options, np.zeros(task.num_tables, np.int64)), most // 2)
         found = list({start.key: start for start in found}.values())
-        return search_plans(found, task_rng(self.seed, task), budget, BATCH if additive else 1).in_order().device
+        return search_plans(found, task_rng(self.seed, task), budget, BATCH if additive else 1).in_order().placement
 
     def _starts(self, task: Task) -> list[Placement]:
         """Placements of all greedy agents that find one, and packed by memory if that fits."""
@@ -83,7 +83,9 @@ class LocalSearchAgent(CostGuidedAgent):
             with suppress(NoPlacementFoundError):
                 starts += [placement for _, placement in lane_placements(task)]
         try:
-            starts.append(check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology))
+            packed = check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology)
+            task.require_constraints(packed)
+            starts.append(packed)
         except InvalidPlacementError:
             if not starts:
                 raise failure from None

@@ -137,8 +137,44 @@ class Neighbourhood:
         fits = growth <= self._free[targets]
         fits &= -growth <= self._free[source][:, None]
         fits &= source[:, None] != targets
+        if self.items.constraints is not None:
+            mover, option = np.nonzero(fits)
+            fits[mover, option] = self.permitted(tables[mover], targets[option], partners[option])
         mover, option = np.divmod(np.flatnonzero(fits), len(targets))
         return Moves(tables[mover], targets[option], partners[option])
+
+    def permitted(self, tables: IntArray, devices: IntArray, partners: IntArray) -> NDArray[np.bool_]:
+        """(M,) bool, whether the constraints of the items permit M moves (see `Moves`)."""
+        items, limits = self.items, self.items.constraints
+        if limits is None:
+            return np.ones(len(tables), np.bool_)
+        swaps = partners != NO_TABLE
+        of_item, sources = items.tables, self.placement[tables]
+        mover, mate = of_item[tables], of_item[partners]
+        permitted = limits.devices[mover, devices] & (limits.devices[mate, sources] | ~swaps)
+        if limits.conflicts is not None:
+            against = self._against()
+            apart = limits.conflicts[mover, mate] & swaps
+            permitted &= against[mover, devices] == apart  # the partner leaves
+            permitted &= (against[mate, sources] == apart) | ~swaps
+        return np.asarray(permitted)
+
+    def may_hold(self, tables: IntArray, devices: IntArray) -> NDArray[np.bool_]:
+        """(M,) bool, whether the constraints permit a further part of a table of the constraints on a device."""
+        limits = self.items.constraints
+        if limits is None:
+            return np.ones(len(tables), np.bool_)
+        permitted = limits.devices[tables, devices]
+        return permitted if limits.conflicts is None else permitted & (self._against()[tables, devices] == 0)
+
+    def _against(self) -> IntArray:
+        """(T, D) int64, items on each device that each table of the constraints must be apart from."""
+        limits, of_item = self.items.constraints, self.items.tables
+        assert limits is not None
+        assert limits.conflicts is not None
+        held = np.zeros((self.items.num_devices, len(limits)), np.int64)
+        np.add.at(held, (self.placement, of_item), 1)
+        return np.asarray(limits.conflicts.astype(np.int64) @ held.T)
 
     def costs_after(self, moves: Moves) -> Costs:
         """(M,) costs of the placement after each move alone."""

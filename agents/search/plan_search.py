@@ -223,7 +223,7 @@ class PlanSearchAgent(Agent):
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
         self.ended = Ended.NOTHING_NEW
-        return self._search(task, (TABLE_WISE,), self.cost_model).device
+        return self._search(task, (TABLE_WISE,), self.cost_model).placement
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
@@ -278,7 +278,7 @@ def _starts(options: SplitOptions, most_queries: int, budget: Budget) -> list[Sp
 
 def _ways_out(task: Task, sharding_types: tuple[str, ...], max_shards: int) -> str:
     """What could make a plan fit, a sentence."""
-    ways = ["Raise the caps of the devices"]
+    ways = ["Raise the caps of the devices"] + ["relax the constraints"] * (task.constraints is not None)
     if COLUMN_WISE in sharding_types and (task.tables.embedding_dim // UNIT > max_shards).any():
         ways.append("allow more shards of a table (max_shards)")
     if others := [name for name in SHARDING_TYPES if name not in sharding_types]:

@@ -47,6 +47,8 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
     counts. This is the subgradient method on the linear program behind `cost_models.plan_bounds`, for any cost model.
     """
     devices = options.task.num_devices
+    if not options.levels.legal.any():
+        return []  # constraints permit no part of any table
     classes = classes_of(options, options.levels.width)
     count = int(classes[options.levels.legal].max()) + 1
     forms = count * int(options.levels.is_form.any(axis=0).sum()) + len(options.spreads)
@@ -117,7 +119,7 @@ class _Prices:
         self._legal &= ~(is_part & (self._sizes[:, group] == 0))[:, None]
         parts = options.loads[:, : len(levels)]
         of_class = [parts[levels.legal & (classes >= g)][:, model.maxima] for g in range(groups)]
-        self._maxima = np.stack([loads.max(axis=0) for loads in of_class])  # (G, maxima)
+        self._maxima = np.stack([loads.max(axis=0, initial=0.0) for loads in of_class])  # (G, maxima)
 
     def shapes(self, most: int) -> tuple[IntArray, list[tuple[SplitTables, IntArray]]]:
         """The `most` cheapest choices, and the shapes of those that fit."""
@@ -134,11 +136,8 @@ class _Prices:
         spread, alone = self._spread[forms], self._alone[np.arange(len(forms)), forms]
         for variant in {self._options.spreads[number].variant for number in spread[spread != NOT_SPREAD].tolist()}:
             ways = [number for number, way in enumerate(self._options.spreads) if way.variant == variant]
-            held, tables = np.zeros(len(ways)), np.flatnonzero(np.isin(spread, ways))
-            for table in tables[np.argsort(-alone[tables], kind="stable")].tolist():
-                host = int(held.argmin())
-                spread[table] = ways[host]
-                held[host] += alone[table]
+            tables = np.flatnonzero(np.isin(spread, ways))
+            _on_emptiest(self._options, spread, ways, tables, alone)
         return spread
 
     def _chosen(self) -> tuple[FloatArray, IntArray]:
@@ -195,6 +194,17 @@ class _Prices:
         phases = model.device_phases(loads)[:, every, self._group]
         model.fill_communication(phases, loads[..., model.shared_loads][:, every, self._group], self._options.cluster)
         return phases
+
+
+def _on_emptiest(
+    options: SplitOptions, spread: IntArray, ways: list[int], tables: IntArray, weight: FloatArray
+) -> None:
+    """Give each of `tables`, the heaviest by (T,) `weight` first, the one of the spreads `ways` that holds least."""
+    held, may = np.zeros(len(ways)), options.may_spread[:, ways]
+    for table in tables[np.argsort(-weight[tables], kind="stable")].tolist():
+        host = int(np.where(may[table], held, np.inf).argmin())
+        spread[table] = ways[host]
+        held[host] += weight[table]
 
 
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
@@ -318,6 +328,9 @@ def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[
         if items.free.min() < 0:
             continue
         order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
+        limits = split.options.task.constraints
+        if limits is not None:  # what may be on few devices comes first
+            order = order[np.argsort(limits.devices.sum(axis=1)[split.table[order]], kind="stable")]
         most_devices = max(FEWEST, most_queries // max(1, len(items)))
         for put in (partial(put_where_cheapest, items, order, most_devices), partial(put_where_emptiest, items)):
             with suppress(NoRoomError):
@@ -333,23 +346,20 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
     parts, of which each leaves one device with most, do not find. Of two spreads a table gets the one that costs less
     where it is the only table.
     """
-    tables, nothing = options.task.tables, np.zeros(options.task.num_tables, np.int64)
+    tables, (nothing, instead) = options.task.tables, _first_forms(options)
     if tables.pooled.all():
         return
     rows = _cheapest_spread(options, (ROW_WISE, DATA_PARALLEL))
     if (rows == NOT_SPREAD).all():
         return
-    spread = np.where(tables.pooled, NOT_SPREAD, rows)
+    rows = np.where(rows == NOT_SPREAD, instead, rows)
+    spread = np.where(tables.pooled, instead, rows)
     yield SplitTables.in_parts(options, spread, nothing)
     on_hosts = _cheapest_spread(options, (TABLE_ROW_WISE, DATA_PARALLEL))
+    on_hosts = np.where(on_hosts == NOT_SPREAD, instead, on_hosts)
     spread = np.where(tables.pooled, on_hosts, spread)
     hosts = [number for number, way in enumerate(options.spreads) if way.sharding_type == TABLE_ROW_WISE]
-    held = np.zeros(len(hosts))
-    for table in np.argsort(-options.part_ms[:, 0], kind="stable").tolist():
-        if spread[table] in hosts:
-            emptiest = int(held.argmin())
-            spread[table] = hosts[emptiest]
-            held[emptiest] += options.part_ms[table, 0]
+    _on_emptiest(options, spread, hosts, np.flatnonzero(np.isin(spread, hosts)), options.part_ms[:, 0])
     yield SplitTables.in_parts(options, spread, nothing)
 
 
@@ -362,15 +372,26 @@ def _replicated(options: SplitOptions) -> Iterator[SplitTables]:
     if options.model.exchanges != 1 or DATA_PARALLEL not in kinds:
         return
     number, task = kinds.index(DATA_PARALLEL), options.task
-    memory, nothing = options.memory[:, options.spreads[number].variant], np.zeros(task.num_tables, np.int64)
+    memory, (nothing, instead) = options.memory[:, options.spreads[number].variant], _first_forms(options)
     order = np.argsort(-options.part_ms[:, 0] / memory, kind="stable")
     held = np.cumsum(memory[order])
     left = (memory.sum() - held) / task.num_devices
     most = int((held + left <= task.topology.memory_cap_bytes.min()).sum())
     for count in dict.fromkeys((most, most // 2, most // 4)):
-        spread = np.full(task.num_tables, NOT_SPREAD)
+        spread = instead.copy()
         spread[order[:count]] = number
         yield SplitTables.in_parts(options, spread, nothing)
+
+
+def _first_forms(options: SplitOptions) -> tuple[IntArray, IntArray]:
+    """(T,) levels and (T,) spreads: all tables whole, or where constraints do not permit that, in as few parts as they
+    do, or spread.
+    """
+    count = options.task.num_tables
+    if options.task.constraints is None:
+        return np.zeros(count, np.int64), np.full(count, NOT_SPREAD)
+    fewest = _fewest_parts(options, int(options.task.topology.memory_cap_bytes.max()))
+    return np.where(fewest == NONE, 0, fewest), np.where(fewest == NONE, _smallest_spread(options)[0], NOT_SPREAD)
 
 
 def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:
@@ -382,7 +403,7 @@ def _cheapest_spread(options: SplitOptions, kinds: tuple[str, ...]) -> IntArray:
             _, variant, devices, _ = options.spreads[number]
             alone = np.zeros((len(best), options.task.num_devices, options.loads.shape[-1]))
             alone[:, devices] = options.loads[:, variant, None]
-            cost = np.where(options.legal[:, variant], options.model.costs(alone, options.cluster)[1], np.inf)
+            cost = np.where(options.may_spread[:, number], options.model.costs(alone, options.cluster)[1], np.inf)
             best, least = np.where(cost < least, number, best), np.minimum(cost, least)
     return best
 
@@ -405,7 +426,10 @@ def _no_wider(options: SplitOptions, width: int) -> SplitTables:
 
 
 def _smallest_spread(options: SplitOptions) -> tuple[IntArray, IntArray]:
-    """(T,) of the spreads over all devices the one of least bytes, NOT_SPREAD if none is legal; (T,) these bytes."""
+    """(T,) of the spreads over all devices the one of least bytes, NOT_SPREAD if none is legal; (T,) these bytes.
+
+    Tables that constraints keep from all these, and from whole devices, are spread on hosts if they may be.
+    """
     numbers = [n for n, spread in enumerate(options.spreads) if len(spread.devices) == options.task.num_devices]
     most = np.iinfo(np.int64).max
     best, least = np.full(options.task.num_tables, NOT_SPREAD), np.full(options.task.num_tables, most)
@@ -413,6 +437,14 @@ def _smallest_spread(options: SplitOptions) -> tuple[IntArray, IntArray]:
         variant = options.spreads[number].variant
         smaller = options.legal[:, variant] & (options.memory[:, variant] < least)
         best, least = np.where(smaller, number, best), np.where(smaller, options.memory[:, variant], least)
+    if options.task.constraints is not None:
+        hosts = [n for n in range(len(options.spreads)) if n not in numbers]
+        left = np.flatnonzero((best == NOT_SPREAD) & options.may_spread[:, hosts].any(axis=1))
+        left = left[~options.levels.is_form[left].any(axis=1)]
+        if len(left):
+            variant = options.spreads[hosts[0]].variant
+            _on_emptiest(options, best, hosts, left, options.memory[:, variant].astype(float))
+            least[left] = options.memory[left, variant]
     return best, least
 
 

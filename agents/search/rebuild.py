@@ -36,6 +36,7 @@ def put_at_once(
     put: IntArray,
     allowed: NDArray[np.bool_],
     stop: Callable[[], bool] = lambda: False,
+    holds: IntArray | None = None,
 ) -> tuple[IntArray, Costs]:
     """Put k parts into each of N plans, one after another, each where the smoothed cost so far is lowest.
 
@@ -48,14 +49,20 @@ def put_at_once(
         put: (N, k, 2) int64, table and level of each part in order; then NONE where a plan has fewer.
         allowed: (k, D, N) bool, devices that a part may go to.
         stop: asked before each step whether to give up all plans.
+        holds: (T, D, N) int64, parts of each table on the devices before, where constraints keep tables apart; None if
+            there are none.
 
     Returns:
         (N, k) int64 devices, and the (N,) costs of the plans, inf where a part found no room.
     """
     model, (count, most, _), there = options.model, put.shape, put[..., 0] != NONE
+    limits = options.task.constraints
     order = np.argsort(-there.sum(axis=1), kind="stable")  # in each step the first plans have parts left
     back = np.argsort(order)
     held, free, put, allowed = held[:, order], free[:, order], put[order], allowed[..., order]
+    if limits is not None and limits.conflicts is not None:
+        shape = len(limits), *free.shape
+        holds = np.zeros(shape, np.int64) if holds is None else holds[..., order]
     free[:, (free < 0).any(axis=0)] = NO_ROOM
     own, shared = model.device_phases(held), held[..., model.shared_loads].copy()
     device = np.zeros((count, most), np.int64)
@@ -65,6 +72,10 @@ def put_at_once(
         table, level = put[:left, step].T
         memory, loads = options.memory[table, level], options.loads[table, level]
         fits = (free[:, :left] >= memory) & allowed[step, :, :left]
+        if limits is not None:
+            fits &= limits.devices[table].T
+            if limits.conflicts is not None and holds is not None:
+                fits &= np.einsum("nt,tdn->dn", limits.conflicts[table].astype(np.int64), holds[..., :left]) == 0
         has_room = fits.any(axis=0)
         free[:, :left][:, ~has_room] = NO_ROOM
         tried = np.flatnonzero(fits)
@@ -87,6 +98,8 @@ def put_at_once(
         shared[best, plans] = after[chosen, model.shared_loads]
         free[best, plans] -= memory[plans]
         device[plans, step] = best
+        if holds is not None:
+            holds[table[plans], best, plans] += 1
     phases, shared = own.swapaxes(0, 1), shared.swapaxes(0, 1)
     model.fill_communication(phases, shared, options.cluster)
     costs = Costs.of(phases, model.iteration_cost(phases, shared, options.cluster))
@@ -135,7 +148,7 @@ class Rebuilder:
         put = self._sorted(count, self._changed(stays, spread))
         held, free = self._left(stays, spread)
         allowed = self._rng.random((put.shape[1], *free.shape)) >= BLINK
-        device, costs = put_at_once(self._options, held, free, put, allowed, stop)
+        device, costs = put_at_once(self._options, held, free, put, allowed, stop, self._holds(stays))
         return Rebuilt(costs, self._split, stays, put, device, spread)
 
     def _left(self, stays: NDArray[np.bool_], spread: IntArray) -> tuple[FloatArray, IntArray]:
@@ -155,6 +168,15 @@ class Rebuilder:
             held[present] = options.model.add(held[present], joined)
             free[present] -= np.add.reduceat(options.memory[part][:, None] * stay, first, axis=0)
         return held, free
+
+    def _holds(self, stays: NDArray[np.bool_]) -> IntArray | None:
+        """(T, D, N) int64, parts of each table that stay on each device, where constraints keep tables apart."""
+        split, limits = self._split, self._options.task.constraints
+        if limits is None or limits.conflicts is None:
+            return None
+        holds = np.zeros((len(limits), len(self._phases), len(stays)), np.int64)
+        np.add.at(holds, (split.table, split.device), stays.T.astype(np.int64))
+        return holds
 
     def _taken(self, count: int) -> NDArray[np.bool_]:
         """(N, I) random parts of some devices, for each of N plans."""
@@ -213,7 +235,7 @@ class Rebuilder:
         else:
             stays[own] = False
             forms = np.flatnonzero(levels.is_form[table])
-            ways = [number for number, way in enumerate(options.spreads) if options.legal[table, way.variant]]
+            ways = np.flatnonzero(options.may_spread[table]).tolist()
             form = int(self._rng.random() * (len(forms) + len(ways)))
             spread[table] = ways[form - len(forms)] if form >= len(forms) else NOT_SPREAD
             chosen = forms[form : form + 1]  # none of a spread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from shard_gym.agents.search.items import Items
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.base import AdditiveCostModel, loads_of_variants
 from shard_gym.plans import (
+    SHARDING_TYPES,
     ShardingPlan,
     TableSharding,
     column_wise,
@@ -22,6 +24,7 @@ from shard_gym.plans import (
     table_wise,
 )
 from shard_gym.plans.column_levels import NONE, ColumnLevels
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
@@ -40,11 +43,43 @@ class Spread(NamedTuple):
     host: int = 0
 
 
+NO_ROOM_BYTES = 2**46
+"""Bytes of a form that constraints do not permit: it fits no device."""
+
+
+def _units(task: Task) -> tuple[Task, list[IntArray] | None]:
+    """The task in which tables that stay together are one, the first; and the tables of each, None if all are single.
+
+    The loads and the memory of the other tables are those of their first one (`SplitOptions`).
+    """
+    limits = task.constraints
+    if limits is None or not limits.together:
+        return task, None
+    first = {table: members[0] for members in limits.together for table in members}
+    units = [np.array(limits.companions.get(table, (table,))) for table in range(task.num_tables)]
+    kept = [table for table in range(task.num_tables) if first.get(table, table) == table]
+    number = {table: kept.index(first.get(table, table)) for table in range(task.num_tables)}
+    sets = [tuple(dict.fromkeys(number[table] for table in members)) for members in limits.apart]
+    devices = np.stack([limits.devices[units[table]].all(axis=0) for table in kept])
+    types = limits.sharding_types[kept]
+    single = np.array([len(units[table]) == 1 for table in kept])
+    types[~single] = [name == TABLE_WISE for name in SHARDING_TYPES]
+    apart = tuple(each for each in sets if len(each) > 1)
+    least_bytes = None if limits.least_bytes is None else limits.least_bytes[kept]
+    own = Constraints(types, limits.min_columns[kept], devices, apart=apart, least_bytes=least_bytes)
+    units = [units[table] for table in kept]
+    return Task(task.name, task.tables.select(kept), task.topology, splittable=True, constraints=own), units
+
+
 class SplitOptions:
     """What the tables of a task can be split into, and what each part costs its device.
 
+    Tables that stay together are one here, which is never split.
+
     Attributes:
-        task: the task.
+        task: the task, that of `units`.
+        origin: the task as it was given.
+        units: the tables of the origin that each table of the task stands for; None if each is itself.
         model: the cost model; a one that supports splits unless tables stay whole.
         levels: the L levels that parts of columns have; the first L variants are theirs.
         loads: (T, V, K) float64, of one part of each variant (see `shard_gym.plans.variants.Variants`).
@@ -63,16 +98,30 @@ class SplitOptions:
         every_count: bool = False,
     ) -> None:
         """With `every_count`, all tables may be cut into every number of parts, see `part_counts`."""
-        topology = task.topology
+        topology, self.origin = task.topology, task
+        task, self.units = _units(task)
         max_shards = max_shards if COLUMN_WISE in sharding_types else 1
         self.levels = ColumnLevels.of(task.tables.embedding_dim, max_shards, every_count)
-        variants = variants_of(task.tables, topology, sharding_types, levels=self.levels)
+        variants = variants_of(task.tables, topology, sharding_types, levels=self.levels).under(task.constraints)
         self.task, self.model, self.cluster = task, model, topology.cluster()
         self.memory, self.legal = variants.memory, variants.legal
         if SPLITS in model.supports and variants.num_variants > 1:
             self.loads = loads_of_variants(model, variants, topology)
         else:
             self.loads = model.loads(task.tables, topology)[:, None]
+        if task.constraints is not None:
+            self.memory = np.stack(
+                [
+                    task.constraints.bytes_of(name, form.embedding_dim, memory)
+                    for name, form, memory in zip(variants.sharding_types, variants.tables, self.memory.T, strict=True)
+                ],
+                axis=1,
+            )
+        if self.units is not None:
+            self._join()
+        if task.constraints is not None:
+            self.memory = np.where(self.legal, self.memory, NO_ROOM_BYTES)
+            self.levels = self.levels.restricted(self.legal[:, : len(self.levels)])
         parts = self.loads[:, : len(self.levels)]
         self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)
@@ -83,6 +132,36 @@ class SplitOptions:
             elif name == TABLE_ROW_WISE and self.legal[:, variant].any():
                 hosts = every.reshape(-1, int(variants.parts[variant]))
                 self.spreads += [Spread(name, variant, devices, host) for host, devices in enumerate(hosts)]
+
+    def _join(self) -> None:
+        """Give each table that stands for several their loads and bytes."""
+        model, origin, units = self.model, self.origin, self.units
+        assert units is not None
+        loads, memory = model.loads(origin.tables, origin.topology), self.memory.copy()
+        self.loads = self.loads.copy()
+        whole, limits = origin.tables.memory_bytes, origin.constraints
+        if limits is not None:
+            whole = limits.bytes_of(TABLE_WISE, origin.tables.embedding_dim, whole)
+        for table, members in enumerate(units):
+            if len(members) > 1:
+                together = model.reduce(loads[members], np.zeros(len(members), np.int64), 1)[0]
+                self.loads[table, 0, : len(together)] = together
+                memory[table, 0] = whole[members].sum()
+        self.memory = memory
+
+    @cached_property
+    def may_spread(self) -> NDArray[np.bool_]:
+        """(T, S) bool, whether a table may be put on many devices in each of the `spreads`."""
+        limits = self.task.constraints
+        may = self.legal[:, [spread.variant for spread in self.spreads]]
+        if limits is not None and self.spreads:
+            may = may & np.stack([limits.may_spread(each.sharding_type, each.devices) for each in self.spreads], axis=1)
+        return may
+
+    def open_to(self, table: int, held: IntArray, on: IntArray) -> NDArray[np.bool_] | bool:
+        """(D,) bool, the devices that may hold a part of `table` beside parts of tables `held`, or True for all."""
+        limits = self.task.constraints
+        return True if limits is None else limits.open_to([table], held, on)
 
     def can_halve(self, tables: IntArray, levels: IntArray) -> NDArray[np.bool_]:
         """Whether parts of `tables` with these levels can be halved; broadcasts."""
@@ -113,16 +192,21 @@ class SplitTables:
 
     @staticmethod
     def whole(options: SplitOptions, placement: Placement) -> SplitTables:
-        """No table is split; `placement` is (T,)."""
+        """No table is split; `placement` is that of the tables of the origin."""
         count = options.task.num_tables
+        if options.units is not None:
+            placement = placement[[members[0] for members in options.units]]
         nothing = np.full(count, NOT_SPREAD)
         return SplitTables(options, np.arange(count), np.zeros(count, np.int64), placement, nothing)
 
     @staticmethod
     def of_plan(options: SplitOptions, plan: ShardingPlan) -> SplitTables | None:
         """A valid plan of one group; None if it has a form that is not among the `options`."""
-        table, level, device, spread = [], [], [], np.full(len(plan), NOT_SPREAD)
-        for number, sharding in enumerate(plan.tables):
+        shardings: Sequence[TableSharding] = plan.tables
+        if options.units is not None:
+            shardings = [plan.tables[members[0]] for members in options.units]
+        table, level, device, spread = [], [], [], np.full(len(shardings), NOT_SPREAD)
+        for number, sharding in enumerate(shardings):
             kind, first = sharding.sharding_type, sharding.shards[0].device
             if kind not in (TABLE_WISE, COLUMN_WISE):
                 ways = enumerate(options.spreads)
@@ -171,6 +255,8 @@ class SplitTables:
             options.memory[self.table, self.level],
             free,
             fixed,
+            self.table,
+            task.constraints,
         )
 
     def fixed(self) -> tuple[FloatArray, IntArray]:
@@ -223,9 +309,28 @@ class SplitTables:
             spread,
         )
 
+    @property
+    def placement(self) -> Placement:
+        """(T,) int64, the devices of the whole tables of the origin, of a plan in order that splits none."""
+        units = self.options.units
+        if units is None:
+            return self.device
+        placement = np.empty(self.options.origin.num_tables, np.int64)
+        for members, device in zip(units, self.device.tolist(), strict=True):
+            placement[members] = device
+        return placement
+
     def plan(self) -> ShardingPlan:
         """As a plan for anybody: each part is a shard."""
-        return ShardingPlan(tuple(self._sharding(table) for table in range(self.options.task.num_tables)))
+        shardings, units = [self._sharding(table) for table in range(self.options.task.num_tables)], self.options.units
+        if units is None:
+            return ShardingPlan(tuple(shardings))
+        origin, found = self.options.origin, dict[int, TableSharding]()
+        for members, sharding in zip(units, shardings, strict=True):
+            found[int(members[0])] = sharding
+            for member in members[1:].tolist():
+                found[member] = table_wise(origin.tables, member, sharding.shards[0].device)
+        return ShardingPlan(tuple(found[table] for table in range(origin.num_tables)))
 
     def _sharding(self, table: int) -> TableSharding:
         tables, topology = self.options.task.tables, self.options.task.topology

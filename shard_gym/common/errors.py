@@ -32,6 +32,10 @@ class TableTooLargeError(InvalidTaskError):
     """A table does not fit an empty device of the topology."""
 
 
+class InvalidConstraintsError(InvalidTaskError):
+    """Constraints that are not valid, or that no plan can meet."""
+
+
 class InvalidPlacementError(ShardGymError, ValueError):
     """A placement does not have one existing device for every table."""
 

@@ -9,7 +9,7 @@ are 52 + 48, 36 + 32 + 32, .., 5 x 20, .. A part of k parts may be halved to two
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,20 @@ class ColumnLevels:
             halves[kind],
             kind.reshape(-1),
             merged,
+        )
+
+    def restricted(self, legal: NDArray[np.bool_]) -> ColumnLevels:
+        """The same levels, of which a table has only those that (T, L) `legal` permits."""
+        legal = self.legal & legal
+        every = np.arange(len(legal))[:, None]
+        narrower = (self.counts[..., 1] == 0) | legal[every, self.narrower]
+        halved = self.halves != NONE
+        both = (legal[every[..., None], np.where(halved, self.halves, 0)] | ~halved).all(axis=-1)
+        return replace(
+            self,
+            legal=legal,
+            is_form=self.is_form & legal & narrower,
+            halves=np.where((legal & both)[..., None], self.halves, NONE),
         )
 
     def __len__(self) -> int:

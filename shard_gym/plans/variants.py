@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from shard_gym.common.checks import checked_count
 from shard_gym.common.errors import InvalidOptionError, unknown_name, wrong_kind
 from shard_gym.hardware import Topology
 from shard_gym.plans.column_levels import UNIT, ColumnLevels
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -41,22 +42,42 @@ class Variants:
     # `with_all_widths` (T, V) float64.
     parts: NDArray[np.int64] | NDArray[np.float64]
     tables: tuple[Tables, ...]  # V times what a part of each table is to its device (`shard_tables`)
-    # (T, V) bool, whether the table has the variant: widths are multiples of 4, and no block is empty.
+    # (T, V) bool, whether the table has the variant: widths are multiples of 4, no block is empty, and constraints
+    # permit it, for blocks on a host on some host.
     legal: NDArray[np.bool_]
     memory: NDArray[np.int64]  # (T, V) int64, bytes of one part; of blocks, the largest
+    constraints: Constraints | None = None  # see `under`
 
     @property
     def num_variants(self) -> int:
         """V."""
         return len(self.sharding_types)
 
+    def under(self, constraints: Constraints | None) -> Variants:
+        """These variants, of which only those are legal that the constraints permit; blocks on a host if some host is.
+
+        The variants are not those of `with_all_widths`.
+        """
+        if constraints is None:
+            return self
+        permitted, every = [], np.arange(constraints.num_devices)
+        for name, parts, form in zip(self.sharding_types, self.parts.tolist(), self.tables, strict=True):
+            if name in (TABLE_WISE, COLUMN_WISE):
+                permitted.append(constraints.may_have_columns(form.embedding_dim, self.tables[0]))
+            else:
+                in_hosts = name == TABLE_ROW_WISE and len(every) % parts == 0
+                hosts = every.reshape(-1, parts) if in_hosts else every[None]
+                permitted.append(np.any([constraints.may_spread(name, host) for host in hosts], axis=0))
+        return replace(self, legal=self.legal & np.stack(permitted, axis=1), constraints=constraints)
+
     def fit_empty_devices(self, topology: Topology) -> NDArray[np.bool_]:
         """(T, V) bool, whether all parts of each variant of each table alone fit the memory of the devices."""
-        caps, fits = topology.memory_cap_bytes, self.legal.copy()
+        caps, fits, limits = topology.memory_cap_bytes, self.legal.copy(), self.constraints
         for variant, (kind, parts) in enumerate(zip(self.sharding_types, self.parts.tolist(), strict=True)):
             memory = self.memory[:, variant]
             if kind in (TABLE_WISE, COLUMN_WISE):
-                fits[:, variant] &= _parts_fit(memory, np.full(len(memory), parts), caps)
+                own_caps = caps if limits is None else np.where(limits.devices, caps, 0)
+                fits[:, variant] &= _parts_fit(memory, np.full(len(memory), parts), own_caps)
             elif kind == TABLE_ROW_WISE:
                 hosts = caps.reshape(-1, parts) if len(caps) % parts == 0 else caps[None]
                 fits[:, variant] &= memory <= hosts.min(axis=1).max()
@@ -107,7 +128,11 @@ def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
 
 
 def _parts_fit(memory: NDArray[np.int64], parts: NDArray[np.int64], caps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(T,) bool, whether devices with these caps have room for all `parts` of each table, of `memory` bytes each."""
+    """(T,) bool, whether devices with these (D,) or (T, D) caps have room for all `parts` of each table, of `memory`
+    bytes each.
+    """
+    if caps.ndim == 2:
+        return np.asarray((caps // memory[:, None]).sum(axis=1) >= parts)
     sizes, devices = np.unique(caps, return_counts=True)
     places = np.minimum(sizes // memory[:, None], parts[:, None]) * devices
     return np.asarray(places.sum(axis=1) >= parts)

@@ -104,7 +104,10 @@ def task_of_group(task: Task, groups: Groups) -> Task:
         )
     tables = in_batches(task.tables, task.tables.workload.batch_size // groups.count)
     topology = topology_of_group(groups, task.topology, task.sync_every)
-    return replace(task, tables=tables, topology=topology, known_placement=None, sync_every=0)
+    limits = task.constraints
+    if limits is not None:
+        limits = limits.on_replicas(device_numbers(groups, task.num_devices))
+    return replace(task, tables=tables, topology=topology, known_placement=None, sync_every=0, constraints=limits)
 
 
 def task_of_plan(plan: ShardingPlan, task: Task) -> Task:

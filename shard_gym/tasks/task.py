@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from shard_gym.common.checks import ReadOnlyArrays, is_integer, is_iterable, require_kinds, require_name
 from shard_gym.common.errors import (
+    InvalidConstraintsError,
     InvalidOptionError,
     InvalidTaskError,
     TableTooLargeError,
@@ -20,11 +21,12 @@ from shard_gym.common.errors import (
     unknown_name,
 )
 from shard_gym.common.io.html import card
-from shard_gym.common.text import counted, format_bytes, format_range
+from shard_gym.common.text import counted, format_bytes, format_range, listed
 from shard_gym.hardware import Topology
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
-from shard_gym.plans.variants import some_split_fits
+from shard_gym.plans.variants import some_split_fits, variants_of, whole_tables
 from shard_gym.tables import Tables
 
 MIB = 2**20
@@ -55,8 +57,10 @@ class Task(ReadOnlyArrays):
             and `EmbeddingSharding-v0` may split the tables of any task.
         sync_every: iterations after which copies of tables are averaged, if a plan may have groups of devices
             (`shard_gym.tasks.groups`); 0 if it may not.
+        constraints: what answers must keep to, table by table, and between tables; None if nothing.
 
     Raises:
+        InvalidConstraintsError: the constraints are of other tables or devices, or no answer can meet them.
         TableTooLargeError: a table does not fit any empty device; if it may be split, nor does any split of it.
         InvalidTaskError: all tables need more memory than all devices have, the name is none, or an argument has the
             wrong type.
@@ -69,6 +73,7 @@ class Task(ReadOnlyArrays):
     known_placement: Placement | None = None
     splittable: bool = False
     sync_every: int = 0
+    constraints: Constraints | None = None
 
     def __post_init__(self) -> None:
         require_kinds(self, "a Task", InvalidTaskError, name=str, tables=Tables, topology=Topology, splittable=bool)
@@ -102,10 +107,73 @@ class Task(ReadOnlyArrays):
                 f"but has {format_bytes(total_cap)} on {counted(self.num_devices, 'device')}. "
                 "Add devices or raise the caps."
             )
+        if self.constraints is not None:
+            self._check_constraints(self.constraints)
         if self.known_placement is not None:
             known = check_placement(self.known_placement, self.tables, self.topology)
+            self.require_constraints(known)
             known.setflags(write=False)
             object.__setattr__(self, "known_placement", known)
+
+    def _check_constraints(self, given: Constraints) -> None:
+        """Raise InvalidConstraintsError if a table alone, or tables that stay together or apart, cannot meet them."""
+        if not isinstance(given, Constraints):
+            raise InvalidConstraintsError(
+                f"constraints of task {self.name!r} must be Constraints, such as constraints_from_json makes, "
+                f"not {short_repr(given)}."
+            )
+        tables, topology, names = self.tables, self.topology, self.tables.names
+        if (len(given), given.num_devices) != (self.num_tables, self.num_devices):
+            raise InvalidConstraintsError(
+                f"Task {self.name!r} has {self.num_tables} tables and {self.num_devices} devices, but its constraints "
+                f"are of {len(given)} and {given.num_devices}."
+            )
+        every = variants_of(tables, topology, max_halvings=16) if self.splittable else whole_tables(tables)
+        variants = every.under(given)
+        fits = variants.fit_empty_devices(topology).any(axis=1) | (self.splittable & given.may_be_cut)
+        for possible, problem in (
+            (
+                variants.legal.any(axis=1),
+                "and has no such form. Blocks of rows take all devices, or all of a host, and a row for each; replicas "
+                "take all; and tables that stay together or apart from others are not spread. Allow table_wise or more "
+                "devices"
+                if self.splittable
+                else "but must be whole on one device. Allow table_wise, or let the tables of the task be split",
+            ),
+            (fits, "which no device has memory for. Allow other sharding types, more devices or narrower shards"),
+        ):
+            stuck = np.flatnonzero(~possible)
+            if stuck.size:
+                told = given.told(int(stuck[0]))
+                raise InvalidConstraintsError(f"Table {names[stuck[0]]!r} of task {self.name!r} {told}, {problem}.")
+        needed, caps = tables.memory_bytes, topology.memory_cap_bytes
+        for members in given.together:
+            together = listed([repr(names[member]) for member in members])
+            open_to = given.devices[list(members)].all(axis=0)
+            wide = [names[member] for member in members if not given.may_be_whole[member]]
+            if wide:
+                raise InvalidConstraintsError(
+                    f"Tables {together} must be whole on one device, but {wide[0]!r} may not be whole."
+                )
+            if not (open_to & (needed[list(members)].sum() <= caps)).any():
+                size = format_bytes(needed[list(members)].sum())
+                raise InvalidConstraintsError(
+                    f"Tables {together} must be whole on one device, and need {size}, but no device that all of them "
+                    "may be on has as much memory."
+                )
+        for members in given.apart:
+            one = given.devices[list(members)]
+            pinned = one[one.sum(axis=1) == 1].argmax(axis=1)
+            if len(members) > one.any(axis=0).sum() or len(set(pinned.tolist())) < len(pinned):
+                raise InvalidConstraintsError(
+                    f"Tables {listed([repr(names[member]) for member in members])} must be apart, but there are too "
+                    "few devices that they may be on."
+                )
+
+    def require_constraints(self, answer: Any) -> None:
+        """Raise InvalidPlanError if a valid placement, or plan, does what the constraints forbid."""
+        if self.constraints is not None:
+            self.constraints.require(answer, self.tables)
 
     @property
     def problem(self) -> str:

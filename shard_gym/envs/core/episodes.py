@@ -323,6 +323,7 @@ class Episodes(EpisodeBatch[Task]):
         table = task.tables.names[problem.tables.order[problem.row[env], state.step[env]]]
         needed = int(problem.tables.memory.reshape(-1)[current_rows(problem, state)[env]])
         free = int((problem.memory_cap[env] - state.memory_used[env]).max())
+        limits = " Its task has constraints." if task.constraints is not None else ""
         return {
             "reason": Status(status).name.lower(),
             "table": table,
@@ -332,6 +333,7 @@ class Episodes(EpisodeBatch[Task]):
                 f"{part} {table} {reasons[status]}: it needs {needed} bytes ({format_bytes(needed)}), "
                 f"and the emptiest of the {task.num_devices} devices has {free} bytes ({format_bytes(free)}) free"
                 + (" in HBM and host memory." if task.topology.host else ".")
+                + limits
             ),
         }
 

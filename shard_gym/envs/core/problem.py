@@ -74,7 +74,9 @@ class EnvProblem:
     cluster: Cluster  # the topologies, leading shape (N,)
     penalty_ms: FloatArray  # (N,) float64, cost of a failed episode; above the cost of every valid placement
     lower_bound_ms: FloatArray  # (N,) float64, lower bound on the cost of every placement
+    limits: NDArray[np.object_]  # (N,) the `Constraints` of each task, or None
     rules: SplitRules | None = None  # how tables may be split; None if only whole tables are placed
+    limited: bool = False  # whether a task had constraints so far; without any a step does not look for them
 
     @property
     def num_envs(self) -> int:
@@ -121,6 +123,7 @@ class EnvProblem:
     def take(self, envs: IntArray, source: EnvProblem, rows: IntArray) -> None:
         """Give environment `envs[i]` task `rows[i]` of `source`, whose tables this problem shares."""
         self.row[envs] = rows
+        self.limited = self.limited or source.limited
         for target, given in zip(_per_env(self), _per_env(source), strict=True):
             target[envs] = given[rows]
 
@@ -140,7 +143,8 @@ class EnvProblem:
 
 def _per_env(problem: EnvProblem) -> list[NDArray[Any]]:
     """All arrays of a problem with a leading axis of environments, except `row`."""
-    own = [problem.num_tables, problem.memory_cap, problem.hbm_bytes, problem.penalty_ms, problem.lower_bound_ms]
+    own: list[NDArray[Any]] = [problem.num_tables, problem.memory_cap, problem.hbm_bytes, problem.limits]
+    own += [problem.penalty_ms, problem.lower_bound_ms]
     return own + [getattr(problem.cluster, f.name) for f in fields(Cluster)]
 
 
@@ -189,6 +193,7 @@ def empty_problem(num_envs: int, max_devices: int, tables: TableRows, rules: Spl
         ),
         penalty_ms=np.zeros(num_envs),
         lower_bound_ms=np.zeros(num_envs),
+        limits=np.full(num_envs, None, dtype=object),
         rules=rules,
     )
 
@@ -247,6 +252,7 @@ def prepare(
             f"An iteration of task {task.name!r} may take {penalty:.3g} ms, and environments show costs of up to "
             f"{MAX_MS:g} ms. Give the tables fewer lookups, columns or samples in a batch, or a faster device."
         )
+    variants = variants.under(task.constraints)
     stuck = np.flatnonzero(~variants.fit_empty_devices(topology).any(axis=1))
     if stuck.size:
         raise TableTooLargeError(
@@ -256,6 +262,7 @@ def prepare(
                 if rules is None
                 else "fits no device, and no split of it by the sharding_types and max_shards of this environment does."
             )
+            + ("" if task.constraints is None else f" It {task.constraints.told(int(stuck[0]))}.")
         )
     if order_of is None:
         order = placement_order(loads[:, 0], topology, model)
@@ -263,6 +270,8 @@ def prepare(
         costs = alone.reshape(*loads.shape[:2], -1).astype(np.float32)
     else:
         order, costs = order_of(tables), np.zeros((*loads.shape[:2], len(PHASES)), np.float32)
+    limits = np.full(1, None, dtype=object)
+    limits[0] = task.constraints
     total = tables.amounts().sum(axis=0)
     amounts = np.stack([form.amounts() for form in variants.tables], axis=1)
     features = np.stack([form.features() for form in variants.tables], axis=1)
@@ -292,7 +301,9 @@ def prepare(
         cluster=Cluster.stack([topology.cluster(max_devices)]),
         penalty_ms=np.array([penalty]),
         lower_bound_ms=np.array([low]),
+        limits=limits,
         rules=rules,
+        limited=task.constraints is not None,
     )
 
 

@@ -19,6 +19,7 @@ from shard_gym.envs.core.episode_state import (
     PlacementState,
     ShardingState,
 )
+from shard_gym.envs.core.limits import narrow
 from shard_gym.envs.core.problem import EnvProblem, by_device
 from shard_gym.envs.core.splits import act, begin_table, legal_actions
 
@@ -63,9 +64,11 @@ def begin(problem: EnvProblem, state: PlacementState, envs: IntArray) -> None:
     if isinstance(state, ShardingState):
         begin_table(state, envs)
         state.fits[envs] = legal_actions(problem, state, envs)
-        return
-    first = problem.tables.memory[problem.row[envs], 0]
-    state.fits[envs] = first[:, None] <= problem.memory_cap[envs]
+    else:
+        first = problem.tables.memory[problem.row[envs], 0]
+        state.fits[envs] = first[:, None] <= problem.memory_cap[envs]
+    if problem.limited:
+        narrow(problem, state, envs)
 
 
 def advance(
@@ -97,6 +100,8 @@ def advance(
     complete = state.step == problem.num_tables
     open_ended = legal & ~complete
     np.logical_and(allowed, open_ended[:, None], out=state.fits)
+    if problem.limited:
+        narrow(problem, state, np.flatnonzero(open_ended))
     state.status[legal & complete] = COMPLETE
     state.status[open_ended & ~state.fits.any(axis=1)] = DEAD_END
 
@@ -124,6 +129,8 @@ def _advance_one(
         return
     needed = tables.memory.item(row, step)
     np.less_equal(state.memory_used + needed, problem.memory_cap, out=state.fits)
+    if problem.limited:
+        narrow(problem, state, np.zeros(1, np.int64))
     if not np.count_nonzero(state.fits):
         state.status[0] = DEAD_END
 

@@ -34,7 +34,9 @@ class PlacementProblem(Problem[Task]):
 
     @override
     def checked(self, returned: Any, task: Task) -> Placement:
-        return check_placement(returned, task.tables, task.topology)
+        placement = check_placement(returned, task.tables, task.topology)
+        task.require_constraints(placement)
+        return placement
 
     @override
     def to_json(self, answer: Placement) -> list[int]:
@@ -42,7 +44,9 @@ class PlacementProblem(Problem[Task]):
 
     @override
     def from_json(self, value: Any, task: Task) -> Placement:
-        return placement_from_json(value, task.tables, task.topology)
+        placement = placement_from_json(value, task.tables, task.topology)
+        task.require_constraints(placement)
+        return placement
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:

@@ -54,7 +54,9 @@ class ShardingProblem(Problem[Task]):
     @override
     def checked(self, returned: Any, task: Task) -> ShardingPlan:
         own = task_of_plan(returned, task) if isinstance(returned, ShardingPlan) else task
-        return check_answer(returned, own.tables, own.topology)
+        plan = check_answer(returned, own.tables, own.topology)
+        own.require_constraints(plan)
+        return plan
 
     @override
     def to_json(self, answer: ShardingPlan) -> Any:
@@ -69,7 +71,9 @@ class ShardingProblem(Problem[Task]):
         if isinstance(value, dict) and set(value) == {GROUPS, "shardings"}:
             groups, value = groups_from_json(value[GROUPS]), value["shardings"]
         own = task_of_group(task, groups)
-        return shardings_from_json(value, own.tables, own.topology, groups)
+        plan = shardings_from_json(value, own.tables, own.topology, groups)
+        own.require_constraints(plan)
+        return plan
 
     @override
     def model(self, cost_model: CostModel | str) -> CostModel:

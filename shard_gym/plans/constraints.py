@@ -1,0 +1,494 @@
+"""Constraints: what plans of a task must keep to besides memory, table by table, and between tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.common.checks import ReadOnlyArrays, as_array, holds_integers, is_integer, is_iterable, is_one_of
+from shard_gym.common.errors import (
+    InvalidConstraintsError,
+    InvalidPlanError,
+    UnknownNameError,
+    short_repr,
+    unknown_name,
+)
+from shard_gym.common.io.files import read_bytes
+from shard_gym.common.io.parsing import parse_json
+from shard_gym.common.text import counted, listed
+from shard_gym.plans.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    PLAN_TYPES,
+    SHARDING_TYPES,
+    TABLE_WISE,
+    ShardingPlan,
+    plan_of_placement,
+)
+from shard_gym.tables import Tables
+
+_TW, _CW, _DP = (SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE, DATA_PARALLEL))
+
+HBM_KERNELS = ("dense", "fused", "quant")
+"""TorchRec's compute kernels of tables that are in the memory of their device (torchrec/distributed/embedding_types.py,
+`EmbeddingComputeKernel`): a replica is dense, trained tables are fused, served ones quant."""
+
+HOST_KERNELS = ("fused_uvm", "fused_uvm_caching", "quant_uvm", "quant_uvm_caching")
+"""Those of tables with rows in host memory. Which rows are there is decided for each device, not for each table."""
+
+_OF_TABLE: Mapping[str, str] = {
+    "sharding_types": "a list of sharding types, such as ['table_wise', 'row_wise']",
+    "min_partition": "an integer, the fewest columns of a column shard",
+    "devices": "a list of device numbers, such as [0, 1]",
+    "compute_kernels": "a list of TorchRec's compute kernels, such as ['fused']",
+}
+_KEYS = ("tables", "together", "apart")
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints(ReadOnlyArrays):
+    """What plans for T tables on D devices must keep to.
+
+    Attributes:
+        sharding_types: (T, 5) bool, in the order of `SHARDING_TYPES`, which a table may have. A whole table on one
+            device is table_wise and, with its only shard, column_wise: either permits it.
+        min_columns: (T,) int64, the fewest columns of a column shard; 0 for no limit. A table with fewer is not cut.
+        devices: (T, D) bool, the devices that may hold a shard, a block or a replica of a table.
+        together: sets of tables, by number, that are whole on one device. No table is in two.
+        apart: sets of tables of which no two have anything on one device.
+        least_bytes: (T, 5, 2) int64 or None: bytes that a search counts at least for a shard, block or replica of each
+            sharding type, a constant and bytes for each of its columns, where they are more than the bytes of its
+            weights and states; such as what another planner reserves. Checks of plans do not count them.
+
+    Raises:
+        InvalidConstraintsError: an array has a wrong shape or dtype, a table may have no sharding type or no device, or
+            sets of tables are none or contradict one another.
+    """
+
+    sharding_types: NDArray[np.bool_]
+    min_columns: NDArray[np.int64]
+    devices: NDArray[np.bool_]
+    together: tuple[tuple[int, ...], ...] = ()
+    apart: tuple[tuple[int, ...], ...] = ()
+    least_bytes: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        types = as_array("sharding_types", self.sharding_types, InvalidConstraintsError)
+        devices = as_array("devices", self.devices, InvalidConstraintsError)
+        least = as_array("min_columns", self.min_columns, InvalidConstraintsError)
+        count = len(types) if types.ndim else 0
+        for name, array, wants, shape in (
+            ("sharding_types", types, np.bool_, (count, len(SHARDING_TYPES))),
+            ("devices", devices, np.bool_, (count, *devices.shape[1:])),
+            ("min_columns", least, np.integer, (count,)),
+        ):
+            if not count or array.shape != shape or not np.issubdtype(array.dtype, wants):
+                raise InvalidConstraintsError(
+                    f"{name} of Constraints must be {'truth values' if wants is np.bool_ else 'integers'} of the shape "
+                    f"{'(T, D)' if name == 'devices' else shape}, not {short_repr(array.tolist())}."
+                )
+        if devices.ndim != 2 or not devices.shape[1]:
+            raise InvalidConstraintsError("devices of Constraints must be truth values of the shape (T, D).")
+        if (least < 0).any():
+            raise InvalidConstraintsError(f"min_columns of Constraints must not be negative, as {int(least.min())} is.")
+        for name, array in (("sharding type", types), ("device", devices)):
+            if (none := ~array.any(axis=1)).any():
+                raise InvalidConstraintsError(f"Table {int(none.argmax())} may have no {name}; allow one at least.")
+        for name, array in (("sharding_types", types), ("devices", devices), ("min_columns", least.astype(np.int64))):
+            array = array.copy()
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        if self.least_bytes is not None:
+            least_bytes = as_array("least_bytes", self.least_bytes, InvalidConstraintsError)
+            if least_bytes.shape != (count, len(SHARDING_TYPES), 2) or not holds_integers(least_bytes):
+                raise InvalidConstraintsError(
+                    f"least_bytes of Constraints must be integers of the shape {(count, len(SHARDING_TYPES), 2)}, "
+                    f"not {least_bytes.dtype} of {least_bytes.shape}."
+                )
+            least_bytes = least_bytes.astype(np.int64)
+            least_bytes.setflags(write=False)
+            object.__setattr__(self, "least_bytes", least_bytes)
+        for name in ("together", "apart"):
+            object.__setattr__(self, name, _sets(name, getattr(self, name), count))
+        seen: set[int] = set()
+        for tables in self.together:
+            if twice := seen & set(tables):
+                raise InvalidConstraintsError(
+                    f"Table {min(twice)} is in two sets of together; make one set of all tables that stay together."
+                )
+            seen |= set(tables)
+            for others in self.apart:
+                if len(both := sorted(set(tables) & set(others))) > 1:
+                    raise InvalidConstraintsError(f"Tables {both[0]} and {both[1]} cannot be both together and apart.")
+
+    @staticmethod
+    def none(num_tables: int, num_devices: int) -> Constraints:
+        """Those that permit everything: to be changed with `dataclasses.replace`."""
+        return Constraints(
+            np.ones((num_tables, len(SHARDING_TYPES)), np.bool_),
+            np.zeros(num_tables, np.int64),
+            np.ones((num_tables, num_devices), np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.min_columns)
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return int(self.devices.shape[1])
+
+    @cached_property
+    def conflicts(self) -> NDArray[np.bool_] | None:
+        """(T, T) bool, which tables must be apart; None if there are none."""
+        if not self.apart:
+            return None
+        conflicts = np.zeros((len(self), len(self)), np.bool_)
+        for tables in self.apart:
+            conflicts[np.ix_(tables, tables)] = True
+        np.fill_diagonal(conflicts, False)
+        return conflicts
+
+    @cached_property
+    def companions(self) -> dict[int, tuple[int, ...]]:
+        """For each table that stays together with others all of these, itself included."""
+        return {table: tables for tables in self.together for table in tables}
+
+    @cached_property
+    def may_be_whole(self) -> NDArray[np.bool_]:
+        """(T,) bool, whether a table may be whole on one device."""
+        return np.asarray(self.sharding_types[:, [_TW, _CW]].any(axis=1))
+
+    @cached_property
+    def may_be_cut(self) -> NDArray[np.bool_]:
+        """(T,) bool, whether a table may have several column shards."""
+        single = np.ones(len(self), np.bool_)
+        single[[*self.companions]] = False
+        return np.asarray(single & self.sharding_types[:, _CW])
+
+    def may_spread(self, sharding_type: str, devices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(T,) bool, whether a table may have blocks of rows, or replicas, on all of these devices."""
+        kind = SHARDING_TYPES.index(sharding_type)
+        single = np.ones(len(self), np.bool_)
+        single[[*self.companions, *chain.from_iterable(self.apart)]] = False
+        return np.asarray(single & self.sharding_types[:, kind] & self.devices[:, devices].all(axis=1))
+
+    def bytes_of(self, sharding_type: str, columns: NDArray[np.int64], memory: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(T,) int64, bytes of a part of each table with (T,) `columns` and `memory` of its own; see `least_bytes`."""
+        if self.least_bytes is None:
+            return memory
+        constant, of_column = self.least_bytes[:, SHARDING_TYPES.index(sharding_type)].T
+        return np.maximum(memory, constant + of_column * columns)
+
+    def told(self, table: int) -> str:
+        """What a table may be, and where: the middle of a sentence after its name."""
+        types = [name for name, yes in zip(SHARDING_TYPES, self.sharding_types[table], strict=True) if yes]
+        kinds = "of any sharding type" if len(types) == len(SHARDING_TYPES) else f"{' or '.join(types)} only"
+        where = np.flatnonzero(self.devices[table])
+        noun = "device" if len(where) == 1 else "devices"
+        devices = "" if len(where) == self.num_devices else f", on {noun} {short_repr(where.tolist())[1:-1]} only"
+        least = int(self.min_columns[table])
+        return f"may be {kinds}{devices}" + (f", with {least} columns of a shard at least" if least else "")
+
+    def may_have_columns(self, width: NDArray[np.int64], tables: Tables) -> NDArray[np.bool_]:
+        """(T,) bool, whether column shards may have (T,) `width` columns; those of a whole table are as wide as it."""
+        dims = tables.embedding_dim
+        part = self.may_be_cut & (width >= np.minimum(self.min_columns, dims))
+        return np.where(width == dims, self.may_be_whole, part)
+
+    def open_to(
+        self, tables: Sequence[int] | NDArray[np.int64], held: NDArray[np.int64], on: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """(D,) bool, the devices that may hold `tables` beside the parts of the tables `held`, which are `on` devices.
+
+        Companions of `tables` keep them on their own device.
+        """
+        first = list(tables)
+        every = np.arange(self.num_devices)
+        free = np.asarray(self.devices[first].all(axis=0))
+        if self.conflicts is not None and len(held):
+            free = free & ~np.isin(every, on[self.conflicts[first][:, held].any(axis=0)])
+        for table in first:
+            if mates := self.companions.get(table):
+                placed = on[np.isin(held, mates)]
+                if len(placed):
+                    free = free & (every == placed[0])
+        return free
+
+    def select(self, tables: NDArray[np.int64] | Sequence[int]) -> Constraints:
+        """Those of some of the tables, by number, each once; sets of tables of which one is left are dropped."""
+        chosen = np.asarray(tables, np.int64)
+        number = {table: place for place, table in enumerate(chosen.tolist())}
+
+        def kept(sets: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+            left = (tuple(number[table] for table in each if table in number) for each in sets)
+            return tuple(each for each in left if len(each) > 1)
+
+        return Constraints(
+            self.sharding_types[chosen],
+            self.min_columns[chosen],
+            self.devices[chosen],
+            kept(self.together),
+            kept(self.apart),
+            None if self.least_bytes is None else self.least_bytes[chosen],
+        )
+
+    def on_replicas(self, numbers: NDArray[np.int64]) -> Constraints:
+        """Those of one of G groups of devices, (G, D / G) `numbers`, which all have the same plan."""
+        devices = np.asarray(self.devices[:, numbers].all(axis=1))
+        if (none := ~devices.any(axis=1)).any():
+            raise InvalidConstraintsError(
+                f"Table {int(none.argmax())} may be on no device of every one of {len(numbers)} groups; "
+                "pin it to as many devices as there are groups, or plan for one group."
+            )
+        return replace(self, devices=devices)
+
+    def problem_of(self, plan: ShardingPlan, tables: Tables) -> str:
+        """What a valid plan does that these constraints forbid, a sentence; empty if nothing."""
+        table, device, _, _, _, columns = plan.shard_arrays().T
+        for number, sharding in enumerate(plan.tables):
+            whole = len(sharding.shards) == 1 and sharding.shard_type in (TABLE_WISE, COLUMN_WISE)
+            kind = SHARDING_TYPES.index(sharding.shard_type)
+            if not (self.may_be_whole[number] if whole else self.sharding_types[number, kind]):
+                allowed = [name for name, yes in zip(SHARDING_TYPES, self.sharding_types[number], strict=True) if yes]
+                return f"Table {tables.names[number]!r} is {sharding.sharding_type}, but may be {listed(allowed)} only."
+        for wrong, what in (
+            (columns < np.minimum(self.min_columns, tables.embedding_dim)[table], "columns"),
+            (~self.devices[table, device], "device"),
+        ):
+            if wrong.any():
+                first = int(wrong.argmax())
+                name = tables.names[int(table[first])]
+                if what == "columns":
+                    least = int(self.min_columns[table[first]])
+                    return (
+                        f"A shard of table {name!r} has {int(columns[first])} columns, but none may have below {least}."
+                    )
+                allowed_on = np.flatnonzero(self.devices[table[first]]).tolist()
+                return (
+                    f"Table {name!r} is on device {int(device[first])}, but it may be on "
+                    f"{'device' if len(allowed_on) == 1 else 'devices'} {short_repr(allowed_on)[1:-1]} only."
+                )
+        for members in self.together:
+            places = [plan.tables[member].devices for member in members]
+            if len({tuple(each) for each in places}) > 1 or len(places[0]) > 1:
+                names = listed([repr(tables.names[member]) for member in members])
+                return f"Tables {names} must be whole on one device, but are on the devices {short_repr(places)}."
+        for members in self.apart:
+            of_set = np.isin(table, members)
+            pairs = np.unique(np.stack([device[of_set], table[of_set]]), axis=1)
+            shared = np.flatnonzero(pairs[0, 1:] == pairs[0, :-1])
+            if len(shared):
+                one, other = (tables.names[int(pairs[1, shared[0] + more])] for more in (0, 1))
+                return f"Tables {one!r} and {other!r} are both on device {int(pairs[0, shared[0]])}, but must be apart."
+        return ""
+
+    def require(self, answer: Any, tables: Tables) -> None:
+        """Raise InvalidPlanError if a valid plan, or placement, does what these constraints forbid."""
+        plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(np.asarray(answer), tables)
+        if problem := self.problem_of(plan, tables):
+            raise InvalidPlanError(problem)
+
+    def to_json(self, tables: Tables) -> dict[str, Any]:
+        """The record that `constraints_from_json` reads; names of tables must differ.
+
+        Raises:
+            InvalidConstraintsError: two tables that are constrained have one name.
+        """
+        record: dict[str, Any] = {}
+        for number, name in enumerate(tables.names):
+            own: dict[str, Any] = {}
+            if not self.sharding_types[number].all():
+                own["sharding_types"] = [
+                    kind for kind, yes in zip(SHARDING_TYPES, self.sharding_types[number], strict=True) if yes
+                ]
+            if self.min_columns[number]:
+                own["min_partition"] = int(self.min_columns[number])
+            if not self.devices[number].all():
+                own["devices"] = np.flatnonzero(self.devices[number]).tolist()
+            if own:
+                record[name] = own
+        sets = {
+            name: [[tables.names[table] for table in each] for each in getattr(self, name)]
+            for name in ("together", "apart")
+        }
+        named = [*record, *(name for some in sets.values() for each in some for name in each)]
+        for name in named:
+            if tables.names.count(name) > 1:
+                raise InvalidConstraintsError(f"Two tables are named {name!r}, so constraints cannot name them.")
+        return ({"tables": record} if record else {}) | {name: some for name, some in sets.items() if some}
+
+
+def _sets(name: str, given: Any, count: int) -> tuple[tuple[int, ...], ...]:
+    """Sets of at least two of `count` tables."""
+    sets = tuple(given) if is_iterable(given) else None
+    if sets is None or not all(is_iterable(each) and all(map(is_integer, each)) for each in sets):
+        raise InvalidConstraintsError(
+            f"{name} must be lists of table numbers, such as [[0, 1]], not {short_repr(given)}."
+        )
+    found = []
+    for each in sets:
+        tables = tuple(int(table) for table in each)
+        if len(set(tables)) != len(tables) or len(tables) < 2 or min(tables) < 0 or max(tables) >= count:
+            raise InvalidConstraintsError(
+                f"A set in {name} has two or more different tables of 0 to {count - 1}, not {short_repr(list(each))}."
+            )
+        found.append(tables)
+    return tuple(found)
+
+
+def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
+    """The constraints in a JSON value, which has TorchRec's names (`ParameterConstraints`).
+
+    {"tables": {"user": {"sharding_types": ["row_wise"], "min_partition": 32, "devices": [0, 1]},
+                "ad_*": {"compute_kernels": ["fused"]}},
+     "together": [["a", "b"]], "apart": [["c", "d", "e"]]}
+
+    Every key may be left out. A name with * or ? means all tables that match, but a table's own name comes before a
+    pattern, and of several patterns the last one that says something counts.
+
+    Args:
+        record: the value.
+        tables: whose names it has.
+        num_devices: D.
+        host_memory: whether rows may be in host memory.
+
+    Raises:
+        InvalidConstraintsError: it has another form, or asks for what ShardGym cannot do.
+        UnknownNameError: no table has a name, or matches a pattern.
+    """
+    if not isinstance(record, dict) or not set(record) <= set(_KEYS):
+        wrong = sorted(set(record) - set(_KEYS)) if isinstance(record, dict) else record
+        raise InvalidConstraintsError(
+            f"Constraints are an object with the keys {', '.join(_KEYS)}, each of which may be left out; "
+            f"got {short_repr(wrong)}."
+        )
+    of_tables = record.get("tables", {})
+    if not isinstance(of_tables, dict):
+        raise InvalidConstraintsError(f"tables must map names to constraints, not be {short_repr(of_tables)}.")
+    count = len(tables)
+    types = np.ones((count, len(SHARDING_TYPES)), np.bool_)
+    least, devices = np.zeros(count, np.int64), np.ones((count, num_devices), np.bool_)
+    exact = [name for name in of_tables if name in tables.names]
+    for name in [*(each for each in of_tables if each not in tables.names), *exact]:
+        chosen, own = _named(name, tables), of_tables[name]
+        if not isinstance(own, dict) or not set(own) <= set(_OF_TABLE):
+            unknown = sorted(set(own) - set(_OF_TABLE)) if isinstance(own, dict) else own
+            raise InvalidConstraintsError(
+                f"A table's constraints have the keys {', '.join(_OF_TABLE)}; {name!r} has {short_repr(unknown)}."
+            )
+        if "sharding_types" in own:
+            types[chosen] = _types(name, own["sharding_types"])
+        if "min_partition" in own:
+            least[chosen] = _count(name, own["min_partition"])
+        if "devices" in own:
+            devices[chosen] = _devices(name, own["devices"], num_devices)
+        if "compute_kernels" in own:
+            dense = _only_dense(name, own["compute_kernels"], host_memory)
+            if dense:
+                types[chosen] &= np.arange(len(SHARDING_TYPES)) == _DP
+                if not types[chosen].any(axis=1).all():
+                    raise InvalidConstraintsError(
+                        f"The kernel dense of {name!r} is that of replicas; allow data_parallel, or the kernel fused."
+                    )
+    sets = {}
+    for key in ("together", "apart"):
+        given = record.get(key, [])
+        if not isinstance(given, list) or not all(isinstance(each, list) for each in given):
+            raise InvalidConstraintsError(f"{key} must be a list of lists of names, not {short_repr(given)}.")
+        sets[key] = tuple(
+            tuple(dict.fromkeys(table for name in each for table in _named(name, tables))) for each in given
+        )
+    return Constraints(types, least, devices, **sets)
+
+
+def read_constraints(path: str | Path, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
+    """The constraints in a JSON file; see `constraints_from_json`.
+
+    Raises:
+        DamagedFileError: the file is no JSON.
+        InvalidConstraintsError, UnknownNameError: see `constraints_from_json`.
+    """
+    record = parse_json(read_bytes(Path(path)), str(path))
+    try:
+        return constraints_from_json(record, tables, num_devices, host_memory=host_memory)
+    except (InvalidConstraintsError, UnknownNameError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _named(name: Any, tables: Tables) -> list[int]:
+    """The tables with a name, or that match a pattern."""
+    if not isinstance(name, str):
+        raise InvalidConstraintsError(f"A table is named by a text, not by {short_repr(name)}.")
+    found = [number for number, own in enumerate(tables.names) if own == name]
+    if not found and set(name) & set("*?"):
+        found = [number for number, own in enumerate(tables.names) if fnmatchcase(own, name)]
+    if not found:
+        listing = None if len(tables) <= 20 else f"{counted(len(tables), 'table')}, such as {tables.names[0]!r}"
+        raise unknown_name("table", name, tables.names, listing or "")
+    return found
+
+
+def _list_of(name: str, key: str, given: Any) -> list[Any]:
+    if not isinstance(given, list) or not given:
+        raise InvalidConstraintsError(f"{key} of {name!r} must be {_OF_TABLE[key]}, not {short_repr(given)}.")
+    return given
+
+
+def _types(name: str, given: Any) -> NDArray[np.bool_]:
+    for kind in _list_of(name, "sharding_types", given):
+        if not is_one_of(kind, PLAN_TYPES):
+            raise unknown_name("sharding type", kind, PLAN_TYPES)
+    allowed = np.isin(SHARDING_TYPES, given)
+    if not allowed.any():
+        raise InvalidConstraintsError(
+            f"{name!r} may be {listed(given)} only, which no search of ShardGym looks for; allow one of "
+            f"{', '.join(SHARDING_TYPES)}, too."
+        )
+    return np.asarray(allowed)
+
+
+def _count(name: str, given: Any) -> int:
+    if not is_integer(given) or not 0 <= given <= 2**31:
+        raise InvalidConstraintsError(
+            f"min_partition of {name!r} must be {_OF_TABLE['min_partition']}, not {short_repr(given)}."
+        )
+    return int(given)
+
+
+def _devices(name: str, given: Any, num_devices: int) -> NDArray[np.bool_]:
+    chosen = as_array("devices", _list_of(name, "devices", given), InvalidConstraintsError)
+    if chosen.ndim != 1 or not holds_integers(chosen) or chosen.min() < 0 or chosen.max() >= num_devices:
+        raise InvalidConstraintsError(
+            f"devices of {name!r} must be numbers from 0 to {num_devices - 1}, not {short_repr(given)}."
+        )
+    return np.isin(np.arange(num_devices), chosen)
+
+
+def _only_dense(name: str, given: Any, host_memory: bool) -> bool:
+    """Whether only replicas have one of the kernels; refuses kernels that no plan can have."""
+    kernels: Collection[str] = _list_of(name, "compute_kernels", given)
+    for kernel in kernels:
+        if not is_one_of(kernel, (*HBM_KERNELS, *HOST_KERNELS)):
+            raise unknown_name("compute kernel that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS))
+    in_hbm, in_host = set(kernels) & set(HBM_KERNELS), set(kernels) & set(HOST_KERNELS)
+    if not host_memory and not in_hbm:
+        raise InvalidConstraintsError(
+            f"{name!r} may have the kernel {listed(sorted(in_host))} only, which keeps rows in host memory, and these "
+            f"devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
+        )
+    if host_memory and (not in_hbm or not in_host):
+        raise InvalidConstraintsError(
+            f"{name!r} may have the kernel {listed(sorted(kernels))} only, but with host memory ShardGym chooses for "
+            "each device, not for each table, which rows are in HBM: those that are read most. Leave compute_kernels "
+            "out, or give the devices no host memory."
+        )
+    return set(kernels) == {"dense"}
