@@ -186,7 +186,7 @@ class Constraints(ReadOnlyArrays):
         if self.least_bytes is None:
             return memory
         constant, of_column = self.least_bytes[:, SHARDING_TYPES.index(sharding_type)].T
-        return np.maximum(memory, constant + of_column * columns)
+        return np.asarray(np.maximum(memory, constant + of_column * columns))
 
     def told(self, table: int) -> str:
         """What a table may be, and where: the middle of a sentence after its name."""
@@ -407,7 +407,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
         sets[key] = tuple(
             tuple(dict.fromkeys(table for name in each for table in _named(name, tables))) for each in given
         )
-    return Constraints(types, least, devices, **sets)
+    return Constraints(types, least, devices, sets["together"], sets["apart"])
 
 
 def read_constraints(path: str | Path, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
