@@ -17,6 +17,7 @@ import pytest
 
 from shard_gym import Evaluation, Task, TaskSuite
 from shard_gym.hardware import hardware_profile
+from shard_gym.planning import plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.tables import load_pool
 
@@ -47,6 +48,27 @@ def test_the_custom_agent_is_scored_as_its_page_says(run_example) -> None:
 def test_the_custom_tables_are_a_pool(run_example, tmp_path: Path) -> None:
     assert "shard-gym place --tables my_tables.json" in run_example("make_tables.py")
     assert load_pool(tmp_path / "my_tables.json").tables.names == ("user", "item", "history", "shop", "hour")
+
+
+def test_generative_recommenders_are_planned_for_8_and_64_devices(run_example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a shorter search. The largest tables are in blocks of rows on all devices, and lie in their memory."""
+    monkeypatch.setattr("shard_gym.planning.plan", partial(plan, agent_options={"max_queries": 2_000}))
+    printed = run_example("generative_recommenders.py")
+    plans = re.findall(r"^(\S+) on (\d+) devices of h200-dgx, ([\d,]+) samples\n  (.*)\n((?:  \w.*\n)+)", printed, re.M)
+    assert [each[:3] for each in plans] == [
+        ("mlperf-dlrm-v3", "8", "80"),
+        ("mlperf-dlrm-v3", "64", "640"),
+        ("hstu-kuairand", "8", "128"),
+        ("hstu-kuairand", "64", "1,024"),
+    ]
+    for name, devices, _, found, lines in plans:
+        assert re.search(rf"^  (item|video)_id +row_wise +{devices} shards$", lines, re.MULTILINE)
+        assert lines.count("\n") == len(load_pool(name))
+        numbers = re.fullmatch(
+            r"([\d.]+) ms; the fullest device has ([\d.]+) GiB in HBM and ([\d.]+) in host .*", found
+        )
+        assert numbers is not None
+        assert float(numbers[2]) < 0.86 * 140.4
 
 
 def test_a_clone_of_a_heuristic_is_between_it_and_random(

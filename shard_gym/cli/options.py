@@ -38,7 +38,8 @@ class CostModelOptions:
 
     Attributes:
         cost_model: analytical, analytical-lru (of host memory behind a cache in HBM), analytical-inference (of
-            serving), the file of a neural cost model (.safetensors), a folder of shard-gym calibrate, or measured.
+            serving; the default for tables that are served), the file of a neural cost model (.safetensors), a folder
+            of shard-gym calibrate, or measured.
         device: what measured costs are measured on, cpu or cuda; cpu if not given.
         layout: of measured costs: parallel (a process for each device), sequential (one stands for all) or auto.
         batch_size: samples of an iteration that is measured, over all devices; those of the tables if not given.
@@ -77,6 +78,10 @@ class CostModelOptions:
                 + ("; with --lookups it is the batch of the log." if "batch_size" in given else ".")
             )
         return make_cost_model(cost_model_for(suite, self.cost_model))
+
+    def for_tables(self) -> str | CostModel:
+        """The cost model of a user's tables; the name of the default, which is that of serving if they are served."""
+        return self.cost_model if self == ANALYTICAL else self.make()
 
 
 ANALYTICAL = CostModelOptions()

@@ -151,7 +151,7 @@ def place(
         host_memory=host_memory,
         cross_host_ratio=cross_host_ratio,
         sync_every=sync_every,
-        cost_model=(cost if cost.measures or not lookups else replace(cost, batch_size=None)).make(),
+        cost_model=(cost if cost.measures or not lookups else replace(cost, batch_size=None)).for_tables(),
         communication_dtype=communication_dtype,
         index_exchange=index_exchange,
     )

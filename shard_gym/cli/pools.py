@@ -56,10 +56,9 @@ def _card(console: Console, pool: Pool) -> None:
     facts = {
         "tables": f"{len(pool):,}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
-        "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, {workload.optimizer}",
-        "row popularity": "p(k) ~ (k + q)^-s, for each table"
-        if pool.popularity is not None
-        else "not known, histograms only",
+        "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, "
+        + (workload.optimizer if workload.training else "served"),
+        "row popularity": _popularity(pool),
         "SHA-256": pool.sha256,
     }
     _section(console, "At a glance", *(f"{key}: {value}" for key, value in facts.items()))
@@ -68,6 +67,14 @@ def _card(console: Console, pool: Pool) -> None:
     _section(console, "Published facts", *card.published_facts)
     _section(console, "Assumptions", *card.assumptions)
     _section(console, "How close it is", *card.how_close)
+
+
+def _popularity(pool: Pool) -> str:
+    if pool.popularity is not None:
+        return "p(k) ~ (k + q)^-s, for each table"
+    if pool.tables.popularity is not None:
+        return "in steps: rows of a table that get equal shares of its lookups"
+    return "not known, histograms only"
 
 
 def _section(console: Console, heading: str, *paragraphs: str) -> None:

@@ -232,7 +232,7 @@ def _show_plan(
         weight_dtype=own.weight_dtype,
         optimizer=own.optimizer,
         sync_every=0 if own.sync_every is None else checked_count("--sync-every", own.sync_every),
-        cost_model=cost.make(),
+        cost_model=cost.for_tables(),
         index_exchange=index_exchange,
     )
     console = output()

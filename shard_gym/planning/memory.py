@@ -178,7 +178,7 @@ def popularity_source(tables: Tables) -> str:
     if tables.popularity is None:
         return "a law of the rows' popularity is assumed: from histograms alone the tail is assumed"
     if isinstance(tables.popularity, RowSteps):
-        return "rows are ranked by recorded lookups"
+        return "rows are ranked by their shares of the lookups, recorded or published"
     return "rows are ranked by the law of the tables' lookups"
 
 

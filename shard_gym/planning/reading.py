@@ -37,7 +37,7 @@ from shard_gym.tables import Pool, Tables, load_pool
 from shard_gym.tables.pools import pool_source
 from shard_gym.tables.pools.recorded_lookups import RecordedLookups, lookups_of_file, tables_with_lookups
 from shard_gym.tasks import Task
-from shard_gym.tasks.task import MAX_SYNC
+from shard_gym.tasks.task import MAX_SYNC, cost_model_for
 
 GIB = 2**30
 
@@ -67,7 +67,8 @@ class ModelOptions(TypedDict, total=False):
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them (2D
             sparse parallelism); 0 for one group.
-        cost_model: the cost model, or its name (`make_cost_model`).
+        cost_model: the cost model, or its name (`make_cost_model`); of tables that are served, "analytical", the
+            default, is "analytical-inference".
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4; that of
             the cost model if not given.
         index_exchange: "exposed" if every iteration waits for the exchange of the indices, because no pipeline hides
@@ -141,7 +142,11 @@ def model_on_devices(
         UnknownNameError: there is no such pool, hardware or cost model.
         DamagedFileError: a file cannot be read.
     """
-    model = with_index_exchange(make_cost_model(cost_model), index_exchange)
+    if isinstance(model_or_tables, Task):
+        named = _Named(model_or_tables.name, model_or_tables.name, model_or_tables.tables)
+    else:
+        named = _tables_of(model_or_tables, embedding_dim, lookups, batch_size, pooling_factors)
+    model = with_index_exchange(make_cost_model(cost_model_for(named.tables, cost_model)), index_exchange)
     model = with_communication_dtype(model, communication_dtype)
     index_dedup = checked_flag("`index_dedup`", index_dedup)
     sync_every = checked_count("`sync_every`", sync_every, 0, MAX_SYNC)
@@ -167,7 +172,6 @@ def model_on_devices(
             "sync_every": sync_every or None,
         }
         return _of_task(model_or_tables, hardware, num_devices, model, of_tables | links)
-    named = _tables_of(model_or_tables, embedding_dim, lookups, batch_size, pooling_factors)
     doubled = sorted({each for each in named.tables.names if named.tables.names.count(each) > 1})
     if doubled:
         raise InvalidTablesError(f"Two tables of {named.source} are named {doubled[0]!r}; give each its own name.")

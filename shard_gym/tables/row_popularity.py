@@ -106,6 +106,10 @@ class RowPopularity(ReadOnlyArrays):
         density = (node + self.q[:, None]) ** np.broadcast_to(-self.s[:, None], node.shape)
         return density / (density * multiplicity).sum(axis=1, keepdims=True), multiplicity
 
+    def statistics(self, num_embeddings: FloatArray, lookups: FloatArray) -> ReuseStatistics:
+        """Those expected of a batch; the arguments are those of `reuse_statistics`."""
+        return reuse_statistics(num_embeddings, lookups, self.q, self.s)
+
 
 @dataclass(frozen=True, eq=False)
 class RowSteps(ReadOnlyArrays):
@@ -189,6 +193,13 @@ class RowSteps(ReadOnlyArrays):
         most = np.where(self.rows > 0, self._of_a_row(), 0.0).max(axis=1, keepdims=True, initial=0.0)
         # A step without rows has the share of the one before, or else the largest.
         return np.minimum.accumulate(np.minimum(self._of_a_row(), most), axis=1), self.rows
+
+    def statistics(self, num_embeddings: FloatArray, lookups: FloatArray) -> ReuseStatistics:
+        """Those expected of a batch; the arguments are those of `reuse_statistics`."""
+        share, rows = self.steps(num_embeddings)
+        found = statistics_of_rates(share * lookups[:, None], rows)
+        most = np.minimum(num_embeddings, lookups)
+        return found._replace(distinct_rows=np.minimum(found.distinct_rows, most))
 
 
 def _steps_of_reads(reads: NDArray[np.integer[Any]], num_embeddings: int) -> tuple[FloatArray, FloatArray]:

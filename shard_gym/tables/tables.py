@@ -23,7 +23,7 @@ from shard_gym.common.errors import InvalidTablesError, short_repr
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.tables.lookup_statistics import NUM_BINS, ReuseStatistics, part_of_batch, rounded_statistics
-from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity, reuse_statistics
+from shard_gym.tables.row_popularity import Popularity, RowPopularity, RowSteps, assumed_popularity
 from shard_gym.tables.workload import Workload
 
 MAX_ROWS = 2**40
@@ -279,7 +279,7 @@ class Tables(ReadOnlyArrays):
         num_embeddings: ArrayLike,
         embedding_dim: ArrayLike,
         pooling_factor: ArrayLike,
-        popularity: RowPopularity,
+        popularity: Popularity,
         workload: Workload,
         num_features: ArrayLike = (),
         names: Sequence[str] = (),
@@ -312,7 +312,7 @@ class Tables(ReadOnlyArrays):
         if len(popularity) != len(sizes):
             raise InvalidTablesError(f"There are {len(sizes)} tables, but row popularities of {len(popularity)}.")
         rows, lookups = sizes.num_embeddings.astype(np.float64), sizes.lookups_per_batch
-        exact = reuse_statistics(rows, lookups, popularity.q, popularity.s)
+        exact = popularity.statistics(rows, lookups)
         return replace(sizes, **rounded_statistics(exact, rows, lookups)._asdict(), popularity=popularity)
 
     @classmethod

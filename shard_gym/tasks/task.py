@@ -220,8 +220,12 @@ class TaskSource(Protocol):
 
 
 def cost_model_for(source: object, named: Any) -> Any:
-    """`named`, or the cost model that scores a suite, where 'analytical' is named: it is the default everywhere."""
-    return source.cost_model if isinstance(source, Suite) and isinstance(named, str) and named == ANALYTICAL else named
+    """`named`, or where 'analytical' is named, the default everywhere, what scores a suite, or costs `Tables`."""
+    if not isinstance(named, str) or named != ANALYTICAL:
+        return named
+    if isinstance(source, Tables):
+        return ANALYTICAL if source.workload.training else "analytical-inference"
+    return source.cost_model if isinstance(source, Suite) else named
 
 
 def has_host_memory(source: TaskSource) -> bool:
@@ -399,7 +403,7 @@ class TaskSuite(Suite[Task]):
     @override
     def cost_model(self) -> str:
         """That of serving if the tables of the first task are served, else that of training."""
-        return ANALYTICAL if self.tasks[0].tables.workload.training else "analytical-inference"
+        return str(cost_model_for(self.tasks[0].tables, ANALYTICAL))
 
     @property
     def host_memory(self) -> bool:

@@ -246,7 +246,8 @@ def test_the_source_of_the_popularity_is_said() -> None:
     tables = tables_of(1)
     assert "the tail is assumed" in popularity_source(replace(tables, popularity=None))
     steps = RowSteps(np.array([[4096.0]]), np.ones((1, 1)))
-    assert popularity_source(replace(tables, popularity=steps)) == "rows are ranked by recorded lookups"
+    ranked = "rows are ranked by their shares of the lookups, recorded or published"
+    assert popularity_source(replace(tables, popularity=steps)) == ranked
 
 
 def test_a_model_of_1382_gib_on_eight_h100_becomes_a_plan_of_torchrec(run: Any, tmp_path: Path) -> None:

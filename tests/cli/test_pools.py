@@ -28,5 +28,14 @@ def test_the_whole_card_is_printed(run, tmp_path) -> None:
             assert text in out
 
 
+def test_a_card_says_how_tables_are_used_and_what_is_known_of_their_rows(run) -> None:
+    out = run.ok("pools", "mlperf-dlrm-v3", columns=10_000).out
+    assert "workload: batch size 80, fp16, served" in out
+    assert "row popularity: in steps" in out
+    out = run.ok("pools", "hstu-kuairand", columns=10_000).out
+    assert "workload: batch size 128, fp16, rowwise_adagrad" in out
+    assert "row popularity: p(k) ~ (k + q)^-s" in out
+
+
 def test_an_unknown_pool_is_named(run) -> None:
     run.refused("There is no pool named 'dlrm-2020'.", "pools", "dlrm-2020")

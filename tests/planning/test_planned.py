@@ -53,6 +53,19 @@ def pool_file(tables: Tables, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("name", "cost_model"), [("mlperf-dlrm-v3", "analytical-inference-v2"), ("hstu-kuairand", "analytical-v")]
+)
+def test_a_pool_of_a_model_that_is_served_is_costed_so_by_default(name: str, cost_model: str) -> None:
+    """Tables of 1 TB and of 20 GiB on 8 devices; a task with them is, too."""
+    found = plan(name, "h200-dgx", 8, **QUICK)
+    assert found.explanation.cost_model.startswith(cost_model)
+    assert len(found.plan.tables[0].shards) > 1
+    assert plan(found.explanation.task, **QUICK).explanation.cost_model == found.explanation.cost_model
+    with pytest.raises(InvalidOptionError, match="does not support tables that are served"):
+        plan(load_pool("mlperf-dlrm-v3"), "h200-dgx", 8, cost_model=make_cost_model("analytical"))
+
+
+@pytest.mark.parametrize(
     ("tables", "devices", "words", "options"),
     [
         (FOUR, 2, WORDS, QUICK),

@@ -238,6 +238,19 @@ def test_tables_with_a_law_know_it_and_others_assume_one() -> None:
     assert exact.distinct_rows == pytest.approx(tables.distinct_rows, rel=0.02)
 
 
+def test_the_statistics_of_steps_are_those_of_the_rows_one_by_one() -> None:
+    rows, lookups = np.array([40.0, 7.0, 1000.0]), np.array([90.0, 0.0, 30.0])
+    shares = np.array([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5]])
+    found = RowSteps(np.array([[10.0, 30.0], [7.0, 0.0], [1.0, 999.0]]), shares).statistics(rows, lookups)
+    each = np.repeat([0.75 / 10, 0.25 / 30], [10, 30])
+    distinct, reuse, access = poisson_sums(90.0 * each)
+    assert found.distinct_rows[0] == pytest.approx(distinct, rel=1e-6)
+    assert found.reuse_histogram[0] == pytest.approx(reuse, abs=1e-5)
+    assert found.access_histogram[0] == pytest.approx(access, abs=1e-5)
+    assert (found.distinct_rows[1], found.reuse_histogram[1].sum()) == (0.0, 0.0)
+    assert found.distinct_rows[2] == pytest.approx(poisson_sums(np.append(15.0, np.full(999, 15 / 999)))[0], rel=1e-6)
+
+
 def test_steps_without_rows_change_no_bit_and_tables_do_not_depend_on_those_beside_them() -> None:
     rng = np.random.default_rng(4)
     rate, rows = 10 ** rng.uniform(-9, 6, (4, 60)), 10 ** rng.uniform(0, 6, (4, 60))

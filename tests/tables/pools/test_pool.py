@@ -44,8 +44,8 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
 def test_shipped_pools_load_and_are_written_canonically(name: str, tmp_path: Path) -> None:
     loaded = load_pool(name)
     assert loaded.name == name
-    assert loaded.popularity is not None
-    assert len(loaded.popularity) == len(loaded)
+    assert loaded.tables.popularity is not None
+    assert len(loaded.tables.popularity) == len(loaded)
     assert loaded.card.source
     assert loaded.card.published_facts
     assert loaded.card.assumptions

@@ -7,8 +7,8 @@ import pytest
 
 from shard_gym.common.io.files import read_json
 from shard_gym.tables import Pool, load_pool
-from shard_gym.tables.pools import dlrm, merlin, pool, pool_names
-from shard_gym.tables.row_popularity import reuse_statistics
+from shard_gym.tables.pools import dlrm, generative, merlin, pool, pool_names
+from shard_gym.tables.row_popularity import RowSteps, reuse_statistics
 
 FACTS = read_json(pool.DATA / "facts" / "merlin_synthetic_models.json")["models"]
 
@@ -70,7 +70,53 @@ def test_the_tables_add_up_to_the_published_totals(name: str) -> None:
     np.testing.assert_allclose(access_hist, goal.access_hist, atol=0.009)
 
 
+def test_the_items_of_dlrm_v3_are_read_as_its_published_generator_draws_them() -> None:
+    """Histories and candidates of 400 users, drawn step by step, against the shares of the pool."""
+    rng, hundredths = np.random.default_rng(0), np.zeros(100)
+    for user in range(400):
+        now = 90 + user % 10  # the step of the request
+        for step in (-1, *(np.flatnonzero(rng.random(now) < 0.7)), now):
+            items = 2048 if step == now else max(round(rng.normal(100, 25)), 33)
+            hundredths += np.bincount(rng.integers(0, max(step + 1, 1), items), minlength=100)
+    tables = load_pool("mlperf-dlrm-v3").tables
+    assert tables.pooling_factor[:2] == pytest.approx(hundredths.sum() / 400, rel=0.01)
+    assert isinstance(tables.popularity, RowSteps)
+    assert tables.popularity.shares[0] == pytest.approx(hundredths / hundredths.sum(), abs=2e-3)
+    assert tables.popularity.shares[0, -10:].sum() == pytest.approx(hundredths[-10:].sum() / hundredths.sum(), rel=0.05)
+
+
+def test_dlrm_v3_has_the_published_tables_and_is_served() -> None:
+    tables = load_pool("mlperf-dlrm-v3").tables
+    assert dict(zip(tables.names, tables.num_embeddings.tolist(), strict=True)) == {
+        "item_id": 10**9,
+        "item_category_id": 128,
+        "user_id": 10**7,
+    }
+    assert (tables.embedding_dim == 512).all()
+    assert not tables.pooled.any()
+    assert not tables.workload.training
+    assert tables.memory_bytes.sum() / 1e12 == pytest.approx(1.0, abs=0.05)  # the checkpoint has 1 TB
+
+
+def test_kuairand_reads_as_many_videos_as_its_data_set_has() -> None:
+    loaded = load_pool("hstu-kuairand")
+    tables, law = loaded.tables, loaded.popularity
+    assert law is not None
+    assert sorted(tables.num_embeddings.tolist()) == [8, 8, 8, 9, 9, 10**7, 10**7]
+    assert tables.workload.optimizer == "rowwise_adagrad"
+    read = reuse_statistics([10**7], [11_713_045], law.q[:1], law.s[:1]).distinct_rows[0]
+    assert read == pytest.approx(4_369_953, rel=1e-3)
+    lengths = np.random.default_rng(0).exponential(11_703, 10**6)
+    assert tables.pooling_factor[0] == pytest.approx(np.minimum(lengths, 16_368).mean() + 10, rel=2e-3)
+    assert (tables.pooling_factor[1:] == 1).all()
+
+
+MADE = {"mlperf-dlrm-v3": generative.make_mlperf_pool, "hstu-kuairand": generative.make_kuairand_pool}
+
+
 def made(name: str) -> Pool:
+    if name in MADE:
+        return MADE[name]()
     if name.startswith("merlin-"):
         return merlin.make_merlin_pool(name.removeprefix("merlin-"))
     return merlin.make_mlperf_pool() if name.startswith("mlperf") else dlrm.make_pool(name)
