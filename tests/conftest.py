@@ -26,6 +26,7 @@ from shard_gym.agents.search.plan_search import Ended, PlanSearchAgent
 from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.plans import plan as plans
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import memory_used
 from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift.levels import STRONG, DriftLevel
@@ -95,6 +96,27 @@ def _random_task(
     hardware = hardware_profile(profile)
     topology = hardware.topology(num_devices, devices_per_host=devices_per_host, memory_cap_bytes=caps)
     return Task(name, tables, topology, known)
+
+
+def _random_constraints(rng: np.random.Generator, task: Task, *, types: bool = False) -> Constraints:
+    """Constraints that the known placement of `task` meets; with `types` some sharding types are not allowed, either,
+    and then no placement may meet them.
+    """
+    known, count, devices = task.known_placement, task.num_tables, task.num_devices
+    assert known is not None
+    allowed = (rng.random((count, devices)) < 0.6) | (np.arange(devices) == known[:, None])
+    allowed[rng.random(count) < 0.5] = True
+    shuffled = rng.permutation(count).tolist()
+    by_device = [[table for table in shuffled if known[table] == device] for device in range(devices)]
+    together = [tuple(tables[:2]) for tables in by_device[:1] if len(tables) > 1]
+    apart = tuple(tables[-1] for tables in by_device if tables and tables[-1] not in {*sum(together, ())})
+    kinds, least = np.ones((count, len(SHARDING_TYPES)), np.bool_), np.zeros(count, np.int64)
+    if types:
+        free = [table for table in shuffled if allowed[table].all() and table not in {*sum(together, apart)}]
+        kinds[free] = rng.random((len(free), len(SHARDING_TYPES))) < 0.5
+        kinds[~kinds.any(axis=1), 0] = True
+        least = rng.choice([0, 0, 8, 16, 32], count)
+    return Constraints(kinds, least, allowed, tuple(together), (apart,) if len(apart) > 1 else ())
 
 
 def _in_host(task: Task, share: float, read: float = 16.0, update: float = 20.0) -> Task:
@@ -382,6 +404,7 @@ planted_task = _given(_planted_task)
 random_plan = _given(_random_plan)
 random_tables = _given(_random_tables)
 random_task = _given(_random_task)
+random_constraints = _given(_random_constraints)
 in_host = _given(_in_host)
 tiered_task = _given(_tiered_task)
 row_probabilities = _given(_row_probabilities)

@@ -12,7 +12,7 @@ import tyro
 
 from shard_gym.agents import agent_names, make_agent
 from shard_gym.cli.job_options import JobOptions
-from shard_gym.common.errors import NoPlacementFoundError
+from shard_gym.common.errors import InvalidPlanError, NoPlacementFoundError
 from shard_gym.common.system import usable_cpus
 from shard_gym.tasks import Answer, load_suite, problem_of, suite_names
 from shard_gym.tasks.suites.best_known import best_known, best_known_effort, write_best_known
@@ -34,7 +34,7 @@ def search(job: tuple[str, int, int, int]) -> Answer:
     agents.append(make_agent(searcher, cost_model=model, seed=seed, max_queries=max_queries))
     found = []
     for agent in agents:
-        with suppress(NoPlacementFoundError):  # another agent finds one
+        with suppress(NoPlacementFoundError, InvalidPlanError):  # another agent finds one, or knows the constraints
             found.append(problem.checked(problem.asker(agent)(task), task))
     return min(found, key=lambda answer: problem.cost_ms(answer, task, model))
 

@@ -114,9 +114,12 @@ def _put_under(
     choose: Callable[[int, IntArray], int],
     table: IntArray,
 ) -> Placement:
-    """See `put_in_order`."""
+    """See `put_in_order`; those come first that are kept apart from others, or to few devices."""
     placement, left, put = np.empty(len(memory), np.int64), free.copy(), np.zeros(len(memory), np.bool_)
-    for first in order:
+    given, few = np.array([*order], np.int64), constraints.devices.sum(axis=1)
+    if constraints.conflicts is not None:
+        few = few - constraints.num_devices * constraints.conflicts.any(axis=1)
+    for first in given[np.argsort(few[table[given]], kind="stable")].tolist():
         if put[first]:
             continue
         mates = np.isin(table, constraints.companions.get(int(table[first]), ()))
@@ -166,7 +169,6 @@ def put_where_emptiest(items: Items) -> Placement:
     """(I,) int64, the largest item first, each on the device with the most free bytes; or NoRoomError."""
     order = np.argsort(-items.memory, kind="stable")
     if items.constraints is not None:
-        order = order[np.argsort(items.constraints.devices.sum(axis=1)[items.tables[order]], kind="stable")]
         held = items.free.copy()
 
         def choose(item: int, fitting: IntArray) -> int:

@@ -328,9 +328,6 @@ def _placed(splits: Iterable[SplitTables], most_queries: int) -> Iterator[tuple[
         if items.free.min() < 0:
             continue
         order = np.argsort(-split.options.part_ms[split.table, split.level], kind="stable")
-        limits = split.options.task.constraints
-        if limits is not None:  # what may be on few devices comes first
-            order = order[np.argsort(limits.devices.sum(axis=1)[split.table[order]], kind="stable")]
         most_devices = max(FEWEST, most_queries // max(1, len(items)))
         for put in (partial(put_where_cheapest, items, order, most_devices), partial(put_where_emptiest, items)):
             with suppress(NoRoomError):

@@ -56,6 +56,7 @@ def place(
     cross_host_ratio: float = 1.0,
     index_exchange: IndexExchange = None,
     sync_every: int = 0,
+    constraints: OptionalPath = None,
     replicas: OptionalReplicas = None,
     balance: Balance = "yes",
     index_dedup: bool = False,
@@ -101,6 +102,8 @@ def place(
             if not given.
         sync_every: iterations after which copies of tables are averaged, if groups of devices may hold all of them
             (2D sparse parallelism, TorchRec's DMPCollection); 0 for one group.
+        constraints: JSON file with what the plan must keep to, by names of tables: sharding_types, min_partition,
+            devices and compute_kernels of each, with TorchRec's names, and sets of tables that are together or apart.
         replicas: no for a plan without data_parallel tables, which TorchRec trains by a dense optimizer; yes, if not
             given, but for sequence tables on CPUs, where TorchRec reads replicas wrongly. Copies in groups of devices
             are none of these.
@@ -151,6 +154,7 @@ def place(
         host_memory=host_memory,
         cross_host_ratio=cross_host_ratio,
         sync_every=sync_every,
+        constraints=constraints,
         cost_model=(cost if cost.measures or not lookups else replace(cost, batch_size=None)).for_tables(),
         communication_dtype=communication_dtype,
         index_exchange=index_exchange,

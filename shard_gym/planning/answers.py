@@ -18,6 +18,7 @@ from shard_gym.agents.search.balance import MORE, balanced, fullest, joined
 from shard_gym.agents.search.plan_search import Ended
 from shard_gym.agents.search.restarts import RestartedSearch
 from shard_gym.common.errors import (
+    InvalidConstraintsError,
     InvalidOptionError,
     InvalidTaskError,
     MemoryExceededError,
@@ -152,8 +153,10 @@ def _by_default(own: ModelOnDevices, make: Make, tell: Tell) -> FittingAnswer:
         return _within(own, SPLITTING, make(SPLITTING), splits=True)
     except NoPlacementFoundError as error:
         if not why_split:  # parts have more buffers than whole tables
-            with suppress(NoPlacementFoundError):
+            with suppress(NoPlacementFoundError, InvalidConstraintsError):
                 return _within(own, WHOLE, make(WHOLE), splits=False)
+        if own.constraints is not None:
+            raise
         raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
 
 

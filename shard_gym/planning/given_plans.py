@@ -20,7 +20,7 @@ from shard_gym.planning.comparison import Comparison, compared_to_json, comparis
 from shard_gym.planning.explained import explanation_report, replicas_report, task_heading, traffic_report
 from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.memory import full_notes, hosts_sentence, memory_report
-from shard_gym.planning.model import ModelOnDevices, other_split_notes, over_notes
+from shard_gym.planning.model import ModelOnDevices, broken_notes, other_split_notes, over_notes
 from shard_gym.planning.reading import GIVEN, ModelOptions, given_plan, model_on_devices, require_options
 from shard_gym.planning.trust import Robustness, is_analytical, robustness, robustness_sentence
 from shard_gym.plans import ShardingPlan
@@ -195,6 +195,7 @@ def explain_plan(
     room = own.rooms_of(explanation)
     over = over_notes(explanation, given.name, room)
     notes.all(over)
+    notes.all(broken_notes(own, found.plan, given.name))
     in_host = _bytes_whole_in_host(found, explanation)
     if in_host.any() and HOST_MEMORY not in own.model.supports:
         notes(
@@ -270,7 +271,10 @@ class OldPlan:
 
     def compared(self, own: ModelOnDevices, after: Explanation, after_name: str, tell: Tell) -> ComparedPlans:
         """It beside the explained new plan, with the host memory of `own`; tells where it exceeds its memory."""
-        before = own.on(self.num_devices).explained(self.found.plan)
+        then = own.on(self.num_devices)
+        before = then.explained(self.found.plan)
+        for note in broken_notes(then, self.found.plan, self.given.name):
+            tell(note)
         for note in other_split_notes(before, self.given.name, self.found.hbm_rows):
             tell(note)
         for note in over_notes(before, self.given.name, own.rooms_of(before)):
@@ -315,4 +319,5 @@ def compare(
     explanation = own.explained(new.plan)
     notes.all(other_split_notes(explanation, given.name, new.hbm_rows))
     notes.all(over_notes(explanation, given.name, own.rooms_of(explanation)))
+    notes.all(broken_notes(own, new.plan, given.name))
     return replace(old.compared(own, explanation, given.name, notes), notes=tuple(notes.told))

@@ -21,6 +21,7 @@ from shard_gym.planning.memory import memory_of, rooms
 from shard_gym.planning.misfit import missing_bytes
 from shard_gym.plans import ShardingPlan, plan_memory_used
 from shard_gym.plans.caps import allotted_caps, packed_caps
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.memory import training_memory
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import ONE_GROUP
@@ -45,6 +46,7 @@ class ModelOnDevices:
     reserve: int = 0  #: bytes of each device that are kept besides
     base: Task | None = None  #: a task that is planned, whose other options its tasks have
     caps_hinder_host: bool = False  #: whether the hosts could hold rows, were the memory caps of the devices one
+    constraints: Constraints | None = None  #: what its plans must keep to; of a `base` its own
 
     @property
     def num_devices(self) -> int:
@@ -97,7 +99,8 @@ class ModelOnDevices:
                 parts = host.total_bytes // np.bincount(topology.hosts)[topology.hosts]
             topology = replace(topology, memory_cap_bytes=caps + parts, host=host)
         tables = self.tables if self.without_dedup is None else deduplicated(self.without_dedup, num_devices)
-        return replace(self, topology=topology, tables=tables)
+        limits = None if self.constraints is None else self.constraints.on(num_devices)
+        return replace(self, topology=topology, tables=tables, constraints=limits)
 
     def deduplicated(self) -> ModelOnDevices:
         """The same where a device asks for a row of a sequence table once in a batch."""
@@ -136,7 +139,7 @@ class ModelOnDevices:
         """The task on these devices."""
         every = self.sync_every if splittable else 0
         if self.base is None:
-            task = Task(self.name, self.tables, topology, splittable=splittable, sync_every=every)
+            task = Task(self.name, self.tables, topology, None, splittable, every, self.constraints)
         else:
             changed: dict[str, Any] = {"tables": self.tables, "topology": topology, "known_placement": None}
             task = replace(self.base, splittable=splittable, sync_every=every, **changed)
@@ -181,7 +184,10 @@ class ModelOnDevices:
         enough = np.maximum(caps, needed if one else needed.max())  # of devices of all groups
         fits = np.array_equal(enough, caps)
         roomy = replace(topology, memory_cap_bytes=caps) if fits else topology.with_caps(enough)
-        task = self.task(roomy, splittable=placement is None)
+        permissive = replace(self, constraints=None)  # a plan may break them, and is explained
+        if self.base is not None:
+            permissive = replace(permissive, base=replace(self.base, constraints=None))
+        task = permissive.task(roomy, splittable=placement is None)
         answer = plan if placement is None else placement
         try:
             model = problem_of(task).model(self.model)
@@ -205,6 +211,15 @@ def other_split_notes(explanation: Explanation, name: str, hbm_rows: NDArray[np.
         f"same plan, which keeps {format_percent(best)} there."
     )
     return [Note(text)]
+
+
+def broken_notes(own: ModelOnDevices, plan: ShardingPlan, name: str) -> list[Note]:
+    """A warning if the plan `name` does what the constraints forbid."""
+    limits = own.constraints if own.base is None else own.base.constraints
+    if limits is None or plan.groups != ONE_GROUP:
+        return []
+    problem = limits.problem_of(plan, own.tables)
+    return [Note(f"{name} breaks the constraints: {problem[0].lower()}{problem[1:]}")] if problem else []
 
 
 def over_notes(explanation: Explanation, name: str, room: NDArray[np.int64]) -> list[Note]:

@@ -30,6 +30,7 @@ from shard_gym.interop.plan_files import GivenPlan
 from shard_gym.interop.torchrec import json_of_torchrec, tables_of_lookups, tables_of_pooling_factors
 from shard_gym.planning.model import ModelOnDevices
 from shard_gym.plans import ShardingPlan, plan_of_placement, plan_to_json
+from shard_gym.plans.constraints_json import as_constraints
 from shard_gym.plans.files import GROUPS, groups_to_json
 from shard_gym.plans.needs import TRAINING
 from shard_gym.plans.plan import ONE_GROUP
@@ -89,6 +90,7 @@ class ModelOptions(TypedDict, total=False):
     host_memory: float | None
     cross_host_ratio: float
     sync_every: int
+    constraints: Any
     cost_model: str | CostModel
     communication_dtype: str | None
     index_exchange: str | None
@@ -124,6 +126,7 @@ def model_on_devices(
     host_memory: float | None = None,
     cross_host_ratio: float = 1.0,
     sync_every: int = 0,
+    constraints: Any = None,
     cost_model: str | CostModel = "analytical",
     communication_dtype: str | None = None,
     index_exchange: str | None = None,
@@ -170,6 +173,7 @@ def model_on_devices(
             "optimizer": optimizer,
             "index_dedup": index_dedup or None,
             "sync_every": sync_every or None,
+            "constraints": constraints,
         }
         return _of_task(model_or_tables, hardware, num_devices, model, of_tables | links)
     doubled = sorted({each for each in named.tables.names if named.tables.names.count(each) > 1})
@@ -216,6 +220,9 @@ def model_on_devices(
         reserve=kept,
         caps_hinder_host=hinders,
     )
+    if constraints is not None:
+        limits = as_constraints(constraints, tables, topology.num_devices, host_memory=topology.host is not None)
+        found = replace(found, constraints=limits)
     return found.deduplicated() if index_dedup else found
 
 

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.checks import ReadOnlyArrays, as_array, holds_integers, is_integer, is_iterable, is_one_of
+from shard_gym.common.checks import ReadOnlyArrays, as_array, holds_integers, is_integer, is_iterable
 from shard_gym.common.errors import (
     InvalidConstraintsError,
     InvalidPlanError,
-    UnknownNameError,
     short_repr,
-    unknown_name,
 )
-from shard_gym.common.io.files import read_bytes
-from shard_gym.common.io.parsing import parse_json
-from shard_gym.common.text import counted, listed
+from shard_gym.common.text import listed
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
-    PLAN_TYPES,
     SHARDING_TYPES,
     TABLE_WISE,
     ShardingPlan,
@@ -36,21 +29,6 @@ from shard_gym.plans.plan import (
 from shard_gym.tables import Tables
 
 _TW, _CW, _DP = (SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE, DATA_PARALLEL))
-
-HBM_KERNELS = ("dense", "fused", "quant")
-"""TorchRec's compute kernels of tables that are in the memory of their device (torchrec/distributed/embedding_types.py,
-`EmbeddingComputeKernel`): a replica is dense, trained tables are fused, served ones quant."""
-
-HOST_KERNELS = ("fused_uvm", "fused_uvm_caching", "quant_uvm", "quant_uvm_caching")
-"""Those of tables with rows in host memory. Which rows are there is decided for each device, not for each table."""
-
-_OF_TABLE: Mapping[str, str] = {
-    "sharding_types": "a list of sharding types, such as ['table_wise', 'row_wise']",
-    "min_partition": "an integer, the fewest columns of a column shard",
-    "devices": "a list of device numbers, such as [0, 1]",
-    "compute_kernels": "a list of TorchRec's compute kernels, such as ['fused']",
-}
-_KEYS = ("tables", "together", "apart")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +219,22 @@ class Constraints(ReadOnlyArrays):
             None if self.least_bytes is None else self.least_bytes[chosen],
         )
 
+    def on(self, num_devices: int) -> Constraints:
+        """Those of another number of devices, if no table is kept to some of them.
+
+        Raises:
+            InvalidConstraintsError: a table is.
+        """
+        if num_devices == self.num_devices:
+            return self
+        if not self.devices.all():
+            table = int((~self.devices.all(axis=1)).argmax())
+            raise InvalidConstraintsError(
+                f"Table {table} {self.told(table)}, of {self.num_devices}; of {num_devices} others may hold it. "
+                "Give the constraints of these devices."
+            )
+        return replace(self, devices=np.ones((len(self), num_devices), np.bool_))
+
     def on_replicas(self, numbers: NDArray[np.int64]) -> Constraints:
         """Those of one of G groups of devices, (G, D / G) `numbers`, which all have the same plan."""
         devices = np.asarray(self.devices[:, numbers].all(axis=1))
@@ -297,6 +291,22 @@ class Constraints(ReadOnlyArrays):
         if problem := self.problem_of(plan, tables):
             raise InvalidPlanError(problem)
 
+    def to_numbers(self) -> dict[str, Any]:
+        """The fields as lists of integers, for files of tasks (`constraints_from_numbers`).
+
+        Raises:
+            InvalidConstraintsError: they have `least_bytes`, which belong to no file.
+        """
+        if self.least_bytes is not None:
+            raise InvalidConstraintsError("Constraints with least_bytes cannot be written to a file; leave them out.")
+        return {
+            "sharding_types": self.sharding_types.astype(int).tolist(),
+            "min_columns": self.min_columns.tolist(),
+            "devices": self.devices.astype(int).tolist(),
+            "together": [list(each) for each in self.together],
+            "apart": [list(each) for each in self.apart],
+        }
+
     def to_json(self, tables: Tables) -> dict[str, Any]:
         """The record that `constraints_from_json` reads; names of tables must differ.
 
@@ -343,152 +353,3 @@ def _sets(name: str, given: Any, count: int) -> tuple[tuple[int, ...], ...]:
             )
         found.append(tables)
     return tuple(found)
-
-
-def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
-    """The constraints in a JSON value, which has TorchRec's names (`ParameterConstraints`).
-
-    {"tables": {"user": {"sharding_types": ["row_wise"], "min_partition": 32, "devices": [0, 1]},
-                "ad_*": {"compute_kernels": ["fused"]}},
-     "together": [["a", "b"]], "apart": [["c", "d", "e"]]}
-
-    Every key may be left out. A name with * or ? means all tables that match, but a table's own name comes before a
-    pattern, and of several patterns the last one that says something counts.
-
-    Args:
-        record: the value.
-        tables: whose names it has.
-        num_devices: D.
-        host_memory: whether rows may be in host memory.
-
-    Raises:
-        InvalidConstraintsError: it has another form, or asks for what ShardGym cannot do.
-        UnknownNameError: no table has a name, or matches a pattern.
-    """
-    if not isinstance(record, dict) or not set(record) <= set(_KEYS):
-        wrong = sorted(set(record) - set(_KEYS)) if isinstance(record, dict) else record
-        raise InvalidConstraintsError(
-            f"Constraints are an object with the keys {', '.join(_KEYS)}, each of which may be left out; "
-            f"got {short_repr(wrong)}."
-        )
-    of_tables = record.get("tables", {})
-    if not isinstance(of_tables, dict):
-        raise InvalidConstraintsError(f"tables must map names to constraints, not be {short_repr(of_tables)}.")
-    count = len(tables)
-    types = np.ones((count, len(SHARDING_TYPES)), np.bool_)
-    least, devices = np.zeros(count, np.int64), np.ones((count, num_devices), np.bool_)
-    exact = [name for name in of_tables if name in tables.names]
-    for name in [*(each for each in of_tables if each not in tables.names), *exact]:
-        chosen, own = _named(name, tables), of_tables[name]
-        if not isinstance(own, dict) or not set(own) <= set(_OF_TABLE):
-            unknown = sorted(set(own) - set(_OF_TABLE)) if isinstance(own, dict) else own
-            raise InvalidConstraintsError(
-                f"A table's constraints have the keys {', '.join(_OF_TABLE)}; {name!r} has {short_repr(unknown)}."
-            )
-        if "sharding_types" in own:
-            types[chosen] = _types(name, own["sharding_types"])
-        if "min_partition" in own:
-            least[chosen] = _count(name, own["min_partition"])
-        if "devices" in own:
-            devices[chosen] = _devices(name, own["devices"], num_devices)
-        if "compute_kernels" in own:
-            dense = _only_dense(name, own["compute_kernels"], host_memory)
-            if dense:
-                types[chosen] &= np.arange(len(SHARDING_TYPES)) == _DP
-                if not types[chosen].any(axis=1).all():
-                    raise InvalidConstraintsError(
-                        f"The kernel dense of {name!r} is that of replicas; allow data_parallel, or the kernel fused."
-                    )
-    sets = {}
-    for key in ("together", "apart"):
-        given = record.get(key, [])
-        if not isinstance(given, list) or not all(isinstance(each, list) for each in given):
-            raise InvalidConstraintsError(f"{key} must be a list of lists of names, not {short_repr(given)}.")
-        sets[key] = tuple(
-            tuple(dict.fromkeys(table for name in each for table in _named(name, tables))) for each in given
-        )
-    return Constraints(types, least, devices, sets["together"], sets["apart"])
-
-
-def read_constraints(path: str | Path, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
-    """The constraints in a JSON file; see `constraints_from_json`.
-
-    Raises:
-        DamagedFileError: the file is no JSON.
-        InvalidConstraintsError, UnknownNameError: see `constraints_from_json`.
-    """
-    record = parse_json(read_bytes(Path(path)), str(path))
-    try:
-        return constraints_from_json(record, tables, num_devices, host_memory=host_memory)
-    except (InvalidConstraintsError, UnknownNameError) as error:
-        raise type(error)(f"{path}: {error}") from error
-
-
-def _named(name: Any, tables: Tables) -> list[int]:
-    """The tables with a name, or that match a pattern."""
-    if not isinstance(name, str):
-        raise InvalidConstraintsError(f"A table is named by a text, not by {short_repr(name)}.")
-    found = [number for number, own in enumerate(tables.names) if own == name]
-    if not found and set(name) & set("*?"):
-        found = [number for number, own in enumerate(tables.names) if fnmatchcase(own, name)]
-    if not found:
-        listing = None if len(tables) <= 20 else f"{counted(len(tables), 'table')}, such as {tables.names[0]!r}"
-        raise unknown_name("table", name, tables.names, listing or "")
-    return found
-
-
-def _list_of(name: str, key: str, given: Any) -> list[Any]:
-    if not isinstance(given, list) or not given:
-        raise InvalidConstraintsError(f"{key} of {name!r} must be {_OF_TABLE[key]}, not {short_repr(given)}.")
-    return given
-
-
-def _types(name: str, given: Any) -> NDArray[np.bool_]:
-    for kind in _list_of(name, "sharding_types", given):
-        if not is_one_of(kind, PLAN_TYPES):
-            raise unknown_name("sharding type", kind, PLAN_TYPES)
-    allowed = np.isin(SHARDING_TYPES, given)
-    if not allowed.any():
-        raise InvalidConstraintsError(
-            f"{name!r} may be {listed(given)} only, which no search of ShardGym looks for; allow one of "
-            f"{', '.join(SHARDING_TYPES)}, too."
-        )
-    return np.asarray(allowed)
-
-
-def _count(name: str, given: Any) -> int:
-    if not is_integer(given) or not 0 <= given <= 2**31:
-        raise InvalidConstraintsError(
-            f"min_partition of {name!r} must be {_OF_TABLE['min_partition']}, not {short_repr(given)}."
-        )
-    return int(given)
-
-
-def _devices(name: str, given: Any, num_devices: int) -> NDArray[np.bool_]:
-    chosen = as_array("devices", _list_of(name, "devices", given), InvalidConstraintsError)
-    if chosen.ndim != 1 or not holds_integers(chosen) or chosen.min() < 0 or chosen.max() >= num_devices:
-        raise InvalidConstraintsError(
-            f"devices of {name!r} must be numbers from 0 to {num_devices - 1}, not {short_repr(given)}."
-        )
-    return np.isin(np.arange(num_devices), chosen)
-
-
-def _only_dense(name: str, given: Any, host_memory: bool) -> bool:
-    """Whether only replicas have one of the kernels; refuses kernels that no plan can have."""
-    kernels: Collection[str] = _list_of(name, "compute_kernels", given)
-    for kernel in kernels:
-        if not is_one_of(kernel, (*HBM_KERNELS, *HOST_KERNELS)):
-            raise unknown_name("compute kernel that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS))
-    in_hbm, in_host = set(kernels) & set(HBM_KERNELS), set(kernels) & set(HOST_KERNELS)
-    if not host_memory and not in_hbm:
-        raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(in_host))} only, which keeps rows in host memory, and these "
-            f"devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
-        )
-    if host_memory and (not in_hbm or not in_host):
-        raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(kernels))} only, but with host memory ShardGym chooses for "
-            "each device, not for each table, which rows are in HBM: those that are read most. Leave compute_kernels "
-            "out, or give the devices no host memory."
-        )
-    return set(kernels) == {"dense"}

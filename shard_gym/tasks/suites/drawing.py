@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from shard_gym.common.errors import TableTooLargeError
 from shard_gym.hardware import PROFILES, hardware_profile
+from shard_gym.plans import SHARDING_TYPES
+from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.tables import Tables, load_pool
 from shard_gym.tasks.sampler import TaskSampler, capped_task
 from shard_gym.tasks.suites.info import SHARDING, SIMULATED, SPLITS
@@ -45,7 +48,7 @@ def halves(pool_name: str, size: int) -> dict[str, NDArray[np.int64]]:
 def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, split: str) -> list[SampledTask]:
     """Random tasks from the tables of the pool that belong to `split`."""
     own_half = halves(recipe.pool, len(pool))[split]
-    tight = recipe.splittable and not recipe.host_memory and not recipe.sync_every
+    tight = recipe.splittable and not recipe.host_memory and not recipe.sync_every and not recipe.constrained
     samplers = [
         TaskSampler(
             pool.select(own_half[pool.num_embeddings[own_half] <= recipe.max_rows]),
@@ -70,7 +73,56 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
         tasks = [replace(task, splittable=True) for task in drawn] if recipe.splittable else drawn
     if recipe.sequence_share:
         tasks = [replace(task, tables=_with_sequences(task.tables, recipe.sequence_share, rng)) for task in tasks]
+    if recipe.constrained:
+        tasks = [with_constraints(task, rng) for task in tasks]
     return [(task, np.array([position[name] for name in task.tables.names])) for task in tasks]
+
+
+def with_constraints(task: Task, rng: np.random.Generator) -> Task:
+    """`task` with constraints as people have them, which its known placement meets but for the sharding types.
+
+    - A tenth of the tables may be on 1, 2 or 4 devices next to one another alone: they are kept near what feeds them.
+    - Two or three tables of a device, twice, stay together: their outputs are concatenated before the exchange.
+    - The tables that are read most, two to four of them on different devices, are kept apart.
+    - Where tables may be split, a tenth, the largest ones, are row-wise, on all devices or on a host; another tenth is
+      replicated, the smallest ones; a fifth is table-wise; and a fifth has no shards with fewer than 16, 32 or 64
+      columns.
+    """
+    known, count, devices = task.known_placement, task.num_tables, task.num_devices
+    assert known is not None
+    tables, shuffled = task.tables, rng.permutation(task.num_tables)
+    types, least = np.ones((count, len(SHARDING_TYPES)), np.bool_), np.zeros(count, np.int64)
+    allowed = np.ones((count, devices), np.bool_)
+    kept_near = shuffled[: max(1, count // 10)].tolist()
+    for table in kept_near:
+        width = int(rng.choice([1, 2, 4]))
+        first = int(known[table]) // width * width
+        allowed[table] = (np.arange(devices) >= first) & (np.arange(devices) < first + width)
+    free = [table for table in shuffled.tolist() if table not in kept_near]
+    together: list[tuple[int, ...]] = []
+    for device in rng.permutation(devices).tolist():
+        here = [table for table in free if known[table] == device][: int(rng.integers(2, 4))]
+        if len(here) > 1 and len(together) < 2:
+            together.append(tuple(here))
+            free = [table for table in free if table not in here]
+    most = sorted(free, key=lambda table: -float(tables.lookups_per_batch[table]))[: int(rng.integers(2, 5))]
+    apart = {int(known[table]): table for table in reversed(most)}
+    free = [table for table in free if table not in apart.values()]
+    if task.splittable:
+        by_size = sorted(free, key=lambda table: int(tables.memory_bytes[table]))
+        tenth = len(free) // 10
+        for table in by_size[len(by_size) - tenth :]:
+            types[table] = np.isin(SHARDING_TYPES, (ROW_WISE, TABLE_ROW_WISE))
+        for table in by_size[:tenth]:
+            types[table] = np.isin(SHARDING_TYPES, (DATA_PARALLEL,))
+        others = rng.permutation(by_size[tenth : len(by_size) - tenth])
+        for table in others[: 2 * tenth].tolist():
+            types[table] = np.isin(SHARDING_TYPES, (TABLE_WISE,))
+        least[others[2 * tenth : 4 * tenth]] = rng.choice([16, 32, 64], len(others[2 * tenth : 4 * tenth]))
+    sets = (tuple(apart.values()),) if len(apart) > 1 else ()
+    limits = Constraints(types, least, allowed, tuple(together), sets)
+    whole = bool(limits.may_be_whole.all())
+    return replace(task, constraints=limits, known_placement=known if whole else None)
 
 
 def _in_groups(task: Task, sync_every: int) -> Task:
@@ -161,6 +213,8 @@ def _entry(name: str, task: Task, positions: NDArray[np.int64], hardware: str) -
         more["sequences"] = (~task.tables.pooled).tolist()
     if task.sync_every:
         more["sync_every"] = task.sync_every
+    if task.constraints is not None:
+        more["constraints"] = task.constraints.to_numbers()
     own = next(name for name, profile in PROFILES.items() if profile.device is topology.device)
     if own != hardware:
         more["hardware"] = own

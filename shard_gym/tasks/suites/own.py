@@ -14,6 +14,7 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardG
 from shard_gym.common.io.files import read_bytes, sha256_of, write_atomically
 from shard_gym.common.io.parsing import parse_json, require_fields, require_schema
 from shard_gym.hardware import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
+from shard_gym.plans.constraints_json import constraints_from_numbers
 from shard_gym.tables import Popularity, RowPopularity, RowSteps, Tables, Workload
 from shard_gym.tables.workload import WORKLOAD_MAY_LACK
 from shard_gym.tasks.task import Task, TaskSuite
@@ -26,7 +27,7 @@ _TASK_KEYS: dict[str, type | tuple[type, ...]] = {
     **{"name": str, "tables": dict, "topology": dict},
     "known_placement": (list, type(None)),
 }
-_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_every": int}
+_OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_every": int, "constraints": dict}
 _PARTS: dict[str, Any] = {
     **{"tables": Tables, "topology": Topology, "workload": Workload},
     **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory, "replicas": Replicas},
@@ -130,6 +131,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         "known_placement": task.known_placement,
         **({"splittable": True} if task.splittable else {}),
         **({"sync_every": task.sync_every} if task.sync_every else {}),
+        **({} if task.constraints is None else {"constraints": task.constraints.to_numbers()}),
     }
 
 
@@ -155,6 +157,7 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
             None if known is None else np.asarray(known),
             record.get("splittable", False),
             record.get("sync_every", 0),
+            constraints_from_numbers(record["constraints"]) if "constraints" in record else None,
         )
     except (ShardGymError, TypeError, ValueError, OverflowError) as error:
         name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"

@@ -14,6 +14,7 @@ from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardG
 from shard_gym.common.io.files import read_index, read_shipped, sha256_of
 from shard_gym.common.io.parsing import parse_json
 from shard_gym.hardware import HardwareProfile, hardware_profile
+from shard_gym.plans.constraints_json import constraints_from_numbers
 from shard_gym.tables import Tables, load_pool
 from shard_gym.tasks.suites.drawing import SCHEMA, record_of
 from shard_gym.tasks.suites.fresh import fresh_name, parted
@@ -29,9 +30,9 @@ _OPTIONAL_KEYS = {"track", "batch_size", "training", "splittable"}
 """Left out where they have their default; tables of the track "sharding" may be split without `splittable`."""
 
 _TASK_KEYS = {"name", "tables", "embedding_dim", "num_devices", "memory_cap_bytes", "known_placement"}
-_OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware", "sequences", "sync_every"}
+_OPTIONAL_TASK_KEYS = {"hbm_bytes", "hardware", "sequences", "sync_every", "constraints"}
 """Of tasks with host memory, on other hardware than the suite's, with sequence tables (a truth value for each table),
-and of those whose plans may have groups."""
+of those whose plans may have groups, and of those with constraints."""
 
 
 def names() -> list[str]:
@@ -123,7 +124,8 @@ def _task(entry: Mapping[str, Any], pool: Tables, hardware: HardwareProfile, sui
             topology = replace(topology, host=own.host_memory(entry["hbm_bytes"]))
         known = entry["known_placement"]
         placement = None if splittable and known is None else np.asarray(known)
-        return Task(entry["name"], tables, topology, placement, splittable, entry.get("sync_every", 0))
+        limits = constraints_from_numbers(entry["constraints"]) if "constraints" in entry else None
+        return Task(entry["name"], tables, topology, placement, splittable, entry.get("sync_every", 0), limits)
     except (ShardGymError, TypeError, ValueError) as error:
         raise DamagedFileError(f"Task {entry['name']!r} of suite {suite!r} is not valid: {error}") from error
 

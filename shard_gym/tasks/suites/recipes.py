@@ -23,7 +23,8 @@ class Recipe:
     the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
     devices have. A task is on `hardware` or one of `more_hardware`. A table is a sequence table with the probability
     `sequence_share`. With `sync_every`, plans may have groups of devices, and tables the whole memory of a device.
-    Without `training` the tables are served. With `splittable` they may be split.
+    Without `training` the tables are served. With `splittable` they may be split. With `constrained` a task has
+    constraints, as people have them (`drawing.with_constraints`).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Recipe:
     sync_every: int = 0
     training: bool = True
     splittable: bool = False
+    constrained: bool = False
 
 
 def _dlrm(tables: int, devices: int) -> Recipe:

@@ -1,0 +1,160 @@
+"""Searches and heuristics keep to the constraints of a task, and lose nothing where these permit everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shard_gym.agents import make_agent
+from shard_gym.agents.search import LocalSearchAgent, PlanSearchAgent
+from shard_gym.agents.search.balance import balanced, joined
+from shard_gym.agents.search.heuristics import PAPER_SCORES
+from shard_gym.common.errors import InvalidPlanError, NoPlacementFoundError
+from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.plans import SHARDING_TYPES
+from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.constraints_json import constraints_from_json
+from shard_gym.tables import Tables
+from shard_gym.tasks import Task, load_suite, problem_of
+from shard_gym.tasks.suites.drawing import with_constraints
+
+MODEL, SPLITTING = AnalyticalCostModel(), AnalyticalShardingModel()
+
+
+@pytest.fixture
+def tasks(random_task: Callable[..., Task], random_constraints: Callable[..., Constraints]) -> Callable[..., Any]:
+    """Random tasks with constraints."""
+
+    def drawn(
+        count: int, num_tables: int, num_devices: int, *, types: bool = False, seed: int = 0, **options: Any
+    ) -> Any:
+        rng = np.random.default_rng(seed)
+        for _ in range(count):
+            task = random_task(rng, num_tables, num_devices, **options)
+            limits = random_constraints(rng, task, types=types)
+            known = None if types else task.known_placement
+            yield replace(task, constraints=limits, known_placement=known, splittable=types)
+
+    return drawn
+
+
+def _meets(task: Task, placement: np.ndarray) -> bool:
+    try:
+        task.require_constraints(placement)
+    except InvalidPlanError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("agent", ["exact", "local-search", "plan-search"])
+def test_the_best_placement_under_constraints_is_found(
+    agent: str, tasks: Callable[..., Any], valid_placements: Callable[[Task], np.ndarray]
+) -> None:
+    for number, task in enumerate(tasks(6, 6, 3, slack=2.0)):
+        every = [placement for placement in valid_placements(task) if _meets(task, placement)]
+        problem = problem_of(task)
+        best = problem.costs_ms(every, task, MODEL).min()
+        solver = make_agent(agent, cost_model=MODEL)
+        cost = problem.cost_ms(problem.checked(solver.place(task), task), task, MODEL)
+        assert cost == pytest.approx(best, rel=1e-4), number
+        if agent == "exact":
+            assert solver.last_bound_ms is not None
+            assert solver.last_bound_ms <= best
+
+
+@pytest.mark.parametrize("agent", ["random", "cost-greedy", "lane-greedy", *PAPER_SCORES])
+def test_heuristics_keep_to_constraints(agent: str, tasks: Callable[..., Any]) -> None:
+    for task in tasks(12, 20, 4):
+        problem_of(task).checked(make_agent(agent).place(task), task)
+
+
+def test_tables_that_stay_together_are_placed_one_after_another(random_tables: Callable[..., Tables]) -> None:
+    # Each device holds three tables: were the mates placed apart in the order, no room would be left for the second.
+    rng = np.random.default_rng(1)
+    tables = random_tables(rng, 1, dims=(16,)).select(np.zeros(6, np.int64))
+    topology = load_suite("dlrm-20x4")[0].topology
+    topology = replace(topology, num_devices=2, memory_cap_bytes=np.full(2, 3 * int(tables.memory_bytes[0])))
+    limits = replace(Constraints.none(6, 2), together=((0, 4, 5),))
+    task = Task("full", tables, topology, constraints=limits)
+    for name in ("random", "cost-greedy", "size-greedy"):
+        problem_of(task).checked(make_agent(name).place(task), task)
+
+
+def test_plans_keep_to_constraints(tasks: Callable[..., Any]) -> None:
+    forms = set()
+    for number, task in enumerate(tasks(40, 14, 4, types=True, devices_per_host=2)):
+        plan = problem_of(task).checked(PlanSearchAgent(max_queries=1_500, seed=number).plan(task), task)
+        forms |= {sharding.sharding_type for sharding in plan.tables}
+    assert forms == set(SHARDING_TYPES)
+
+
+@pytest.mark.parametrize("name", SHARDING_TYPES)
+def test_no_table_may_be_whole_but_in_one_form(name: str, random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(3), 12, 4, devices_per_host=2, dims=(32, 64))
+    types = np.tile(np.isin(SHARDING_TYPES, (name,)), (12, 1))
+    limits = replace(Constraints.none(12, 4), sharding_types=types)
+    task = replace(task, splittable=True, known_placement=None, constraints=limits)
+    plan = problem_of(task).checked(PlanSearchAgent(max_queries=500).plan(task), task)
+    kinds = {sharding.sharding_type for sharding in plan.tables}
+    assert kinds <= ({"table_wise", "column_wise"} if name in ("table_wise", "column_wise") else {name})
+
+
+def test_a_table_may_be_kept_to_one_host(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(4), 8, 4, devices_per_host=2)
+    record = {"tables": {task.tables.names[0]: {"sharding_types": ["table_row_wise"], "devices": [2, 3]}}}
+    limits = constraints_from_json(record, task.tables, 4)
+    task = replace(task, splittable=True, known_placement=None, constraints=limits)
+    plan = problem_of(task).checked(PlanSearchAgent(max_queries=500).plan(task), task)
+    assert plan.tables[0].devices == [2, 3]
+
+
+def test_constraints_that_permit_everything_change_no_plan() -> None:
+    for name in ("shard-4", "sequence-16"):
+        task = load_suite(name)[0]
+        limits = Constraints.none(task.num_tables, task.num_devices)
+        found = [PlanSearchAgent(max_queries=3_000).plan(each) for each in (task, replace(task, constraints=limits))]
+        assert found[0] == found[1], name
+    task = load_suite("mixdim-4")[0]
+    limits = Constraints.none(task.num_tables, task.num_devices)
+    free, none = (LocalSearchAgent(max_queries=3_000).place(each) for each in (task, replace(task, constraints=limits)))
+    assert np.array_equal(free, none)
+
+
+def test_plans_are_balanced_and_joined_within_constraints() -> None:
+    changed = 0
+    rng = np.random.default_rng(8)
+    for drawn in load_suite("mixdim-8", "train")[:4]:
+        task = with_constraints(replace(drawn, splittable=True), rng)
+        plan = PlanSearchAgent(max_queries=1_000).plan(task)
+        for other in (joined(plan, task, SPLITTING), balanced(plan, task, SPLITTING, SHARDING_TYPES, 8)):
+            problem_of(task).checked(other, task)
+            changed += other != plan
+    assert changed  # so that the check is one
+
+
+def test_bytes_that_another_planner_reserves_count(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(6), 6, 2)
+    cap = int(task.topology.memory_cap_bytes[0])
+    reserved = np.zeros((6, len(SHARDING_TYPES), 2), np.int64)
+    reserved[:3, :, 0] = cap // 2 + 1  # of the first three tables, each device has room for one part
+    limits = replace(Constraints.none(6, 2), least_bytes=reserved)
+    task = replace(task, splittable=True, known_placement=None, constraints=limits)
+    with pytest.raises(NoPlacementFoundError, match="relax the constraints"):
+        PlanSearchAgent(max_queries=200).plan(task)
+    reserved[2] = 0
+    fits = replace(task, constraints=replace(limits, least_bytes=reserved))
+    plan = PlanSearchAgent(max_queries=200).plan(fits)
+    assert sorted(plan.tables[0].devices + plan.tables[1].devices) == [0, 1]
+
+
+def test_exact_says_that_no_placement_meets_the_constraints(random_task: Callable[..., Task]) -> None:
+    task = random_task(np.random.default_rng(7), 6, 2)
+    record = {"tables": {"*": {"sharding_types": ["data_parallel"]}}}
+    limits = constraints_from_json(record, task.tables, 2)
+    task = replace(task, splittable=True, known_placement=None, constraints=limits)
+    with pytest.raises(NoPlacementFoundError, match="may not be whole on one device"):
+        make_agent("exact").place(task)
