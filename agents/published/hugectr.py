@@ -156,7 +156,7 @@ class _Rule:
         tables, each = self._tables, zip(self._tables.embedding_dim.tolist(), self._splits.tolist(), strict=True)
         widths = [near_equal_widths(dim, parts) for dim, parts in each]
         table = np.repeat(np.arange(len(tables)), self._splits)
-        sizes = tables.num_embeddings[table] * tables.workload.row_bytes(np.concatenate(widths))
+        sizes = tables.num_embeddings[table] * tables.workload.select(table).row_bytes(np.concatenate(widths))
         return [some.tolist() for some in np.split(sizes, np.cumsum(self._splits)[:-1])]
 
     def _replica(self, table: int) -> TableSharding:

@@ -214,7 +214,7 @@ def _counted_share(workload: Workload) -> float:
     """
     moments = workload.state.per_weight
     counted = workload.weight_bytes * (1 + moments)
-    return counted / (workload.weight_bytes + STATE_BYTES * moments)
+    return float(np.min(counted / (workload.weight_bytes + STATE_BYTES * moments)))
 
 
 def _constraints(

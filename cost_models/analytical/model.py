@@ -22,6 +22,8 @@ codegen/training/backward/embedding_backward_split_template.cu:985 (733 and 987 
 codegen/genscript/jinja_environment.py:167 to 207 makes groups of 8, 16 and 32 threads with four columns each. That a
 narrow row costs a wide group as many cycles as a wide row is assumed.
 
+Of tables of several workloads, a device runs a fused operator for each group of them (mixed.py).
+
 Every load is a sum or a maximum over the tables of a device. Every time is a sum of maxima of non-negative multiples of
 the loads (with OVERLAP_LOSS between 0 and 1), so it never decreases when a table is added. Compute times are convex in
 the sums for a given share of the lanes; a link below its knee is concave.
@@ -63,13 +65,14 @@ from shard_gym.cost_models.analytical.index_exchange import (
     plain_index_exchange_ms,
 )
 from shard_gym.cost_models.analytical.l2_cache import l2_bytes_per_table, l2_hits, state_sectors, to_sectors
+from shard_gym.cost_models.analytical.mixed import GROUP_LOADS, SUMS, group_loads, share_of_group
 from shard_gym.cost_models.analytical.work_rates import work_ms
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, PHASES, AdditiveCostModel, LinearCosts, PlainCosts
 from shard_gym.cost_models.base.linear import Link, links_of
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware import Cluster, DeviceSpec, Topology
-from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, SEQUENCES, TRAINING
+from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, MIXED, SEQUENCES, TRAINING
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables import Tables
@@ -135,10 +138,11 @@ FULL_WARP_DIM = 128  # 32 threads of four elements each
 ) = range(10)
 
 LOADS = 10
-"""Without host memory; those of the host policy are behind them."""
+"""Without host memory, of one workload; those of the host policy are behind them, and those of groups behind these."""
 
 _DRAM, _L2 = slice(FORWARD_DRAM_MS, BACKWARD_DRAM_MS + 1), slice(FORWARD_L2_MS, BACKWARD_L2_MS + 1)
 _LANES = slice(FORWARD_LANE_MS, BACKWARD_LANE_MS + 1)
+_LANE_LOADS = FORWARD_LANE_MS, BACKWARD_LANE_MS
 _LIMITS = np.array(
     [[FORWARD_DRAM_MS, FORWARD_L2_MS, FORWARD_LANE_MS], [BACKWARD_DRAM_MS, BACKWARD_L2_MS, BACKWARD_LANE_MS]]
 )
@@ -214,12 +218,14 @@ class AnalyticalCostModel(AdditiveCostModel):
     version = 2
     num_loads = LOADS
     num_sum_loads = 8
-    supports = frozenset({TRAINING, SEQUENCES, HOST_MEMORY, COMPRESSION})
+    group_loads = GROUP_LOADS
+    supports = frozenset({TRAINING, SEQUENCES, MIXED, HOST_MEMORY, COMPRESSION})
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED
     index_exchange: str = HIDDEN
     first_load: int = 0  # of those named above
+    own_loads: list[int] = list(range(LOADS))  # noqa: RUF012  where they are, behind `first_load`
 
     def __init__(
         self, constants: Constants | None = None, host_policy: str = "static", index_exchange: str = HIDDEN
@@ -250,11 +256,16 @@ class AnalyticalCostModel(AdditiveCostModel):
                 f"{type(self).__name__} has loads of whole tables, not of {sharding_type} shards. For plans subclass "
                 "AnalyticalShardingModel."
             )
-        parts = [self.hbm_loads(shards, topology)]
+        own = self.hbm_loads(shards, topology)
+        parts = [own]
         if self.first_load:
             parts.insert(0, index_bytes(shards, TABLE_WISE)[:, None])
         if topology.host is not None:
-            parts.append(self.host_policy.loads(shards, topology))
+            parts.append(self.host_loads(shards, topology))
+        if len(shards.workloads) > 1:
+            begin = self.begin_of_groups(topology.host is not None)
+            parts.append(np.zeros((len(shards), begin - sum(part.shape[1] for part in parts))))
+            parts.append(group_loads(own[:, :SUMS], own[:, LANE_SHARE], shards.workload))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def hbm_loads(self, tables: Tables, topology: Topology) -> FloatArray:
@@ -268,10 +279,78 @@ class AnalyticalCostModel(AdditiveCostModel):
             return loads
         return loads_of(table_counts(tables, topology.device), Rates.of(topology.device), self.constants)
 
+    def host_loads(self, shards: Tables, topology: Topology, dense: bool = False) -> FloatArray:
+        """(T, H) float64, those of the host policy.
+
+        Raises:
+            InvalidOptionError: the tables have several workloads, between which no policy shares out the HBM.
+        """
+        if len(shards.workloads) > 1:
+            raise InvalidOptionError(
+                f"The cost model {self.name!r} does not support rows in host memory of tables of several workloads. "
+                "Give devices without host memory, or give all tables one weight dtype and one optimizer."
+            )
+        return self.host_policy.loads(shards, topology, dense)
+
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, with all-to-alls of 0."""
         first, end = self.first_load, self.first_load + LOADS
-        return self.host_policy.with_host(self.hbm_phases(loads[..., first:end]), loads[..., end:])
+        return self.phases_of(loads[..., first:end], loads[..., end:])
+
+    def phases_of(self, own: FloatArray, behind: FloatArray) -> FloatArray:
+        """(..., 4) ms from the (..., 10) `hbm_loads` of devices and the loads behind them, with all-to-alls of 0."""
+        host, groups = self.host_and_groups(behind)
+        phases = self.hbm_phases(own)
+        if groups.shape[-1]:
+            self._add_up_groups(phases, own, groups)
+        return self.host_policy.with_host(phases, host)
+
+    def host_and_groups(self, behind: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The loads of the host policy and those of groups, of the loads (..., B) behind the others; each may be none.
+
+        Whether there are any of the policy follows from B, as their number is not that of its maxima and a multiple of
+        `GROUP_LOADS`.
+        """
+        count, policy = behind.shape[-1], self.host_policy
+        if count in (0, policy.num_loads):
+            return behind, behind[..., :0]
+        if (count - policy.num_loads) % GROUP_LOADS == 0:
+            return behind[..., : policy.num_loads], behind[..., policy.num_loads :]
+        return behind[..., :0], behind[..., policy.num_maxima :]
+
+    def _add_up_groups(self, phases: FloatArray, own: FloatArray, groups: FloatArray) -> None:
+        """Write the sums over the operators of the groups into the (..., 4) `phases` of one operator for all tables.
+
+        Devices without a table in any group stay as they are: tables of one workload beside tasks of several.
+        """
+        all_groups, one = groups.T.copy(), own.T
+        found, some = np.zeros((2, *one.shape[1:])), np.zeros(one.shape[1:], np.bool_)
+        for begin in range(0, len(all_groups), GROUP_LOADS):
+            sums, counts = np.split(all_groups[begin : begin + GROUP_LOADS], [SUMS])
+            there = counts.sum(axis=0) > 0
+            operator = np.zeros((LOADS, *one.shape[1:]))
+            operator[:SUMS] = sums
+            operator[LANE_SHARE] = share_of_group(counts, one[LANE_SHARE])
+            operator[LAUNCH_MS] = one[LAUNCH_MS]
+            found += np.where(there, self.compute_ms(operator), 0.0)  # without tables rounding errors may be left
+            some |= there
+        for phase, ms in zip(COMPUTE, found, strict=True):
+            phases.T[phase] = np.where(some, ms, phases.T[phase])
+
+    def least(self, loads: FloatArray) -> FloatArray:
+        """Loads of which sums cost no more than those of the (..., K) `loads`; these themselves for one workload.
+
+        Of several, they are those of one operator in which each table has the lanes of its own width. Phases without
+        launches are maxima of linear functions, so the sum over groups is no less than the phase of their sums.
+        """
+        host, groups = self.host_and_groups(loads[..., self.num_loads :])
+        if not groups.shape[-1]:
+            return loads
+        found = loads[..., : self.num_loads + host.shape[-1]].copy()
+        *lanes, share = (self.first_load + self.own_loads[name] for name in (*_LANE_LOADS, LANE_SHARE))
+        found[..., lanes] *= found[..., [share]]
+        found[..., share] = 1.0
+        return found
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
@@ -326,7 +405,10 @@ class AnalyticalCostModel(AdditiveCostModel):
         slowest = max(dram, l2, lanes)
         update = slowest + loss * (dram + l2 + lanes - slowest)
         backward[device] = update + loads[SORT_MS] + constants.backward_launches * launch
-        if len(loads) > LOADS:
+        if len(loads) not in (LOADS, LOADS + self.host_policy.num_loads):
+            own, behind = np.split(np.array(loads), [LOADS])
+            forward[device], _, _, backward[device] = self.phases_of(own, behind).tolist()
+        elif len(loads) > LOADS:
             added = self.host_policy.plain_added_ms(loads[LOADS:])
             forward[device] += added[0]
             backward[device] += added[1]
@@ -358,7 +440,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         return phases, forward + slowest + slowest + backward
 
     def linear_costs(self, tables: Tables, topology: Topology) -> LinearCosts | None:
-        """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding.
+        """`linear_costs_of` with `links_of`; equal to `device_phases` and `fill_communication` but for rounding, and no
+        more than these for tables of several workloads (`least`).
 
         None where phases are no maxima of linear functions: with an overlap loss above 1, and with cached rows. None,
         too, with exposed indices, of which `LinearCosts` has no link.
@@ -367,7 +450,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         if cached or self.first_load or not 0.0 <= self.constants.overlap_loss <= 1.0:
             return None
         cluster = topology.cluster()
-        return self.linear_costs_of(self.loads(tables, topology), links_of(cluster), float(cluster.latency_ms))
+        loads = self.least(self.loads(tables, topology))
+        return self.linear_costs_of(loads, links_of(cluster), float(cluster.latency_ms))
 
     def linear_costs_of(self, loads: FloatArray, links: tuple[Link, ...] = (), latency_ms: float = 0.0) -> LinearCosts:
         """The costs of tables, or of shards, with these (T, K) loads; `links` and `latency_ms` as in `LinearCosts`.
@@ -399,8 +483,9 @@ class AnalyticalCostModel(AdditiveCostModel):
     def bounds(self, loads: FloatArray, topology: Topology, variants: Variants | None = None) -> tuple[float, float]:
         """Bounds in ms: all tables on one device; an even split of the sums with the narrowest lanes."""
         size, cluster = topology.num_devices, topology.cluster()
-        even = loads.sum(axis=0) / size
-        even[self.maxima] = loads[:, self.maxima].min(axis=0)
+        least = self.least(loads)
+        even = least.sum(axis=0) / size
+        even[self.maxima] = least[:, self.maxima].min(axis=0)
         if not self.host_policy.is_linear:
             even[self.num_loads :] = 0.0  # with other rows the mean device could read for longer than the slowest
         costliest_table = self.single_tables(loads, topology)[0].max(axis=0)

@@ -55,7 +55,14 @@ from shard_gym.cost_models.analytical.index_exchange import (
     index_exchange_ms_with_one,
     least_index_exchange_ms,
 )
-from shard_gym.cost_models.analytical.model import OUTPUT_BYTES, OUTPUT_BYTES_SENT, SORT_MS, AnalyticalCostModel
+from shard_gym.cost_models.analytical.mixed import SUMS, group_loads
+from shard_gym.cost_models.analytical.model import (
+    LANE_SHARE,
+    OUTPUT_BYTES,
+    OUTPUT_BYTES_SENT,
+    SORT_MS,
+    AnalyticalCostModel,
+)
 from shard_gym.cost_models.analytical.one_more_in_domain import OneMoreInDomain
 from shard_gym.cost_models.analytical.work_rates import MS
 from shard_gym.cost_models.base import COMPUTE, AdditiveCostModel
@@ -126,6 +133,7 @@ class AnalyticalShardingModel(AnalyticalCostModel):
     num_loads = _OWN_LOADS + _ADDED
     num_sum_loads = _OWN_SUMS + 3
     shared_loads = slice(OUTPUT_BYTES_SENT, CODEC_MS_PER_BYTE + 1)
+    own_loads = OWN_LOADS
     dense_update_scale: float = 1.0  # of the passes of dense gradients; others are those of variants (assumptions.py)
 
     def __init__(
@@ -159,17 +167,20 @@ class AnalyticalShardingModel(AnalyticalCostModel):
 
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(S, K) float64, see `AdditiveCostModel`; ms, but bytes in the columns of bytes."""
-        all_loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None)))
+        groups = len(shards.workloads)
+        all_loads = np.zeros((len(shards), self.num_loads_with(topology.host is not None, groups)))
         loads = all_loads[:, self.first_load :]
         if self.first_load:
             all_loads[:, 0] = index_bytes(shards, sharding_type)
         several = topology.num_devices > 1
         dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         dense_state = shards.workload.state.per_weight if dense else 0
-        updated = shards.with_training(optimizer="sgd") if dense_state else shards  # its state is not that of the batch
+        # The state of the dense update is not that of the rows of the batch.
+        updated = shards.with_training(optimizer="sgd") if np.any(dense_state) else shards
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            all_loads[:, self.num_loads :] = self.host_policy.loads(shards, topology, dense)
+            behind = self.num_loads_with(True)
+            all_loads[:, self.num_loads : behind] = self.host_loads(shards, topology, dense)
         numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
         summed = np.where(shards.pooled, numbers, 0.0)  # by a collective, if the shards are blocks of rows
         loads[:, OUTPUT_BYTES_SENT] = 0.0
@@ -191,12 +202,14 @@ class AnalyticalShardingModel(AnalyticalCostModel):
             loads[:, OUTPUT_BYTES_SENT] = numbers * self.sent_bytes
         if several and self.sent_bytes != OUTPUT_BYTES:
             loads[:, CODEC_MS_PER_BYTE] = self._coded_bytes(self.sent_bytes) / dram_bytes_per_ms
+        if groups > 1:
+            of_groups = all_loads[:, self.begin_of_groups(topology.host is not None) :]
+            of_groups[:] = group_loads(loads[:, :SUMS], loads[:, OWN_LOADS[LANE_SHARE]], shards.workload)
         return all_loads
 
     def device_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from (..., K) device loads, without the exchange."""
-        own = loads[..., self.columns(OWN_LOADS)]
-        return self.host_policy.with_host(self.hbm_phases(own), loads[..., self.num_loads :])
+        return self.phases_of(loads[..., self.columns(OWN_LOADS)], loads[..., self.num_loads :])
 
     def columns(self, names: list[int]) -> list[int]:
         """Where the loads of these names are; behind the bytes of exposed indices, they are one further."""
@@ -324,10 +337,11 @@ class AnalyticalShardingModel(AnalyticalCostModel):
         device = self.reduce(largest, np.zeros(len(largest), np.int64), 1)
         high = float(self.costs(np.repeat(device, topology.num_devices, axis=0), cluster)[1])
 
-        total = loads * variants.parts[..., None]
+        one = self.least(loads)
+        total = one * variants.parts[..., None]
         least = np.where(legal, total, np.inf).min(axis=1)
         even = least.sum(axis=0) / topology.num_devices
-        even[maxima] = np.where(legal, loads[..., maxima], np.inf).min(axis=(0, 1))
+        even[maxima] = np.where(legal, one[..., maxima], np.inf).min(axis=(0, 1))
         if not self.host_policy.is_linear:
             even[self.num_loads :] = 0.0  # as in the bounds of placements
         phases = np.where(legal, self.device_phases(loads), np.inf).min(axis=1).max(axis=0)

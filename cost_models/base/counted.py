@@ -34,7 +34,7 @@ class CountedCostModel(AdditiveCostModel):
         self.version = model.version
         self.num_loads = model.num_loads
         self.num_sum_loads = model.num_sum_loads
-        self.shared_loads = model.shared_loads
+        self.group_loads, self.shared_loads = model.group_loads, model.shared_loads
         self.supports = model.supports
         self.host_policy, self.exchanges = model.host_policy, model.exchanges
 

@@ -203,11 +203,13 @@ class AdditiveCostModel(CostModel):
     shards, and zero if it is empty. All costs follow from the device loads. So placing a table or a shard updates one
     device in O(K), for any number of environments or candidate moves at once.
     Of a topology with host memory there are more loads behind these, those of `host_policy`: `maxima` says which
-    columns are reduced by maximum in either case.
+    columns are reduced by maximum in either case. Of tables of several workloads there are more behind those, sums of
+    each group.
 
     Attributes:
-        num_loads: K without host memory.
-        num_sum_loads: number of columns that are summed, of those without host memory.
+        num_loads: K without host memory, of tables of one workload.
+        num_sum_loads: number of columns that are summed, of those.
+        group_loads: further columns for each group of tables, if there are several; all are summed.
         shared_loads: the C columns that `fill_communication` and `iteration_cost` read; the default is all K.
         host_policy: which rows are in HBM with host memory, and what the others cost.
         exchanges: how often outputs are exchanged in an iteration: 2 in training, where their gradients come back.
@@ -215,6 +217,7 @@ class AdditiveCostModel(CostModel):
 
     num_loads: int
     num_sum_loads: int
+    group_loads: int = 0
     shared_loads: slice = slice(None)
     host_policy: HostPolicy = STATIC
     exchanges: int = 2
@@ -224,9 +227,17 @@ class AdditiveCostModel(CostModel):
         """The columns that are reduced by maximum; all others are summed."""
         return slice(self.num_sum_loads, self.num_loads + self.host_policy.num_maxima)
 
-    def num_loads_with(self, host_memory: bool) -> int:
-        """K, of topologies with host memory or without; a model that does not support it has no more loads."""
+    def num_loads_with(self, host_memory: bool, num_groups: int = 1) -> int:
+        """K, of topologies with host memory or without, and of tables of so many workloads; a model that does not
+        support them has no more loads.
+        """
+        if num_groups > 1 and self.group_loads:
+            return self.begin_of_groups(host_memory) + num_groups * self.group_loads
         return self.num_loads + (self.host_policy.num_loads if host_memory and HOST_MEMORY in self.supports else 0)
+
+    def begin_of_groups(self, host_memory: bool) -> int:
+        """The first load of a group of tables: they are behind all `maxima`, of which host memory may need no more."""
+        return max(self.num_loads_with(host_memory), int(self.maxima.stop))
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""
@@ -419,7 +430,7 @@ def loads_of_shards(
     arrays = plan.shard_arrays()
     kinds = np.array([SHARDING_TYPES.index(sharding.shard_type) for sharding in plan.tables])[arrays[:, 0]]
     wanted = np.column_stack([arrays[:, [0, 5]], blocks_of_rows(arrays)])
-    loads = np.empty((len(arrays), model.num_loads_with(topology.host is not None)))
+    loads = np.empty((len(arrays), model.num_loads_with(topology.host is not None, len(tables.workloads))))
     for kind in np.unique(kinds):
         name, chosen = SHARDING_TYPES[kind], np.flatnonzero(kinds == kind)
         # The shards of a table that differ in their device alone have equal loads, which are computed once.

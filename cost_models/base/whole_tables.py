@@ -21,7 +21,7 @@ class WholeTables:
         self._whole = model.loads(tables, topology)
         self._loads, shards = loads_of_shards(model, plan, tables, topology)
         self._table, self._device = shards[:, 0], shards[:, 1]
-        self._bytes = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
+        self._bytes = shards[:, 3] * tables.workload.select(shards[:, 0]).row_bytes(shards[:, 5])
 
     def left_bytes(self, table: int) -> IntArray:
         """(D,) int64, what each device has left with `table` whole there and its shards gone; negative: no room."""

@@ -100,7 +100,7 @@ class _Relaxation:
         kinds, which, parts, loads, memory = (
             np.concatenate(each) for each in zip(*_forms(tables, topology, model), strict=True)
         )
-        named = loads[:, model.first_load :]
+        named = model.least(loads)[:, model.first_load :]
         costs = model.linear_costs_of(named[:, [*OWN_LOADS, *range(OWN_LOADS[-1] + 1, named.shape[1])]])
         everywhere = np.isin(kinds, (ROW_WISE, DATA_PARALLEL))
         # A form on all devices has one variable, at its own level; others have one for each level that is as wide.

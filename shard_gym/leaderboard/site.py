@@ -326,7 +326,7 @@ def _answer_sheet(scorer: Scorer, number: int, answer: Answer | None) -> dict[st
         task, model = parts.task, parts.model
         loads, shards = parts.each_shard(answer)
         device, memory = shards[:, 1], plan_memory_used(answer, task.tables, task.num_devices)
-        shard_bytes = shards[:, 3] * task.tables.workload.row_bytes(shards[:, 5])
+        shard_bytes = shards[:, 3] * task.tables.workload.select(shards[:, 0]).row_bytes(shards[:, 5])
         numbers = zip(
             shards[:, [0, 1, 3, 5]].tolist(),
             rounded(model.single_table_costs(loads, task.topology), TABLE_DIGITS),

@@ -226,7 +226,7 @@ def _explain_plan(
     estimate = estimate_of_checked(model, checked, tables, topology)
     loads, shards = loads_of_shards(additive, checked, tables, topology)
     devices = shards[:, 1]
-    memory = shards[:, 3] * tables.workload.row_bytes(shards[:, 5])
+    memory = shards[:, 3] * tables.workload.select(shards[:, 0]).row_bytes(shards[:, 5])
     moves, without_replicas_ms, splits = None, None, tuple(Split(table, None, None) for table in checked.split_tables)
     if own is not None:
         types = np.array([SHARDING_TYPES.index(sharding.shard_type) for sharding in checked.tables])

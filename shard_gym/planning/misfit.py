@@ -99,9 +99,8 @@ def devices_that_hold(tables: Tables, topology: Topology) -> int | None:
     unlike = topology.host is None and np.ptp(topology.memory_cap_bytes) > 0
     count = max(1 if unlike else topology.num_devices + 1, -(-_needed(tables) // room))
     if topology.host is not None:  # buffers, and the states of all rows, are in HBM
-        in_hbm = _needed(tables) - int((tables.num_embeddings * tables.embedding_dim).sum()) * split_bytes(
-            tables.workload
-        )
+        cells = tables.num_embeddings * tables.embedding_dim
+        in_hbm = _needed(tables) - int((cells * split_bytes(tables.workload)).sum())
         count = max(count, -(-in_hbm // topology.host.hbm_bytes))
     while count <= MAX_DEVICES:
         if any(_fits(tables, count, room, large) for large in LARGE):

@@ -72,15 +72,17 @@ def require_room_for_states(
     Args:
         devices: (S,) int64, the device of each shard.
         rows: (S,) int64, its rows.
+        workload: of all tables, or those of the shards.
     """
-    if topology.host is None or not workload.state.per_row:
+    if topology.host is None or not np.any(workload.state.per_row):
         return
     needed = np.zeros(topology.num_devices, np.int64)
     np.add.at(needed, devices, STATE_BYTES * workload.state.per_row * rows)
     device = int(needed.argmax())
     if needed[device] > topology.host.hbm_bytes:
+        keep = " and ".join(sorted({each.optimizer for each in workload.workloads if each.state.per_row}))
         raise StatesExceedHbmError(
-            f"Device {device} keeps {format_bytes(needed[device])} of states of {workload.optimizer}, which are in HBM "
+            f"Device {device} keeps {format_bytes(needed[device])} of states of {keep}, which are in HBM "
             f"for all rows, but tables may take {format_bytes(topology.host.hbm_bytes)} of it. Give more devices or "
             "HBM, or an optimizer without a state of each row, such as sgd."
         )

@@ -41,20 +41,9 @@ def plan_memory_used(plan: ShardingPlan, tables: Tables, num_devices: int) -> ND
 
     A column shard has the optimizer state of all its rows (`Workload.row_bytes`).
     """
-    _, devices, _, num_rows, _, columns = plan.shard_arrays().T
-    return _memory_of(devices, num_rows, columns, tables, num_devices)
-
-
-def _memory_of(
-    devices: NDArray[np.int64],
-    num_rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    tables: Tables,
-    num_devices: int,
-) -> NDArray[np.int64]:
-    """(D,) int64, bytes on each device, from the device, rows and columns of each shard."""
     used = np.zeros(num_devices, np.int64)
-    np.add.at(used, devices, num_rows * tables.workload.row_bytes(columns))
+    table, devices, _, num_rows, _, columns = plan.shard_arrays().T
+    np.add.at(used, devices, num_rows * tables.workload.select(table).row_bytes(columns))
     return used
 
 
@@ -98,8 +87,8 @@ def check_plan(
     plain = _is_plain(plan)
     if not (plain and is_common_valid_plan(plan, tables, topology, sharding_types)):
         _check_cells(plan, tables, topology, sharding_types, plain)
-    _, devices, _, num_rows, _, columns = plan.shard_arrays().T
-    used = _memory_of(devices, num_rows, columns, tables, topology.num_devices)
+    table, devices, _, num_rows, _, _ = plan.shard_arrays().T
+    used = plan_memory_used(plan, tables, topology.num_devices)
     over = devices_over(used, topology)
     if over.size:
         device = int(over[0])
@@ -109,7 +98,7 @@ def check_plan(
             f"Device {device} is given {counted(shards, 'shard')} that need {used[device]} bytes "
             f"({format_bytes(used[device])}), but its cap is {cap} bytes ({format_bytes(cap)})."
         )
-    require_room_for_states(devices, num_rows, tables.workload, topology)
+    require_room_for_states(devices, num_rows, tables.workload.select(table), topology)
     return plan
 
 

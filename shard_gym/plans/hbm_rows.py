@@ -20,6 +20,7 @@ from shard_gym.hardware import Topology
 from shard_gym.plans.plan import SHARDING_TYPES, ShardingPlan, blocks_of_rows, has_dense_gradient
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import STATE_BYTES, Popularity, RowPopularity, RowSteps, Tables, Workload
+from shard_gym.tables.workload import PerTable
 
 _OF_SHARDS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram")
 """What a shard may have otherwise than its table."""
@@ -72,7 +73,7 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
     return HbmSplit(whole, in_hbm, expected - in_hbm)
 
 
-def split_bytes(workload: Workload) -> int:
+def split_bytes(workload: Workload) -> PerTable:
     """Bytes of a weight with its own states, which are where its row is; a state of each row is in HBM."""
     return workload.weight_bytes + STATE_BYTES * workload.state.per_weight
 
@@ -131,7 +132,7 @@ def check_hbm_rows(
                 f"Rows of table {tables.names[table]!r} are in host memory, but the devices have none for tables."
             )
         return rows
-    in_hbm = shards[:, 3] * tables.workload.row_bytes(shards[:, 5]) - in_host
+    in_hbm = shards[:, 3] * tables.workload.select(shards[:, 0]).row_bytes(shards[:, 5]) - in_host
     used = np.zeros(topology.num_devices, np.int64)
     np.add.at(used, shards[:, 1], in_hbm)
     device = int(used.argmax())
@@ -164,5 +165,5 @@ def host_bytes(hbm_rows: NDArray[np.int64], plan: ShardingPlan, tables: Tables) 
     Args:
         hbm_rows: (S,) int64, rows of each shard in HBM.
     """
-    _, _, _, rows, _, columns = plan.shard_arrays().T
-    return np.asarray((rows - hbm_rows) * columns * split_bytes(tables.workload), np.int64)
+    table, _, _, rows, _, columns = plan.shard_arrays().T
+    return np.asarray((rows - hbm_rows) * columns * split_bytes(tables.workload.select(table)), np.int64)

@@ -15,7 +15,7 @@ from shard_gym.tables import Tables
 
 TRAINING, SERVING, SEQUENCES = "training", "serving", "sequences"
 HOST_MEMORY, COMPRESSION, REPLICAS = "host-memory", "compression", "replicas"
-SPLITS, GROUPS = "splits", "groups"
+SPLITS, GROUPS, MIXED = "splits", "groups", "mixed"
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,13 @@ NEEDS: dict[str, Need] = {
         "take pooled tables",
         lambda tables, topology: not tables.pooled.all(),
         lambda tables, topology: f", such as {tables.names[int(tables.pooled.argmin())]!r}",
+    ),
+    MIXED: Need(
+        "tables of several workloads",
+        ("analytical", "analytical-lru", "analytical-inference"),
+        "give all tables one weight dtype and one optimizer",
+        lambda tables, topology: len(tables.workloads) > 1,
+        lambda tables, topology: f", which are {len(tables.workloads)}",
     ),
     SERVING: Need(
         "tables that are served (the training of their workload is False)",

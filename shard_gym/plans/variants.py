@@ -120,7 +120,8 @@ def some_split_fits(tables: Tables, topology: Topology) -> NDArray[np.bool_]:
     """(T,) bool, whether each table alone fits the memory of the devices, whole or split in some way."""
     fits = variants_of(tables, topology, max_halvings=0).fit_empty_devices(topology).any(axis=1)
     # The columns of which one shard fits each device, in units: of one shard the states of rows are the fewest.
-    no_columns, one_column = tables.workload.row_bytes(np.arange(2)).tolist()
+    columns = np.repeat(np.arange(2)[:, None], len(tables), axis=1)
+    no_columns, one_column = tables.workload.row_bytes(columns)[..., None]
     row_bytes = topology.memory_cap_bytes // tables.num_embeddings[:, None]
     most = np.maximum((row_bytes - no_columns) // (one_column - no_columns) // UNIT, 0)
     units = tables.embedding_dim // UNIT

@@ -174,7 +174,7 @@ class Tables(ReadOnlyArrays):
         reuse_histogram: (T, 17) float64, shares of those distinct rows by number of reads (bins: see
             `lookup_statistics.NUM_BINS`).
         access_histogram: (T, 17) float64, shares of the lookups by the same bins.
-        workload: batch size, weight dtype and optimizer.
+        workload: batch size, weight dtype and optimizer; of tables in several groups, `Workload.mixed`.
         num_features: (T,) int64, features that read the table; each has its own pooled output (default 1).
         pooled: (T,) bool, whether the rows of a sample are added up (default), as in TorchRec's
             `EmbeddingBagCollection`; a sequence table, of an `EmbeddingCollection`, has an output for each lookup.
@@ -208,6 +208,10 @@ class Tables(ReadOnlyArrays):
         count = as_table_array("num_embeddings", self.num_embeddings).size
         if count == 0:
             raise InvalidTablesError(NO_TABLES)
+        if len(self.workload.group_of(count)) != count:
+            raise InvalidTablesError(
+                f"There are {count} tables, but the workload has the group of {len(self.workload.group_of(count))}."
+            )
         object.__setattr__(self, "names", names_of(self.names, count))
         if as_table_array("num_features", self.num_features).size == 0:
             object.__setattr__(self, "num_features", np.ones(count, np.int64))
@@ -360,7 +364,8 @@ class Tables(ReadOnlyArrays):
 
     def __repr__(self) -> str:
         sequences = f"{np.count_nonzero(~self.pooled)} of them sequences, " * (not self.pooled.all())
-        return f"Tables({len(self)} tables, {sequences}{self.memory_bytes.sum() / 2**30:.2f} GiB, {self.workload})"
+        workload = self.workload if len(self.workloads) == 1 else list(self.workloads)
+        return f"Tables({len(self)} tables, {sequences}{self.memory_bytes.sum() / 2**30:.2f} GiB, {workload})"
 
     def _repr_html_(self) -> str:
         shown = min(len(self), MAX_ROWS_SHOWN)
@@ -381,10 +386,20 @@ class Tables(ReadOnlyArrays):
         facts = {
             "memory": format_bytes(self.memory_bytes.sum()),
             "batch": f"{workload.batch_size:,} samples, {self.lookups_per_batch.sum():,.0f} lookups",
-            "training": f"{workload.weight_dtype}, {workload.optimizer}",
+            "training": "; ".join(f"{each.weight_dtype}, {each.optimizer}" for each in self.workloads),
         }
         header = ("table", "rows", "dim", "pooling factor", "distinct rows of a batch", "memory")
         return card(counted(len(self), "table"), facts, header, rows)
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """Those of the G groups of the tables."""
+        return self.workload.workloads
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """(T,) int64, the group of each table, from 0 to G - 1; 0 where all have one workload."""
+        return self.workload.group_of(len(self))
 
     @property
     def lookups_per_batch(self) -> NDArray[np.float64]:
@@ -459,6 +474,7 @@ class Tables(ReadOnlyArrays):
             raise InvalidTablesError(NO_TABLES)
         return self._changed(
             **{name: getattr(self, name)[chosen] for name in LIMITS},
+            workload=self.workload.select(chosen),
             names=tuple(self.names[i] for i in chosen.tolist()),
             pooled=self.pooled[chosen],
             popularity=None if self.popularity is None else self.popularity.select(chosen),
@@ -474,10 +490,10 @@ class Tables(ReadOnlyArrays):
     def with_training(
         self, *, weight_dtype: str | None = None, optimizer: str | None = None, training: bool | None = None
     ) -> Tables:
-        """The same tables with these values of their `Workload`, and the batch size of their statistics."""
+        """The same tables with these values of their workloads, and the batch size of their statistics."""
         given = {"weight_dtype": weight_dtype, "optimizer": optimizer, "training": training}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return self._changed(workload=replace(self.workload, **changes))
+        return self._changed(workload=self.workload.changed(**changes))
 
     def at_batch_size(self, batch_size: int) -> Tables:
         """The same tables in batches of `batch_size` samples: random parts of the batch that their statistics describe.
@@ -494,7 +510,7 @@ class Tables(ReadOnlyArrays):
             InvalidTablesError: `batch_size` is no batch size, or larger than that of the statistics: what a larger
                 batch reads does not follow from them.
         """
-        workload = replace(self.workload, batch_size=batch_size)
+        workload = self.workload.changed(batch_size=batch_size)
         share = batch_size / self.workload.batch_size
         if share == 1:
             return self

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Never, override
 
-from shard_gym.common.checks import is_integer, is_one_of
+from shard_gym.common.checks import as_indices, is_integer, is_iterable, is_one_of
 from shard_gym.common.errors import InvalidTablesError, short_repr
+from shard_gym.common.io.parsing import require_fields
 
 WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -18,11 +20,15 @@ STATE_BYTES = 4
 """Bytes of a number of the optimizer's state: FP32 whatever the weights are, FBGEMM's default."""
 
 
+PerTable = int | NDArray[np.int64]
+"""A number of all tables, or, where they have several workloads, (T,) int64, that of each table."""
+
+
 class OptimizerState(NamedTuple):
     """The numbers that an optimizer keeps: for each row, and for each weight."""
 
-    per_row: int
-    per_weight: int
+    per_row: PerTable
+    per_weight: PerTable
 
 
 OPTIMIZER_STATES: Mapping[str, OptimizerState] = {
@@ -39,13 +45,16 @@ WORKLOAD_KEYS: Mapping[str, type] = {"batch_size": int, "weight_dtype": str, "op
 WORKLOAD_MAY_LACK: Mapping[str, type] = {"training": bool}
 """Keys that are left out where they have their default, and that files of earlier versions do not have."""
 
+SHARED = ("batch_size", "training")
+"""What all groups of tables have in common."""
+
 MAX_BATCH_SIZE = 2**30
 """Bytes of outputs, 4 * dim * num_features * batch size, stay below 2**63."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a model does with its tables; all tables of a task share one workload.
+    """What a model does with its tables: of all tables of a task, or of one group of them (`Workload.mixed`).
 
     Attributes:
         batch_size: samples per iteration on all devices together (the global batch).
@@ -81,8 +90,52 @@ class Workload:
             raise InvalidTablesError(f"training must be True or False, not {short_repr(self.training)}.")
         object.__setattr__(self, "training", bool(self.training))
 
+    @staticmethod
+    def mixed(workloads: Sequence[Workload], group: ArrayLike) -> Workload:
+        """The workloads of G groups of tables that are used together; of one group, its workload itself.
+
+        A group is a fused operator of its own on every device that has tables of it, as FBGEMM has one for each
+        optimizer and dtype. `weight_bytes`, `state` and `row_bytes` of the result are those of each table, (T,), and
+        `batch_size` and `training` those of all.
+
+        Args:
+            workloads: G workloads of one batch size, all of training or all of serving. Equal ones are groups, too.
+            group: (T,) int64, the group of each table, from 0 to G - 1.
+
+        Raises:
+            InvalidTablesError: they are no such workloads, or a table has no such group.
+        """
+        if not is_iterable(workloads) or not workloads or not all(type(each) is Workload for each in workloads):
+            raise InvalidTablesError(f"workloads must be a Workload for each group, not {short_repr(workloads)}.")
+        first = workloads[0]
+        for name in SHARED:
+            other = next((each for each in workloads if getattr(each, name) != getattr(first, name)), first)
+            if other is not first:
+                raise InvalidTablesError(
+                    f"The groups of a task share one {name.replace('_', ' ')}, but two have {getattr(first, name)} and "
+                    f"{getattr(other, name)}. Give all workloads one, or plan for the groups one after the other."
+                )
+        return first if len(workloads) == 1 else _Mixed(tuple(workloads), group)
+
     @property
-    def weight_bytes(self) -> int:
+    def workloads(self) -> tuple[Workload, ...]:
+        """Those of the G groups; of one group, itself."""
+        return (self,)
+
+    def group_of(self, count: int) -> NDArray[np.int64]:
+        """(T,) int64, the group of each of `count` tables; zeros for one group."""
+        return np.zeros(count, np.int64)
+
+    def select(self, tables: NDArray[np.integer[Any]]) -> Workload:
+        """That of the tables at these indices, or of shards of them; of one group, itself."""
+        return self
+
+    def changed(self, **changes: Any) -> Workload:
+        """The same with other values of some fields, in all groups."""
+        return replace(self, **changes)
+
+    @property
+    def weight_bytes(self) -> PerTable:
         """Bytes of one weight."""
         return WEIGHT_BYTES[self.weight_dtype]
 
@@ -96,6 +149,26 @@ class Workload:
         record = asdict(self)
         return record if not self.training else {key: record[key] for key in WORKLOAD_KEYS}
 
+    @staticmethod
+    def from_json(record: Any, source: str) -> Workload:
+        """What `to_json` made.
+
+        Raises:
+            DamagedFileError: it has other keys, or values of other types; `source` begins the message.
+            InvalidTablesError: a value is impossible.
+        """
+        if not isinstance(record, dict) or "groups" not in record:
+            return Workload(**require_fields(record, WORKLOAD_KEYS, source, WORKLOAD_MAY_LACK))
+        shared = {key: kind for key, kind in WORKLOAD_KEYS.items() if key in SHARED}
+        may_lack = {key: kind for key, kind in WORKLOAD_MAY_LACK.items() if key in SHARED}
+        require_fields(record, {**shared, "groups": list, "group": list}, source, may_lack)
+        of_all = {key: value for key, value in record.items() if key in SHARED}
+        workloads = [
+            Workload.from_json({**each, **of_all} if isinstance(each, dict) else each, f"A group of {source}")
+            for each in record["groups"]
+        ]
+        return Workload.mixed(workloads, record["group"])
+
     def row_bytes(self, columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Bytes of a row with so many columns, in a table or a shard of it: its weights and its optimizer state.
 
@@ -104,3 +177,92 @@ class Workload:
         """
         state = STATE_BYTES * (self.state.per_row + self.state.per_weight * columns)
         return np.asarray(columns * self.weight_bytes + state)
+
+
+class _Mixed(Workload):
+    """What `Workload.mixed` makes of several groups."""
+
+    def __init__(self, workloads: tuple[Workload, ...], group: ArrayLike) -> None:
+        chosen = as_indices("group", group, len(workloads), InvalidTablesError)
+        chosen = chosen.copy()
+        chosen.setflags(write=False)
+        first = workloads[0]
+        values = {"batch_size": first.batch_size, "training": first.training, "_workloads": workloads, "_group": chosen}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._group.setflags(write=False)  # NumPy's arrays are writable after `copy.deepcopy` and `pickle`
+
+    _workloads: tuple[Workload, ...]
+    _group: NDArray[np.int64]
+
+    @override
+    def __repr__(self) -> str:
+        return f"Workload.mixed({list(self._workloads)}, {short_repr(self._group.tolist())})"
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Mixed):
+            return NotImplemented
+        return self._workloads == other._workloads and np.array_equal(self._group, other._group)
+
+    @override
+    def __hash__(self) -> int:
+        return hash((self._workloads, self._group.tobytes()))
+
+    @property
+    def weight_dtype(self) -> Never:
+        """None: each group has its own."""
+        raise self._of_groups("weight dtype")
+
+    @property
+    def optimizer(self) -> Never:
+        """None: each group has its own."""
+        raise self._of_groups("optimizer")
+
+    def _of_groups(self, what: str) -> InvalidTablesError:
+        return InvalidTablesError(
+            f"The tables have {len(self._workloads)} workloads, so there is no one {what}; each of `workloads` has one."
+        )
+
+    @property
+    @override
+    def workloads(self) -> tuple[Workload, ...]:
+        return self._workloads
+
+    @override
+    def group_of(self, count: int) -> NDArray[np.int64]:
+        return self._group
+
+    @override
+    def select(self, tables: NDArray[np.integer[Any]]) -> Workload:
+        return _Mixed(self._workloads, self._group[tables])
+
+    @override
+    def changed(self, **changes: Any) -> Workload:
+        return Workload.mixed([replace(each, **changes) for each in self._workloads], self._group)
+
+    @property
+    @override
+    def weight_bytes(self) -> PerTable:
+        return self._each([each.weight_bytes for each in self._workloads])
+
+    @property
+    @override
+    def state(self) -> OptimizerState:
+        states = [each.state for each in self._workloads]
+        return OptimizerState(self._each([each.per_row for each in states]), self._each([each[1] for each in states]))
+
+    def _each(self, of_groups: Sequence[PerTable]) -> NDArray[np.int64]:
+        """(T,) int64, of the group of each table."""
+        return np.array(of_groups, np.int64)[self._group]
+
+    @override
+    def to_json(self) -> dict[str, Any]:
+        """What all groups share; `groups`, a record of what each has; and `group`, that of each table."""
+        groups = [each.to_json() for each in self._workloads]
+        of_all = {key: value for key, value in groups[0].items() if key in SHARED}
+        own = [{key: value for key, value in each.items() if key not in SHARED} for each in groups]
+        return of_all | {"groups": own, "group": self._group.tolist()}

@@ -59,7 +59,8 @@ class SplitTask:
 
     def loads(self, model: AdditiveCostModel) -> FloatArray:
         """(K,) loads of the spread tables on each device; zeros without any."""
-        held = np.zeros((1, model.num_loads_with(self.origin.topology.host is not None)))
+        groups = len(self.origin.tables.workloads)
+        held = np.zeros((1, model.num_loads_with(self.origin.topology.host is not None, groups)))
         for kind, tables in self.spread.items():
             shards = shard_tables(self.origin.tables.select(tables), kind, self.origin.topology)
             loads = model.loads(shards, self.origin.topology, kind)

@@ -84,6 +84,11 @@ class TaskSampler:
         return self.hbm_share is not None
 
     @property
+    def num_groups(self) -> int:
+        """Workloads of its tables."""
+        return len(self.tables.workloads)
+
+    @property
     def tables(self) -> Tables:
         """The tables to sample from."""
         return self.pool.tables if isinstance(self.pool, Pool) else self.pool

@@ -233,6 +233,11 @@ def has_host_memory(source: TaskSource) -> bool:
     return bool(getattr(source, "host_memory", False))
 
 
+def num_groups_of(source: TaskSource) -> int:
+    """The most workloads of the tables of a task of `source`: its `num_groups`, which a source need not have."""
+    return int(getattr(source, "num_groups", 1))
+
+
 class SuiteTask(Protocol):
     """What a suite needs of its tasks."""
 
@@ -409,3 +414,8 @@ class TaskSuite(Suite[Task]):
     def host_memory(self) -> bool:
         """Whether a task has host memory."""
         return any(task.topology.host is not None for task in self.tasks)
+
+    @property
+    def num_groups(self) -> int:
+        """The most workloads of the tables of a task."""
+        return max(len(task.tables.workloads) for task in self.tasks)

@@ -66,7 +66,10 @@ def together() -> Callable[..., EnvProblem]:
         cost_model: str = "analytical",
     ) -> EnvProblem:
         # No suite: every task is stored once for each environment.
-        source: Any = SimpleNamespace(host_memory=any(task.topology.host is not None for task in tasks))
+        source: Any = SimpleNamespace(
+            host_memory=any(task.topology.host is not None for task in tasks),
+            num_groups=max(len(task.tables.workloads) for task in tasks),
+        )
         model = (
             make_cost_model(cost_model, additive=True)
             if rules is None

@@ -37,6 +37,10 @@ CASES = {
     "host-memory": (tables_of(), replace(DEVICES, host=HostMemory(2**20, 16.0, 20.0))),
     "replicas": (tables_of(), replace(DEVICES, replicas=Replicas(2, 1, 10))),
     "compression": (tables_of(), replace(DEVICES, cross_host_ratio=0.5)),
+    "mixed": (
+        replace(tables_of(), workload=Workload.mixed([Workload(4096), Workload(4096, "fp32")], [0, 1, 0])),
+        DEVICES,
+    ),
 }
 
 

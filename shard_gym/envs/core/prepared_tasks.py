@@ -12,7 +12,7 @@ from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import TableOrder, empty_problem, empty_tables, prepare
 from shard_gym.envs.core.split_rules import SplitRules
 from shard_gym.tasks import Task, TaskSource, TaskSuite
-from shard_gym.tasks.task import has_host_memory
+from shard_gym.tasks.task import has_host_memory, num_groups_of
 
 
 class PreparedTasks:
@@ -38,8 +38,9 @@ class PreparedTasks:
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
-        self._host_memory = has_host_memory(source)
-        num_loads, num_variants = model.num_loads_with(self._host_memory), 1 if rules is None else rules.num_variants
+        self._host_memory, self._num_groups = has_host_memory(source), num_groups_of(source)
+        num_loads = model.num_loads_with(self._host_memory, self._num_groups)
+        num_variants = 1 if rules is None else rules.num_variants
         tables = empty_tables(places, max_tables, num_loads, num_variants, self._host_memory)
         self._all = empty_problem(places, max_devices, tables, rules)
         self.problem = empty_problem(num_envs, max_devices, tables, rules)
@@ -51,7 +52,15 @@ class PreparedTasks:
         # All are prepared before any replaces a task that an environment plays: preparing one may raise.
         padding = self.problem.max_tables, self.problem.max_devices
         new = {
-            row: prepare(task, self._model, *padding, self._host_memory, self._order_of, self.problem.rules)
+            row: prepare(
+                task,
+                self._model,
+                *padding,
+                self._host_memory,
+                self._order_of,
+                self.problem.rules,
+                self._num_groups,
+            )
             for row, task in dict(zip(rows.tolist(), tasks, strict=True)).items()
             if row >= len(self._suite) or not self._prepared[row]
         }

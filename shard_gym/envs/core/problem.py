@@ -215,15 +215,17 @@ def prepare(
     host_memory: bool | None = None,
     order_of: TableOrder | None = None,
     rules: SplitRules | None = None,
+    num_groups: int | None = None,
 ) -> EnvProblem:
     """`task` as a problem with N = 1; the model supports splits if there are `rules`.
 
     The order of the tables is by the cost of each whole table alone on a device. With `order_of`, it is another, and
-    the model evaluates nothing. With `host_memory`, by default that of the task, there is room for what it adds.
+    the model evaluates nothing. With `host_memory`, by default that of the task, there is room for what it adds; and
+    for what tables of `num_groups` workloads add, by default those of the task.
 
     Raises:
-        InvalidTaskError: the task has more tables, devices or hosts than the padding, or host memory without
-            `host_memory`; or an iteration may take longer than `MAX_MS`.
+        InvalidTaskError: the task has more tables, devices, hosts or workloads than the padding, or host memory
+            without `host_memory`; or an iteration may take longer than `MAX_MS`.
         TableTooLargeError: a table fits no empty device, and no legal split of it fits the empty devices.
     """
     require_room(task, max_tables, max_devices)
@@ -234,6 +236,14 @@ def prepare(
         raise InvalidTaskError(
             f"Task {task.name!r} has host memory, but this environment was made for tasks without it. Give its source "
             "of tasks an attribute host_memory = True, or make the environment with a suite that has host memory."
+        )
+    if num_groups is None:
+        num_groups = len(tables.workloads)
+    if len(tables.workloads) > num_groups:
+        raise InvalidTaskError(
+            f"Task {task.name!r} has tables of {len(tables.workloads)} workloads, but this environment was made for "
+            f"{num_groups}. Give its source of tasks an attribute num_groups = {len(tables.workloads)}, or make the "
+            "environment with a suite that has tasks of so many."
         )
     if rules is None:
         variants = whole_tables(tables)
@@ -284,7 +294,7 @@ def prepare(
     return EnvProblem(
         tables=TableRows(
             order=_padded(order, max_tables),
-            loads=rows(_widened(loads, model.num_loads_with(host_memory))),
+            loads=rows(_widened(loads, model, topology.host is not None, host_memory, num_groups)),
             memory=rows(variants.memory),
             features=rows(features),
             costs=rows(costs * variants.legal[..., None]),
@@ -307,9 +317,17 @@ def prepare(
     )
 
 
-def _widened(loads: FloatArray, num_loads: int) -> FloatArray:
-    """(T, V, K) loads with columns of zeros behind them."""
-    return np.pad(loads, ((0, 0), (0, 0), (0, num_loads - loads.shape[-1])))
+def _widened(
+    loads: FloatArray, model: AdditiveCostModel, has_host: bool, host_memory: bool, num_groups: int
+) -> FloatArray:
+    """(T, V, K) loads of a task, with zeros for host memory and for groups that other tasks have."""
+    found = np.zeros((*loads.shape[:-1], model.num_loads_with(host_memory, num_groups)))
+    begin = min(model.begin_of_groups(has_host), loads.shape[-1])
+    found[..., :begin] = loads[..., :begin]
+    if loads.shape[-1] > begin:
+        behind = model.begin_of_groups(host_memory)
+        found[..., behind : behind + loads.shape[-1] - begin] = loads[..., begin:]
+    return found
 
 
 Scalar = TypeVar("Scalar", bound=np.generic)

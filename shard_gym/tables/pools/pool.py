@@ -26,7 +26,7 @@ from shard_gym.common.io.files import (
 from shard_gym.common.io.parsing import Kinds, parse_json, require_fields, require_schema
 from shard_gym.tables.row_popularity import RowPopularity, RowSteps
 from shard_gym.tables.tables import Tables
-from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK, Workload
+from shard_gym.tables.workload import Workload
 
 SCHEMA = "shard-gym-pool/1"
 DEFAULT_DIM = 16
@@ -197,10 +197,9 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
         require_fields(steps, {"rows": list, "shares": list}, f"The steps of {source}")
     if law is not None and steps is not None:
         raise DamagedFileError(f"{source} has both a law and steps of its rows' popularity. Remove one of them.")
-    workload = require_fields(record["workload"], WORKLOAD_KEYS, f"The workload of {source}", WORKLOAD_MAY_LACK)
     try:
         tables = Tables(
-            workload=Workload(**workload),
+            workload=Workload.from_json(record["workload"], f"The workload of {source}"),
             names=record["names"] or (),
             embedding_dim=np.full(np.size(record["num_embeddings"]), 4) if dims is None else dims,
             popularity=None if steps is None else RowSteps(**steps),
@@ -209,6 +208,8 @@ def from_bytes(data: bytes, source: str, embedding_dim: int = DEFAULT_DIM) -> Po
         )
         popularity = None if law is None else RowPopularity(**law)
         pool = Pool(record["name"], tables, card, popularity, dims_known=dims is not None)
+    except DamagedFileError:
+        raise
     except ValueError as error:
         raise DamagedFileError(f"{source} does not describe valid tables: {error}") from error
     return pool if pool.dims_known else replace(pool, tables=tables.with_dims(embedding_dim))

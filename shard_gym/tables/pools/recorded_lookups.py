@@ -121,7 +121,7 @@ def tables_with_lookups(tables: Tables, lookups: Iterable[RecordedLookups], batc
         except InvalidTablesError as error:
             raise InvalidTablesError(f"{each.source}: {error}") from error
     statistics = counter.statistics()
-    return replace(tables, workload=replace(tables.workload, batch_size=size), **statistics)
+    return replace(tables, workload=tables.workload.changed(batch_size=size), **statistics)
 
 
 def lookups_of_file(path: str | Path, features: Collection[str] | None = None) -> RecordedLookups:

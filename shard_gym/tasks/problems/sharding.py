@@ -183,7 +183,8 @@ class PartLoads:
         table, columns = shards[:, 0], shards[:, 5]
         kinds = np.array([SHARDING_TYPES.index(each.sharding_type) for each in plan.tables])[table]
         forms = np.where(kinds == SHARDING_TYPES.index(COLUMN_WISE), columns, 0) * len(SHARDING_TYPES) + kinds
-        loads = np.empty((len(table), self.model.num_loads_with(self.task.topology.host is not None)))
+        groups = len(self.task.tables.workloads)
+        loads = np.empty((len(table), self.model.num_loads_with(self.task.topology.host is not None, groups)))
         for form in np.unique(forms).tolist():
             width, kind = divmod(form, len(SHARDING_TYPES))
             chosen = forms == form

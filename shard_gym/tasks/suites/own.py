@@ -16,7 +16,6 @@ from shard_gym.common.io.parsing import parse_json, require_fields, require_sche
 from shard_gym.hardware import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
 from shard_gym.plans.constraints_json import constraints_from_numbers
 from shard_gym.tables import Popularity, RowPopularity, RowSteps, Tables, Workload
-from shard_gym.tables.workload import WORKLOAD_MAY_LACK
 from shard_gym.tasks.task import Task, TaskSuite
 
 SCHEMA = "shard-gym suite 1"
@@ -29,7 +28,7 @@ _TASK_KEYS: dict[str, type | tuple[type, ...]] = {
 }
 _OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_every": int, "constraints": dict}
 _PARTS: dict[str, Any] = {
-    **{"tables": Tables, "topology": Topology, "workload": Workload},
+    **{"tables": Tables, "topology": Topology},
     **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory, "replicas": Replicas},
 }
 """The objects in a task, by their keys; each has the fields of its class."""
@@ -38,7 +37,6 @@ _MAY_LACK = {
     "tables": {"popularity", "pooled"},
     "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
     "host": {"total_bytes"},
-    "workload": set(WORKLOAD_MAY_LACK),
 }
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
 
@@ -139,8 +137,8 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
     try:
         require_fields(record, _TASK_KEYS, "It", _OPTIONAL_KEYS)
         tables, topology = _part(record, "tables"), _part(record, "topology")
-        for within, key in ((tables, "workload"), (topology, "device"), (topology, "links")):
-            _part(within, key)
+        for key in ("device", "links"):
+            _part(topology, key)
         if "popularity" in tables:
             tables["popularity"] = _popularity(tables["popularity"])
         if "host" in topology:
@@ -150,7 +148,7 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
         known = record["known_placement"]
         return Task(
             record["name"],
-            Tables(**(tables | {"workload": Workload(**tables["workload"])})),
+            Tables(**(tables | {"workload": Workload.from_json(tables["workload"], "Its workload")})),
             Topology(
                 **(topology | {"device": DeviceSpec(**topology["device"]), "links": LinkSpec(**topology["links"])})
             ),

@@ -16,6 +16,7 @@ from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import MAX_PLAIN_DEVICES, action_mask, advance, begin, initial_state
 from shard_gym.envs.placement.observation import OBSERVATIONS, make_observation
 from shard_gym.plans.placement import memory_used
+from shard_gym.tables import Workload
 
 MODEL = make_cost_model("analytical", additive=True)
 MAX_TABLES, MAX_DEVICES = 12, 9
@@ -35,8 +36,18 @@ def mixed_tasks(random_task: Any, rng: np.random.Generator, count: int, most_per
     ]
 
 
-def prepared(task: Any, host_memory: bool = False, model: AdditiveCostModel = MODEL) -> EnvProblem:
-    return prepare(task, model, MAX_TABLES, MAX_DEVICES, host_memory)
+def prepared(task: Any, host_memory: bool = False, model: AdditiveCostModel = MODEL, num_groups: int = 1) -> EnvProblem:
+    return prepare(task, model, MAX_TABLES, MAX_DEVICES, host_memory, num_groups=num_groups)
+
+
+def in_groups(task: Any, rng: np.random.Generator) -> Any:
+    """The task with tables of three workloads, and memory for them."""
+    own = [replace(task.tables.workload, weight_dtype=dtype) for dtype in ("fp16", "bf16", "fp32")]
+    workload = Workload.mixed(own, rng.integers(3, size=task.num_tables))
+    caps = 2 * task.topology.memory_cap_bytes
+    return replace(
+        task, tables=replace(task.tables, workload=workload), topology=replace(task.topology, memory_cap_bytes=caps)
+    )
 
 
 def mostly_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -79,6 +90,8 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
         ("one", "analytical"),
         ("one or several with memory", "analytical"),
         ("one or several with memory", "analytical-exposed-indices"),
+        ("one or several with groups", "analytical"),
+        ("one or several with groups and memory", "analytical-exposed-indices"),
     ],
 )
 def test_many_rows_step_exactly_as_each_would_alone(
@@ -90,9 +103,15 @@ def test_many_rows_step_exactly_as_each_would_alone(
     memory = hosts.endswith("memory")
     if memory:  # of all tasks but each third
         tasks = [task if row % 3 == 2 else in_host(task, rng.uniform(0.01, 1.1)) for row, task in enumerate(tasks)]
+    groups = 3 if "groups" in hosts else 1
+    if groups > 1:  # of the tasks without host memory every second, or each third
+        tasks = [
+            in_groups(task, rng) if task.topology.host is None and (memory or row % 2) else task
+            for row, task in enumerate(tasks)
+        ]
     model = make_cost_model(cost_model, additive=True)
     problems, many = (
-        [prepared(task, memory, model) for task in tasks],
+        [prepared(task, memory, model, len(tasks[0].tables.workloads) if count == 1 else groups) for task in tasks],
         together(tasks, MAX_TABLES, MAX_DEVICES, cost_model=cost_model),
     )
     if hosts == "one" or count > 1:

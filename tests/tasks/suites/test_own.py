@@ -164,7 +164,7 @@ def _set(path: str, value: Any) -> Any:
         (_set("splits/custom/0/tables/popularity", None), "task 'random' is not valid: Its popularity must be"),
         (_set("splits/custom/0/tables/popularity", {"zipf": {}}), "Its popularity must be an object with one of law"),
         (_set("splits/custom/0/tables/popularity", {"law": {"q": [0], "s": [1]}}), "but row popularities of 1"),
-        (_set("splits/custom/0/tables/workload/workload", 1), "Its workload must be an object with the keys"),
+        (_set("splits/custom/0/tables/workload/workload", 1), "Its workload has the unknown key 'workload'"),
         (_set("splits/custom", [5]), "task without a name is not valid: It must be an object, not 5"),
     ],
 )

@@ -82,7 +82,8 @@ class PlacementView:
 
     def host_bytes(self, table: int) -> list[int]:
         """Bytes of each shard of a placed table that are in host memory."""
-        each, shards = split_bytes(self.task.tables.workload), self.shardings[table].shards
+        own, shards = self.task.tables.workload.select(np.array([table])), self.shardings[table].shards
+        each = int(np.max(split_bytes(own)))
         rows = self.hbm_rows.get(table, [shard.num_rows for shard in shards])
         return [each * shard.num_columns * (shard.num_rows - kept) for shard, kept in zip(shards, rows, strict=True)]
 

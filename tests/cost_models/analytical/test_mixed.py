@@ -1,0 +1,254 @@
+"""Tables of several workloads: a device computes its groups in turn, and exchanges the outputs of all once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.agents import make_agent
+from shard_gym.common.errors import InvalidOptionError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.cost_models import (
+    AdditiveCostModel,
+    AnalyticalCostModel,
+    AnalyticalShardingModel,
+    make_cost_model,
+)
+from shard_gym.cost_models.analytical import FITTED, InferenceCostModel
+from shard_gym.cost_models.analytical.mixed import GROUP_LOADS
+from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, bounds_of_plans
+from shard_gym.cost_models.base.host_policy import HostPolicy
+from shard_gym.plans import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.plans.check import plan_memory_used
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, TaskSuite, load_suite, save_suite
+
+BATCH = 65_536
+OWN = (Workload(BATCH, "fp16", "sgd"), Workload(BATCH, "fp32", "adam"), Workload(BATCH, "bf16", "rowwise_adagrad"))
+MODELS = ["analytical", "analytical-exposed-indices"]
+
+
+def mixed(task: Task, rng: np.random.Generator, count: int = 3, **changes: Any) -> Task:
+    """The task with its tables in groups at random, and memory for all of them on every device."""
+    own = [replace(each, **changes) for each in OWN[:count]]
+    tables = replace(task.tables, workload=Workload.mixed(own, rng.integers(count, size=task.num_tables)))
+    caps = np.full(task.num_devices, 2**50)
+    return replace(task, tables=tables, topology=replace(task.topology, memory_cap_bytes=caps))
+
+
+def of_group(tables: Tables, group: int, chosen: Any = True) -> Tables | None:
+    """The tables of a group with its workload alone; None if there are none."""
+    here = np.flatnonzero((tables.group == group) & chosen)
+    return replace(tables.select(here), workload=tables.workloads[group]) if len(here) else None
+
+
+def model_of(name: str, splits: bool = True) -> AdditiveCostModel:
+    model = make_cost_model(name, splits=splits)
+    assert isinstance(model, AdditiveCostModel)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_compute_is_the_sum_over_groups_and_the_exchange_that_of_all(random_task: Any, name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = mixed(random_task(rng, int(rng.integers(2, 12)), int(rng.integers(1, 5)), devices_per_host=2), rng)
+    tables, topology = task.tables, task.topology
+    placement = rng.integers(task.num_devices, size=task.num_tables)
+    for splits in (False, True):
+        model = model_of(name, splits)
+        phases = model.estimate(placement, tables, topology).phases_ms
+        one = replace(tables, workload=OWN[0])
+        exchanged = model.estimate(placement, one, topology).phases_ms[:, COMMUNICATION]
+        assert np.array_equal(phases[:, COMMUNICATION], exchanged)
+        for device in range(task.num_devices):
+            alone = [of_group(tables, group, placement == device) for group in range(3)]
+            loads = [model.loads(each, topology) for each in alone if each is not None]
+            wanted = [model.device_phases(model.reduce(each, np.zeros(len(each), np.int64), 1))[0] for each in loads]
+            assert phases[device, COMPUTE] == pytest.approx(np.sum(wanted, axis=0)[COMPUTE] if wanted else 0.0)
+
+
+def test_tables_of_one_group_of_several_cost_what_they_cost_alone(random_task: Any) -> None:
+    rng = np.random.default_rng(3)
+    task = random_task(rng, 9, 3)
+    plain = replace(task.tables, workload=OWN[1])
+    tables = replace(plain, workload=Workload.mixed(OWN, np.ones(9, np.int64)))
+    placement = rng.integers(3, size=9)
+    for name in MODELS:
+        for model in (model_of(name, False), model_of(name, True)):
+            found = model.estimate(placement, tables, task.topology).phases_ms
+            assert np.array_equal(found, model.estimate(placement, plain, task.topology).phases_ms)
+
+
+def test_pooled_and_sequence_tables_of_a_group_are_one_operator(random_task: Any) -> None:
+    """As those of one workload are; with a group for each they are two, of which each launches and has limits."""
+    rng = np.random.default_rng(0)
+    task = random_task(rng, 8, 1, dims=(64,))
+    tables = replace(task.tables, pooled=np.arange(8) < 5, workload=OWN[0])
+    apart = replace(tables, workload=Workload.mixed([OWN[0], OWN[0]], (np.arange(8) >= 5).astype(np.int64)))
+    placement, model = np.zeros(8, np.int64), model_of("analytical")
+    together, two = (model.estimate(placement, each, task.topology).total_ms for each in (tables, apart))
+    launches = FITTED.forward_launches + FITTED.backward_launches
+    assert two >= together + launches * task.topology.device.kernel_launch_us * 1e-3 * (1 - 1e-9)
+
+
+def plans_of(task: Task) -> Iterator[ShardingPlan]:
+    """Whole tables anywhere, halves anywhere, blocks of rows and replicas, of each table."""
+    tables, topology, devices = task.tables, task.topology, range(task.num_devices)
+
+    def forms(table: int) -> Iterator[TableSharding]:
+        yield from (table_wise(tables, table, device) for device in devices)
+        yield from (column_wise(tables, table, pair) for pair in product(devices, repeat=2))
+        yield row_wise(tables, table, topology)
+        yield data_parallel(tables, table, topology)
+
+    for chosen in product(*(list(forms(table)) for table in range(len(tables)))):
+        yield ShardingPlan(chosen)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_hold_for_all_plans_and_placements_of_tiny_tasks(random_task: Any, name: str, seed: int) -> None:
+    pytest.importorskip("scipy")
+    from shard_gym.cost_models.bounds import lower_bound_ms, plan_lower_bound_ms
+
+    rng = np.random.default_rng(seed)
+    task = mixed(random_task(rng, 3, 2, dims=(8, 48, 136), devices_per_host=1 + seed % 2), rng, 2)
+    tables, topology = task.tables, task.topology
+    sharding, placing = model_of(name), model_of(name, False)
+    costs = [sharding.estimate(plan, tables, topology).total_ms for plan in plans_of(task)]
+    low, high = bounds_of_plans(sharding, tables, topology)
+    assert isinstance(sharding, AnalyticalShardingModel)
+    assert low <= min(costs) <= max(costs) <= high
+    tight = plan_lower_bound_ms(tables, topology, sharding)
+    assert low * (1 - 1e-9) <= tight <= min(costs)
+    assert tight > 0.55 * min(costs)
+    whole = [placing.estimate(np.array(each), tables, topology).total_ms for each in product(range(2), repeat=3)]
+    low, high = placing.bounds(placing.loads(tables, topology), topology)
+    assert low <= min(whole) <= max(whole) <= high
+    assert low * (1 - 1e-9) <= lower_bound_ms(tables, topology, placing) <= min(whole)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_finds_the_best_placement_and_exact_proves_no_more_than_it(random_task: Any, seed: int) -> None:
+    pytest.importorskip("ortools")
+    rng = np.random.default_rng(seed)
+    task = mixed(random_task(rng, 6, 2), rng)
+    model = model_of("analytical", False)
+    best = min(
+        model.estimate(np.array(each), task.tables, task.topology).total_ms for each in product(range(2), repeat=6)
+    )
+    found = make_agent("local-search", seed=0).place(task)
+    assert model.estimate(found, task.tables, task.topology).total_ms == pytest.approx(best, rel=1e-9)
+    exact: Any = make_agent("exact", max_work=0.5)
+    solution = exact.solve(task)
+    assert solution.lower_bound_ms <= best * (1 + 1e-9)
+    assert solution.cost_ms == pytest.approx(best, rel=1e-6)
+
+
+def test_plan_search_is_no_worse_than_the_best_tiny_plan_and_its_plans_hold(random_task: Any) -> None:
+    rng = np.random.default_rng(1)
+    task = replace(mixed(random_task(rng, 3, 2, dims=(16, 64)), rng, 2), splittable=True)
+    model = model_of("analytical")
+    best = min(model.estimate(plan, task.tables, task.topology).total_ms for plan in plans_of(task))
+    plan = make_agent("plan-search", seed=0, max_queries=5000).plan(task)
+    check_plan(plan, task.tables, task.topology)
+    assert model.estimate(plan, task.tables, task.topology).total_ms <= best * (1 + 1e-9)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=10)
+def test_incremental_costs_are_those_of_the_whole_placement(random_task: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = mixed(random_task(rng, 7, 3), rng)
+    for model in (AnalyticalCostModel(), AnalyticalShardingModel()):
+        loads, cluster = model.loads(task.tables, task.topology), task.topology.cluster()
+        held = model.reduce(loads[:6], rng.integers(3, size=6), 3)
+        devices = np.arange(3)
+        new = model.add(held, loads[6])
+        _, fast = model.costs_with_one(cluster, held, model.device_phases(held), devices, new)
+        one_more = model.one_more(cluster, held[None]).costs(loads[6:])[0]
+        for device in devices:
+            after = held.copy()
+            after[device] = new[device]
+            assert fast[device] == one_more[device] == model.costs(after, cluster)[1]
+
+
+def test_memory_of_plans_is_that_of_each_groups_own_workload(random_task: Any) -> None:
+    rng = np.random.default_rng(5)
+    task = mixed(random_task(rng, 6, 2, dims=(16, 32)), rng)
+    tables = task.tables
+    forms = [
+        column_wise(tables, 0, (0, 1)),
+        row_wise(tables, 1, task.topology),
+        data_parallel(tables, 2, task.topology),
+    ]
+    plan = ShardingPlan((*forms, *(table_wise(tables, table, table % 2) for table in range(3, 6))))
+    used = plan_memory_used(plan, tables, 2)
+    wanted = np.zeros(2, np.int64)
+    for table, sharding in enumerate(plan.tables):
+        own = tables.workloads[tables.group[table]]
+        for shard in sharding.shards:
+            wanted[shard.device] += shard.num_rows * int(own.row_bytes(np.array([shard.num_columns]))[0])
+    assert used.tolist() == wanted.tolist()
+    tight = replace(task.topology, memory_cap_bytes=wanted)
+    check_plan(plan, tables, tight)
+    with pytest.raises(MemoryExceededError):
+        check_plan(plan, tables, replace(tight, memory_cap_bytes=wanted - 1))
+
+
+def test_replicas_of_adam_update_the_moments_of_all_rows_and_others_have_none(random_task: Any) -> None:
+    """The dense update of each group costs what it costs the same table alone."""
+    rng = np.random.default_rng(2)
+    task = mixed(random_task(rng, 3, 2), rng)
+    tables = replace(task.tables, workload=Workload.mixed(OWN, [0, 1, 2]))
+    model = AnalyticalShardingModel()
+    loads = model.loads(tables, task.topology, "data_parallel")
+    for table in range(3):
+        alone = replace(tables.select([table]), workload=OWN[table])
+        assert np.array_equal(loads[table, : model.num_loads], model.loads(alone, task.topology, "data_parallel")[0])
+
+
+def test_serving_costs_the_forward_of_each_group(random_task: Any) -> None:
+    rng = np.random.default_rng(4)
+    task = mixed(random_task(rng, 8, 2), rng)
+    served, placement = task.tables.with_training(training=False), rng.integers(2, size=8)
+    trained = AnalyticalShardingModel().estimate(placement, task.tables, task.topology).phases_ms
+    found = InferenceCostModel().estimate(placement, served, task.topology).phases_ms
+    assert np.array_equal(found[:, :2], trained[:, :2])
+    assert not found[:, 2:].any()
+
+
+def test_rows_in_host_memory_are_not_costed(random_task: Any, in_host: Any) -> None:
+    rng = np.random.default_rng(0)
+    task = mixed(random_task(rng, 4, 2), rng)
+    for model in (AnalyticalCostModel(), AnalyticalShardingModel()):
+        with pytest.raises(InvalidOptionError, match="rows in host memory of tables of several workloads"):
+            model.loads(task.tables, in_host(task, 0.5).topology)
+
+
+@pytest.mark.parametrize("name", ["static", "lru"])
+def test_the_loads_of_host_memory_are_told_from_those_of_groups(name: str) -> None:
+    policy: HostPolicy = AnalyticalCostModel(host_policy=name).host_policy
+    assert (policy.num_loads - policy.num_maxima) % GROUP_LOADS
+
+
+def test_tables_of_several_workloads_are_stored_with_their_suite(random_task: Any, tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    task = mixed(random_task(rng, 5, 2), rng)
+    suite = TaskSuite("mine", (task, replace(random_task(rng, 3, 2), name="one")))
+    save_suite(tmp_path / "mine.json", suite)
+    read = load_suite(tmp_path / "mine.json")
+    assert (read[0].tables.workload, read[1].tables.workload) == (task.tables.workload, suite[1].tables.workload)
+    assert (suite.num_groups, read.num_groups) == (3, 3)
+    with suppress(NoPlacementFoundError):
+        placement = make_agent("size-greedy", seed=0).place(task)
+        assert placement.shape == (5,)
