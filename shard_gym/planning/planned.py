@@ -17,7 +17,7 @@ from shard_gym.agents.search.restarts import restarted
 from shard_gym.common.checks import checked_flag, is_one_of
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, wrong_kind
 from shard_gym.common.report import Note, Notes, Printout, Tell
-from shard_gym.common.text import listed
+from shard_gym.common.text import counted, listed
 from shard_gym.cost_models.base import CostEstimate
 from shard_gym.hardware import HardwareProfile, Topology
 from shard_gym.interop.plan_files import FoundPlan, GivenPlan
@@ -288,6 +288,9 @@ def plan(
     found = fitting_answer(own, name, made, notes, whole=whole)
     if searched := searched_sentence(found.agent):
         notes(Note(searched, is_warning=False))
+    if found.task.constraints is not None:
+        kept = counted(found.task.constraints.num_constrained, "table")
+        notes(Note(f"The plan keeps to the constraints of {kept}.", is_warning=False))
     found, relief = relieved(found, own.model, balance=balance)
     if relief is not None:
         notes(Note(relief.sentence(), is_warning=False))

@@ -124,6 +124,13 @@ class Constraints(ReadOnlyArrays):
         """D."""
         return int(self.devices.shape[1])
 
+    @property
+    def num_constrained(self) -> int:
+        """The number of tables that are constrained in some way."""
+        some = ~self.sharding_types.all(axis=1) | ~self.devices.all(axis=1) | (self.min_columns > 0)
+        some[[*chain.from_iterable((*self.together, *self.apart))]] = True
+        return int(some.sum())
+
     @cached_property
     def conflicts(self) -> NDArray[np.bool_] | None:
         """(T, T) bool, which tables must be apart; None if there are none."""

@@ -336,3 +336,17 @@ def test_an_error_of_an_option_names_the_option(run, file: Path, option: str, ba
     assert outcome.code == 2
     assert f"--{option}" in outcome.err
     assert option.replace("-", "_") not in outcome.err
+
+
+def test_place_keeps_to_a_file_of_constraints(run, file: Path, tables: Tables, tmp_path: Path) -> None:
+    first, second = tables.names[:2]
+    limits = tmp_path / "constraints.json"
+    limits.write_text(json.dumps({"tables": {first: {"devices": [3]}}, "apart": [[first, second]]}))
+    given = arguments(file, constraints=limits, out=tmp_path / "plan.json")
+    assert "The plan keeps to the constraints of 2 tables." in run.ok(*given).err
+    placement = json.loads((tmp_path / "plan.json").read_text())["placement"]
+    assert placement[first] == 3 != placement[second]
+    limits.write_text(json.dumps({"apart": [[first, "feature 99"]]}))
+    assert "There is no table named 'feature 99'" in run.refused("constraints.json", *given).err
+    limits.write_text("{")
+    run.refused("constraints.json", *given)

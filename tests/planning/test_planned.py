@@ -14,6 +14,7 @@ from shard_gym.agents import make_agent
 from shard_gym.cli import main
 from shard_gym.cli.console import as_options
 from shard_gym.common.errors import (
+    InvalidConstraintsError,
     InvalidOptionError,
     InvalidPlanError,
     InvalidTablesError,
@@ -23,8 +24,9 @@ from shard_gym.common.errors import (
 )
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.hardware import hardware_profile
-from shard_gym.planning import PlannedModel, plan
+from shard_gym.planning import PlannedModel, explain_plan, plan
 from shard_gym.plans import check_plan, plan_of_placement
+from shard_gym.plans.constraints_json import constraints_from_json
 from shard_gym.tables import Pool, Tables, Workload, load_pool
 from shard_gym.tables.pools import save_pool
 from shard_gym.tasks import Task, problem_of
@@ -335,3 +337,40 @@ def test_what_is_planned_under_a_cost_model_is_costed_by_it() -> None:
     served = plan(FOUR, "a100-dgx", 4, cost_model="analytical-inference", **QUICK)
     assert not served.model.tables.workload.training
     assert replace(served.model.tables.workload, training=True) == FOUR.workload
+
+
+def test_a_plan_keeps_to_constraints_and_one_that_does_not_is_told(tmp_path: Path) -> None:
+    """By a record, a file, `Constraints` and a task alike; a plan that the user has may break them."""
+    record = {
+        "tables": {"table0": {"sharding_types": ["row_wise"]}, "table1": {"devices": [1]}},
+        "apart": [["table1", "table3"]],
+    }
+    path = tmp_path / "constraints.json"
+    path.write_text(json.dumps(record))
+    limits = constraints_from_json(record, FOUR, 2)
+    free = plan(FOUR, "a100-dgx", 2, **QUICK)
+    old = {"placement": dict(zip(FOUR.names, [0, 1, 0, 1], strict=True))}
+    found = [plan(FOUR, "a100-dgx", 2, constraints=each, compare=old, **QUICK) for each in (record, path, limits)]
+    found.append(plan(replace(found[0].explanation.task), compare=old, **QUICK))
+    for each in found:
+        assert each.plan == found[0].plan != free.plan
+        assert limits.problem_of(each.plan, FOUR) == ""
+        told = [note.text for note in each.notes]
+        assert "The plan keeps to the constraints of 3 tables." in told
+        assert any("breaks the constraints: table 'table0' is table_wise" in text for text in told)
+    for agent in ("cost-greedy", "random"):  # they leave tables whole
+        with pytest.raises(InvalidConstraintsError, match="may be row_wise only, but must be whole"):
+            plan(FOUR, "a100-dgx", 2, constraints=record, agent=agent)
+    with pytest.raises(InvalidConstraintsError, match="may be row_wise only, but must be whole"):
+        plan(FOUR, "a100-dgx", 2, constraints=record, whole=True)
+    with pytest.raises(InvalidConstraintsError, match="constraints are of 4 tables and 2 devices, not of 4 and 4"):
+        plan(FOUR, "a100-dgx", 4, constraints=limits)
+
+
+def test_explained_plans_say_which_constraint_they_break() -> None:
+    old = {"placement": dict(zip(FOUR.names, [0, 0, 1, 1], strict=True))}
+    told = [
+        note.text
+        for note in explain_plan(FOUR, old, "a100-dgx", 2, constraints={"apart": [["table0", "table1"]]}).notes
+    ]
+    assert any("breaks the constraints: tables 'table0' and 'table1' are both on device 0" in text for text in told)
