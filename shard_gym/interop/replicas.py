@@ -56,9 +56,20 @@ def replicas_note(plan: ShardingPlan, tables: Tables) -> str:
             f"{count}, {listed(names)}, {'is' if len(names) == 1 else 'are'} data_parallel: a replica on every device. "
             "TorchRec does not train them in the backward; they stay as they are unless a dense optimizer has them:",
             *(f"    {line}" for line in DENSE_OPTIMIZER),
-            f"{_AS_IN_BACKWARD[tables.workload.optimizer]}{_of_sequences(plan, tables)}",
+            f"{_as_in_backward(plan, tables)}{_of_sequences(plan, tables)}",
         )
     )
+
+
+def _as_in_backward(plan: ShardingPlan, tables: Tables) -> str:
+    """Which optimizer of the replicas is the one in the backward; of several groups, by the names of their tables."""
+    of_optimizer: dict[str, list[str]] = {}
+    for name, sharding, group in zip(tables.names, plan.tables, tables.group.tolist(), strict=True):
+        if sharding.sharding_type == DATA_PARALLEL:
+            of_optimizer.setdefault(tables.workloads[group].optimizer, []).append(name)
+    if len(tables.workloads) == 1:
+        return _AS_IN_BACKWARD[tables.workload.optimizer]
+    return " ".join(f"{listed(names)}: {_AS_IN_BACKWARD[optimizer]}" for optimizer, names in of_optimizer.items())
 
 
 def tables_of_mixed_widths(plan: ShardingPlan, tables: Tables) -> list[str]:

@@ -6,6 +6,7 @@ Plans go through the JSON of `torchrec_json.py`. Device d is rank d, on host d /
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def tables_of_lookups(
     )
     several = isinstance(lookups, Iterable) and not hasattr(lookups, "to_dict")
     for batch in lookups if several else [lookups]:
-        counter.add(*(batch if isinstance(batch, tuple) else _batch_of(batch)))
+        counter.add(*(batch if isinstance(batch, tuple) else batch_of(batch)))
     return Tables(**counter.statistics(), **_sizes(collections, counter.batch_size, optimizer))
 
 
@@ -294,8 +295,8 @@ def _sizes(collections: Mapping[str, Any], batch_size: int, optimizer: str | Non
     }
 
 
-def _batch_of(lookups: Any) -> Batch:
-    """The samples and the rows of one `KeyedJaggedTensor`."""
+def batch_of(lookups: Any) -> Batch:
+    """The samples and the rows of one `KeyedJaggedTensor`; raises InvalidTablesError if it is none, or has strides."""
     if not hasattr(lookups, "to_dict") or not hasattr(lookups, "stride"):
         raise InvalidTablesError(f"A recorded batch is a KeyedJaggedTensor of TorchRec, not {short_repr(lookups)}.")
     keys = lookups.keys()
@@ -308,3 +309,12 @@ def _batch_of(lookups: Any) -> Batch:
             "does not model. Record the batch before samples that occur twice are left out."
         )
     return lookups.stride(), {key: each.values().cpu().numpy() for key, each in lookups.to_dict().items()}
+
+
+def __getattr__(name: str) -> Any:
+    """`ShardGymPlanner`, imported on first use: it is a class of TorchRec's, and stands above this room."""
+    if name != "ShardGymPlanner":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    torchrec_module("distributed.planner")  # or the error that says how to install it
+    planner: Any = import_module("shard_gym.planning.dropin.planner").ShardGymPlanner
+    return planner

@@ -111,13 +111,14 @@ def evidence_on(topology: Topology, workload: Workload | None = None) -> dict[st
         own = hardware is not None and (phase in PHASES[:2] or PROFILES[hardware].links == topology.links)
         found[phase] = evidence(hardware, phase) if own and hardware else None
     if workload is not None and not is_measured(workload):
-        found |= dict.fromkeys(PHASES[:2] if workload.weight_dtype not in WEIGHT_DTYPES else ["backward"])
+        known = all(each.weight_dtype in WEIGHT_DTYPES for each in workload.workloads)
+        found |= dict.fromkeys(["backward"] if known else PHASES[:2])
     return found
 
 
 def is_measured(workload: Workload) -> bool:
-    """Whether measurements that are counted have these weights and this optimizer."""
-    return workload.optimizer in OPTIMIZERS and workload.weight_dtype in WEIGHT_DTYPES
+    """Whether measurements that are counted have these weights and this optimizer, in every group."""
+    return all(each.optimizer in OPTIMIZERS and each.weight_dtype in WEIGHT_DTYPES for each in workload.workloads)
 
 
 @dataclass(frozen=True)
@@ -265,8 +266,9 @@ def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | 
     if hardware is None:
         return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
     phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology, workload).items())
-    how = "" if workload is None or is_measured(workload) else f", {workload.weight_dtype}, {workload.optimizer}"
-    return f"Mean error of the cost model on held-out measurements, {hardware}{how}: {phases}."
+    new = [] if workload is None else [each for each in workload.workloads if not is_measured(each)]
+    how = " and ".join(dict.fromkeys(f"{each.weight_dtype}, {each.optimizer}" for each in new))
+    return f"Mean error of the cost model on held-out measurements, {hardware}{f', {how}' * bool(how)}: {phases}."
 
 
 def _phase(phase: str, found: Evidence | None) -> str:

@@ -1,0 +1,537 @@
+"""`ShardGymPlanner`: what it keeps to, takes, refuses, leaves to TorchRec and says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrec")
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.proposers import GreedyProposer
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.types import CacheParams, ShardingPlan
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import ManagedCollisionCollection
+from torchrec.optim import Adam, RowWiseAdagrad
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from shard_gym.hardware import hardware_profile
+from shard_gym.interop.torchrec import ShardGymPlanner
+
+META = torch.device("meta")
+GIB = 2**30
+BATCH = 256
+SHARDERS: list[Any] = [
+    EmbeddingBagCollectionSharder(),
+    EmbeddingCollectionSharder(),
+    ManagedCollisionEmbeddingBagCollectionSharder(),
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Without TorchRec's warnings."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def bags(rows: dict[str, int], dim: int = 64, weighted: bool = False, **config: Any) -> EmbeddingBagCollection:
+    configs = [
+        EmbeddingBagConfig(name=name, num_embeddings=count, embedding_dim=dim, feature_names=[f"f_{name}"], **config)
+        for name, count in rows.items()
+    ]
+    return EmbeddingBagCollection(tables=configs, device=META, is_weighted=weighted)
+
+
+def sequences(rows: dict[str, int], dim: int = 64) -> EmbeddingCollection:
+    configs = [
+        EmbeddingConfig(name=name, num_embeddings=count, embedding_dim=dim, feature_names=[f"f_{name}"])
+        for name, count in rows.items()
+    ]
+    return EmbeddingCollection(tables=configs, device=META)
+
+
+def gpus(count: int = 4, cap: int = 8 * GIB, **options: Any) -> Topology:
+    return Topology(count, "cuda", hbm_cap=cap, **options)
+
+
+def planner(topology: Any = None, **options: Any) -> Any:
+    given: dict[str, Any] = {"hardware": "a100-dgx", "max_queries": 2000, "batch_size": BATCH} | options
+    return ShardGymPlanner(topology=topology or gpus(), **given)
+
+
+def entries(plan: Any) -> dict[str, Any]:
+    return {name: entry for module in plan.plan.values() for name, entry in module.items()}
+
+
+def widths(entry: Any) -> list[int]:
+    return [shard.shard_sizes[1] for shard in entry.sharding_spec.shards]
+
+
+def failed(error: Any) -> tuple[PlannerErrorType, str]:
+    return error.value.error_type, str(error.value)
+
+
+ROWS = {f"t{number}": 200 * 3**number for number in range(8)}
+
+
+class TestConstraints:
+    def test_each_table_is_what_it_may_be_and_where(self) -> None:
+        model = nn.ModuleDict(
+            {"a": bags(ROWS), "w": bags({"w0": 5000, "w1": 70}, weighted=True), "s": sequences({"s0": 9000, "s1": 64})}
+        )
+        types = {
+            "t0": ["data_parallel"],
+            "t1": ["row_wise"],
+            "t2": ["column_wise"],
+            "t3": ["table_row_wise", "data_parallel"],
+            "t7": ["table_wise", "column_wise"],
+            "w0": ["table_row_wise"],
+            "s0": ["row_wise"],
+            "s1": ["table_wise"],
+        }
+        constraints = {name: ParameterConstraints(sharding_types=own) for name, own in types.items()}
+        constraints["t7"].min_partition = 32
+        constraints["t6"] = ParameterConstraints(min_partition=32, pooling_factors=[60.0], compute_kernels=["fused"])
+        ranks = {"t7": [5], "t6": [2, 3], "t5": [0], "s1": [6, 7], "w0": range(4, 8)}
+        own = planner(gpus(8, local_world_size=4), constraints=constraints, ranks=ranks)
+        found = entries(own.plan(model, SHARDERS))
+        assert len(found) == 12
+        for name, allowed in types.items():
+            assert found[name].sharding_type in allowed, name
+        for name, allowed in ranks.items():
+            assert set(found[name].ranks) <= set(allowed), name
+        assert min(widths(found["t6"])) >= 32
+        assert min(widths(found["t7"])) >= 32
+        kernels = {name: entry.compute_kernel for name, entry in found.items()}
+        assert {kernel for name, kernel in kernels.items() if found[name].sharding_type == "data_parallel"} <= {"dense"}
+        assert kernels["t6"] == kernels["t1"] == "fused"
+
+    def test_column_wise_alone_may_be_one_shard(self) -> None:
+        constraints = {"t0": ParameterConstraints(sharding_types=["column_wise"], min_partition=64)}
+        entry = entries(planner(constraints=constraints).plan(bags(ROWS), SHARDERS))["t0"]
+        assert (entry.sharding_type, widths(entry)) == ("column_wise", [64])
+
+    def test_the_plan_has_what_constraints_say_of_the_table(self) -> None:
+        params = CacheParams(load_factor=0.5)
+        constraints = {
+            "t1": ParameterConstraints(output_dtype=DataType.FP16, enforce_hbm=True, stochastic_rounding=False),
+            "t2": ParameterConstraints(cache_params=params),
+        }
+        found = entries(planner(constraints=constraints).plan(bags(ROWS), SHARDERS))
+        assert found["t1"].output_dtype == DataType.FP16
+        assert (found["t1"].enforce_hbm, found["t1"].stochastic_rounding) == (True, False)
+        assert found["t2"].cache_params == params
+
+    def test_constraints_that_leave_nothing_raise_as_torchrec_does(self) -> None:
+        constraints = {"s": ParameterConstraints(sharding_types=["table_row_wise"])}  # which sequences have not
+        said = []
+        for make in (planner, lambda **options: EmbeddingShardingPlanner(topology=gpus(), **options)):
+            with pytest.raises(RuntimeError, match="after applying user provided constraints for s") as error:
+                make(constraints=constraints).plan(sequences({"s": 9}), SHARDERS)
+            said.append(str(error.value))
+        assert said[0] == said[1]
+
+    def test_empty_constraints_and_models_without_tables_are_no_error(self) -> None:
+        assert len(entries(planner(constraints={}).plan(bags(ROWS), SHARDERS))) == 8
+        assert planner().plan(nn.Linear(2, 2), SHARDERS).plan == {}
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"hardware": None},
+                r"default bandwidths.*Give `hardware`, such as ShardGymPlanner\(hardware='h100-dgx'\)",
+            ),
+            ({"hardware": "h1000"}, "h1000"),
+            ({"hardware": 3}, "`hardware` is the name of a profile"),
+            ({"ranks": {"t9": [0]}}, r"`ranks` has table 't9', and the model has t0, t1"),
+            ({"ranks": {"t1": [4]}}, r"`ranks` of table 't1' has 4; the ranks are 0 to 3"),
+            ({"ranks": {"t1": []}}, r"`ranks` of table 't1' must be a list of ranks"),
+            ({"exponent": 1.0, "lookups": []}, "Give `exponent` or `lookups`, not both"),
+            ({"exponent": -1.0}, "`exponent` must be a number of at least 0"),
+            ({"compare": -1.0}, "`compare` must be a positive number"),
+            ({"max_queries": 0}, "max_queries"),
+            (
+                {"constraints": {"t1": ParameterConstraints(pooling_factors=[1.0], num_poolings=[1.0, 2.0])}},
+                "num_poolings",
+            ),
+        ],
+    )
+    def test_wrong_input_is_an_error_of_torchrec_with_a_sentence(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(PlannerError, match=message) as error:
+            planner(**options).plan(bags(ROWS), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+    def test_too_little_memory(self) -> None:
+        topology = Topology(2, "cpu", ddr_cap=GIB // 2)
+        with pytest.raises(PlannerError) as error:
+            planner(topology, timeout_seconds=5).plan(bags({"a": 10_000_000, "b": 9_000_000}), SHARDERS)
+        kind, text = failed(error)
+        assert kind == PlannerErrorType.INSUFFICIENT_STORAGE
+        assert "Table 0 (a) of task 'model' needs 2600000000 bytes" in text
+        assert "insufficient storage" in text  # TorchRec's own
+
+    def test_ranks_that_no_form_can_have(self) -> None:
+        constraints = {"t1": ParameterConstraints(sharding_types=["row_wise"])}
+        with pytest.raises(PlannerError, match=r"'t1'.*row_wise only.*on devices 0, 1 only") as error:
+            planner(constraints=constraints, ranks={"t1": [0, 1]}).plan(bags(ROWS), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
+    def test_arguments_that_only_torchrecs_planner_uses_are_warned_about(self) -> None:
+        with pytest.warns(UserWarning, match="`proposer` is used for what TorchRec plans"):
+            planner(proposer=GreedyProposer())
+        with pytest.warns(UserWarning, match="`plan_loader` is not used"):
+            planner(plan_loader=object())
+
+
+class TestHardware:
+    def test_cpus_are_cpus(self) -> None:
+        own = planner(Topology(2, "cpu"), hardware=None)
+        plan = own.plan(bags(ROWS), SHARDERS)
+        assert "Hardware: cpu, as the topology is one of CPUs" in own.report
+        sharded = [entry for entry in entries(plan).values() if entry.sharding_spec is not None]
+        placements = {str(shard.placement) for entry in sharded for shard in entry.sharding_spec.shards}
+        assert placements <= {"rank:0/cpu", "rank:1/cpu"}
+
+    def test_bandwidths_of_the_topology_are_those_of_the_nearest_profile(self) -> None:
+        own = planner(gpus(hbm_mem_bw=1900e6, intra_host_bw=200e6), hardware=None)
+        own.plan(bags(ROWS), SHARDERS)
+        assert "a100-dgx with hbm_mem_bw, intra_host_bw of the topology" in own.report
+        slow = planner(gpus(hbm_mem_bw=190e6, intra_host_bw=200e6), hardware=None)
+        slow.plan(bags(ROWS), SHARDERS)
+        assert slow.costed.estimate.total_ms > own.costed.estimate.total_ms
+
+    def test_a_profile_and_a_pod_of_hosts(self) -> None:
+        constraints = {"t7": ParameterConstraints(sharding_types=["table_row_wise"])}
+        pod = gpus(8, local_world_size=2, pod_size=2)  # links join hosts of two, as TorchRec's blocks of rows do
+        plan = planner(pod, hardware=hardware_profile("h100-dgx"), constraints=constraints).plan(bags(ROWS), SHARDERS)
+        entry = entries(plan)["t7"]
+        assert entry.ranks in ([0, 1, 2, 3], [4, 5, 6, 7])
+        assert [str(shard.placement).split("/")[1] for shard in entry.sharding_spec.shards] == ["cuda:0", "cuda:1"] * 2
+
+    def test_names_of_cuda_devices(self) -> None:
+        from shard_gym.planning.dropin.hardware import profile_of_device
+
+        names = {
+            "NVIDIA A100-SXM4-80GB": "a100-dgx",
+            "NVIDIA H100 80GB HBM3": "h100-dgx",
+            "NVIDIA H200": "h200-dgx",
+            "NVIDIA GH200 480GB": "gh200-quad",
+            "Tesla V100-SXM2-32GB": "v100-nvlink",
+            "NVIDIA GeForce RTX 2080 Ti": "rtx2080ti-pcie",
+            "NVIDIA T4": None,
+        }
+        assert {name: profile_of_device(name) for name in names} == names
+
+
+def managed() -> ManagedCollisionEmbeddingBagCollection:
+    collection = bags({"mch": 4000})
+    module = HashZchManagedCollisionModule(zch_size=4000, device=META, total_num_buckets=8)
+    return ManagedCollisionEmbeddingBagCollection(
+        collection, ManagedCollisionCollection({"mch": module}, collection.embedding_bag_configs())
+    )
+
+
+class TestDelegated:
+    CASES: ClassVar[dict[str, tuple[ParameterConstraints, str]]] = {
+        "fused_uvm": (
+            ParameterConstraints(compute_kernels=["fused_uvm"]),
+            "by no kernel that they may have (fused_uvm)",
+        ),
+        "cached": (
+            ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.3)),
+            "by no kernel that they may have (fused_uvm_caching)",
+        ),
+        "key_value": (
+            ParameterConstraints(compute_kernels=["key_value"]),
+            "by no kernel that they may have (key_value)",
+        ),
+        "grid": (ParameterConstraints(sharding_types=["grid_shard"], min_partition=32), "(grid_shard)"),
+        "twcw": (ParameterConstraints(sharding_types=["table_column_wise"], min_partition=32), "(table_column_wise)"),
+        "few_rows": (ParameterConstraints(sharding_types=["row_wise"]), "(row_wise)"),
+    }
+
+    def test_what_shardgym_does_not_model_is_planned_by_torchrec_and_named(self) -> None:
+        rows = dict.fromkeys(self.CASES, 60000) | {"few_rows": 3, "own": 70_000}
+        constraints = {name: constraint for name, (constraint, _) in self.CASES.items()}
+        model = nn.ModuleDict({"bags": bags(rows), "mc": managed()})
+        own = planner(gpus(8, local_world_size=4), constraints=constraints)
+        found = entries(own.plan(model, SHARDERS))
+        assert len(found) == len(rows) + 1
+        for name, (constraint, why) in self.CASES.items():
+            assert found[name].sharding_type in (constraint.sharding_types or [found[name].sharding_type])
+            assert found[name].compute_kernel in (constraint.compute_kernels or ["fused"])
+            assert f"TorchRec plans {name}" in own.report or f", {name}" in own.report
+            assert why in own.report
+        assert found["cached"].cache_params == CacheParams(load_factor=0.3)
+        assert "mch, as their ids are mapped to rows while they train (managed collision)" in own.report
+        assert found["mch"].sharding_type == "row_wise"
+
+    def test_their_memory_and_their_work_count(self) -> None:
+        """TorchRec puts a table on a rank; the other one goes elsewhere, as that rank is full or busy."""
+        constraint = ParameterConstraints(sharding_types=["table_column_wise"], pooling_factors=[50.0])
+        free = ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[50.0])
+        for rows, cap in ((3_000_000, GIB), (2_000, 8 * GIB)):
+            constraints = {"theirs": constraint, "ours": free}
+            own = planner(
+                gpus(2, cap), constraints=constraints, storage_reservation=FixedPercentageStorageReservation(0.0)
+            )
+            found = entries(own.plan(bags({"theirs": rows, "ours": rows}), SHARDERS))
+            assert found["theirs"].ranks != found["ours"].ranks
+            assert (own.costed.estimate.phases_ms[:, 0] > 0).all()  # on both devices
+
+    def test_rows_in_host_memory_take_none_of_the_device(self) -> None:
+        constraints = {"huge": ParameterConstraints(compute_kernels=["fused_uvm"])}
+        own = planner(gpus(2, GIB), constraints=constraints)
+        found = entries(own.plan(bags({"huge": 20_000_000, "small": 500_000}), SHARDERS))
+        assert found["huge"].compute_kernel == "fused_uvm"
+        assert found["small"].compute_kernel in ("fused", "dense")
+
+    def test_a_model_that_is_all_torchrecs(self) -> None:
+        own = planner()
+        assert entries(own.plan(managed(), SHARDERS))["mch"].sharding_type == "row_wise"
+        assert own.costed is None
+        assert "TorchRec plans mch" in own.report
+
+    def test_ranks_of_such_a_table_are_refused(self) -> None:
+        with pytest.raises(PlannerError, match="`ranks` has table 'mch', which TorchRec plans") as error:
+            planner(ranks={"mch": [0]}).plan(managed(), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+    def test_torchrecs_plan_stands_in_where_hbm_is_too_small(self) -> None:
+        own = planner(gpus(2, GIB), timeout_seconds=20)
+        found = entries(own.plan(bags({"huge": 20_000_000}), SHARDERS))
+        assert found["huge"].compute_kernel.startswith("fused_uvm")
+        assert "this is TorchRec's plan; it keeps rows of huge in host memory, as ShardGym found none" in own.report
+        with pytest.raises(PlannerError, match="but with table 'huge' on other ranks than `ranks` has") as error:
+            planner(gpus(2, GIB), timeout_seconds=20, ranks={"huge": [1], "small": [0]}).plan(
+                bags({"huge": 20_000_000, "small": 9}), SHARDERS
+            )
+        assert error.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
+
+class TestApproximations:
+    def test_each_is_said(self) -> None:
+        constraints = {
+            "t1": ParameterConstraints(pooling_factors=[3.0], num_poolings=[2.0]),
+            "t2": ParameterConstraints(pooling_factors=[3.0], batch_sizes=[BATCH // 2]),
+        }
+        model = nn.ModuleDict(
+            {"a": bags(ROWS), "w": bags({"w0": 500}, weighted=True), "odd": bags({"odd": 600}, dim=10)}
+        )
+        own = planner(constraints=constraints)
+        plan = own.plan(model, SHARDERS)
+        assert "t1, t2: num_poolings and batch_sizes count as lookups and bags of whole batches" in own.report
+        assert "w0: the weights of lookups are in no cost" in own.report
+        assert "odd: dims are rounded up to a multiple of 4 in costs" in own.report
+        odd = entries(plan)["odd"]
+        if odd.sharding_spec is not None:
+            assert widths(odd) == [10] * len(odd.ranks)
+        tables = own.costed.tables
+        lookups = dict(zip(tables.names, tables.pooling_factor.tolist(), strict=True))
+        assert (lookups["t1"], lookups["t2"], lookups["t3"]) == (6.0, 1.5, 1.0)
+        assert tables.workload.batch_size == 4 * BATCH
+
+    def test_replicas_of_sequences_are_left_out_on_a_cpu(self) -> None:
+        own = planner(Topology(2, "cpu"), hardware=None)
+        found = entries(own.plan(sequences({"s0": 8, "s1": 8}), SHARDERS))
+        assert all(entry.sharding_type != "data_parallel" for entry in found.values())
+        assert "s0, s1: not replicated, as TorchRec 1.8 reads replicas wrongly on a CPU" in own.report
+
+    def test_optimizers_and_dtypes_of_several_kinds(self) -> None:
+        model = nn.ModuleDict({"a": bags(ROWS), "b": bags({"b0": 900}, data_type=DataType.FP16)})
+        apply_optimizer_in_backward(RowWiseAdagrad, model["a"].parameters(), {"lr": 0.1})
+        apply_optimizer_in_backward(Adam, model["b"].parameters(), {"lr": 0.1})
+        own = planner()
+        assert len(entries(own.plan(model, SHARDERS))) == 9
+        kinds = {(each.weight_dtype, each.optimizer) for each in own.costed.tables.workloads}
+        assert kinds == {("fp32", "rowwise_adagrad"), ("fp16", "adam")}
+
+
+def recorded(samples: int, rows: dict[str, int], seed: int = 0) -> KeyedJaggedTensor:
+    rng = np.random.default_rng(seed)
+    lengths = {name: np.full(samples, number + 1) for number, name in enumerate(rows)}
+    values = [rng.integers(0, count, lengths[name].sum()) for name, count in rows.items()]
+    return KeyedJaggedTensor(
+        keys=[f"f_{name}" for name in rows],
+        values=torch.from_numpy(np.concatenate(values)),
+        lengths=torch.from_numpy(np.concatenate(list(lengths.values()))),
+    )
+
+
+class TestLookups:
+    def test_recorded_batches_of_one_rank_are_joined(self) -> None:
+        rows = {"a": 50, "b": 4000}
+        own = planner(lookups=[recorded(BATCH, rows, seed) for seed in range(8)])
+        own.plan(bags(rows), SHARDERS)
+        tables = own.costed.tables
+        assert tables.workload.batch_size == 4 * BATCH
+        assert sorted(zip(tables.names, tables.pooling_factor.tolist(), strict=True)) == [("a", 1.0), ("b", 2.0)]
+        distinct = dict(zip(tables.names, tables.distinct_rows.tolist(), strict=True))
+        assert distinct["a"] == 50
+        assert 1500 < distinct["b"] < 1700  # of 2,048 lookups in 4,000 rows
+
+    def test_lookups_beside_tables_of_torchrec(self) -> None:
+        own = planner(lookups=recorded(4 * BATCH, {"a": 50}))
+        own.plan(nn.ModuleDict({"bags": bags({"a": 50}), "mc": managed()}), SHARDERS)
+        assert own.costed.tables.distinct_rows[own.costed.tables.names.index("a")] == 50
+
+    @pytest.mark.parametrize(
+        ("samples", "message"),
+        [
+            ([BATCH] * 3, f"The last {3 * BATCH} samples of the lookups fill no batch of 1,024"),
+            ([100], "has 100 samples, which do not divide the 1,024"),
+        ],
+    )
+    def test_batches_that_do_not_fit_are_refused(self, samples: list[int], message: str) -> None:
+        own = planner(lookups=[recorded(each, {"a": 50}) for each in samples])
+        with pytest.raises(PlannerError, match=message) as error:
+            own.plan(bags({"a": 50}), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+
+class NeverEnds(GreedyProposer):
+    """Makes the same proposal for ever."""
+
+    def propose(self) -> Any:
+        return super().propose() or self._first
+
+    def load(self, *arguments: Any, **options: Any) -> None:
+        super().load(*arguments, **options)
+        self._first = super().propose()
+
+    def feedback(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class TestBesideTorchRec:
+    def test_the_cheaper_plan_is_returned(self) -> None:
+        constraints = {name: ParameterConstraints(pooling_factors=[20.0]) for name in ROWS}
+        own = planner(constraints=constraints, compare=30.0)
+        own.plan(bags(ROWS), SHARDERS)
+        assert own.searched.theirs is not None
+        assert own.costed.estimate.total_ms <= own.searched.theirs.estimate.total_ms
+        assert "TorchRec's plan, found in" in own.report
+
+    def test_torchrecs_plan_is_taken_where_it_costs_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A search that answers with all tables on one device."""
+        from shard_gym.agents.search.plan_search import PlanSearchAgent
+        from shard_gym.plans import plan_of_placement
+
+        monkeypatch.setattr(
+            PlanSearchAgent, "plan", lambda _, task: plan_of_placement([0] * task.num_tables, task.tables)
+        )
+        constraints = {name: ParameterConstraints(pooling_factors=[20.0]) for name in ROWS}
+        for compare in (False, 30.0):
+            own = planner(constraints=constraints, compare=compare)
+            found = entries(own.plan(bags(ROWS), SHARDERS))
+            assert (len({rank for entry in found.values() for rank in entry.ranks}) > 1) == bool(compare)
+        assert "costs less than ShardGym's" in own.report
+        theirs = EmbeddingShardingPlanner(gpus(), BATCH, constraints=constraints).plan(bags(ROWS), SHARDERS)
+        assert {n: (e.sharding_type, e.ranks) for n, e in found.items()} == {
+            n: (e.sharding_type, e.ranks) for n, e in entries(theirs).items()
+        }
+
+    def test_the_limit_of_time_ends_torchrecs_planner(self) -> None:
+        with pytest.warns(UserWarning, match="proposer"):
+            own = planner(proposer=NeverEnds(), compare=1.0)
+        own.plan(bags(ROWS), SHARDERS)
+        assert own.searched.compare_s < 10
+        slow = planner(compare=1e-9)
+        slow.plan(bags(ROWS), SHARDERS)
+        assert "TorchRec's planner found no plan within" in slow.report
+
+    def test_estimates_are_torchrecs(self) -> None:
+        """Storage and perf of the shards of a plan, which are estimated without enumerating."""
+        model = nn.ModuleDict({"a": bags(ROWS), "s": sequences({"s0": 9000})})
+        types = ["row_wise", "table_row_wise", "data_parallel", "table_wise"]
+        constraints = {f"t{n}": ParameterConstraints(sharding_types=[types[n % 4]]) for n in range(8)}
+        own = planner(gpus(8, local_world_size=4), constraints=constraints)
+        own.plan(model, SHARDERS)
+        options = EmbeddingEnumerator(gpus(8, local_world_size=4), BATCH, constraints).enumerate(model, SHARDERS)
+        compared = 0
+        for chosen in own._best_plan:
+            same = [
+                option
+                for option in options
+                if (option.fqn, option.sharding_type, option.compute_kernel)
+                == (chosen.fqn, chosen.sharding_type, chosen.compute_kernel)
+            ]
+            theirs = {(*shard.offset, *shard.size): shard for shard in same[0].shards}
+            for shard in chosen.shards:
+                known = theirs.get((*shard.offset, *shard.size))
+                if known is not None:
+                    assert (shard.storage, shard.perf) == (known.storage, known.perf)
+                    compared += 1
+        assert compared > 25
+
+    def test_an_enumerator_of_the_user_is_asked(self) -> None:
+        constraints = {"t3": ParameterConstraints(sharding_types=["row_wise"])}
+        enumerator = EmbeddingEnumerator(gpus(), BATCH, constraints)
+        found = entries(planner(enumerator=enumerator).plan(bags(ROWS), SHARDERS))
+        assert found["t3"].sharding_type == "row_wise"
+
+    def test_callbacks_stats_and_hashes_stay(self, caplog: pytest.LogCaptureFixture) -> None:
+        logging.disable(logging.NOTSET)
+        seen: list[int] = []
+
+        def callback(plan: list[Any]) -> list[Any]:
+            seen.append(len(plan))
+            return plan
+
+        own = planner(callbacks=[callback])
+        theirs = EmbeddingShardingPlanner(topology=gpus(), batch_size=BATCH)
+        model = bags({"t0": 900, "t1": 800})
+        with caplog.at_level(logging.INFO):
+            own.plan(model, SHARDERS)
+        theirs.plan(model, SHARDERS)
+        assert seen == [2]
+        assert own.hash_planner_context_inputs() == theirs.hash_planner_context_inputs()
+        assert own.hash_planner_context_inputs_str() == theirs.hash_planner_context_inputs_str()
+        assert "--- Planner Statistics ---" in caplog.text
+        assert caplog.text.index("--- Planner Statistics ---") < caplog.text.index("Embeddings cost")
+
+    def test_what_is_logged(self) -> None:
+        own = planner()
+        own.plan(bags(ROWS), SHARDERS)
+        total = own.costed.estimate.total_ms
+        assert f"Embeddings cost {total:.4f} ms an iteration (forward " in own.report
+        assert "Hardware: a100-dgx, as given." in own.report
+        assert "HBM of tables on the fullest device, rank " in own.report
+        assert "Mean error of the cost model on held-out measurements, a100-dgx" in own.report
+        assert "plan-search, " in own.report
+
+
+def test_the_plan_is_one_of_torchrecs() -> None:
+    assert isinstance(planner().plan(bags(ROWS), SHARDERS), ShardingPlan)
+    assert isinstance(planner().collective_plan(bags(ROWS), SHARDERS, OneRank()), ShardingPlan)
+
+
+class OneRank:
+    """A process group of one process."""
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 1
