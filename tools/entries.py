@@ -54,12 +54,14 @@ TUNED = (*SPLIT, "shard-generalize", "shard-mlperf-x8", "shard-merlin-small-x16"
 TIERED_PLACEMENT = ("tier-4", "tier-8")
 TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # suites with host memory
 SEQUENCES, GROUPS, SERVED = ("sequence-16", "sequence-128"), ("groups-256",), ("inference-8",)
-LATER = (*TIERED, *SEQUENCES, *GROUPS, *SERVED)
+GENERATIVE = ("shard-kuairand-x8", "inference-dlrm-v3-x8")  # whole models of sequences, without training tasks
+LATER = (*TIERED, *SEQUENCES, *GROUPS, *SERVED, *GENERATIVE)
 IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in LATER)
 """Suites with entries of DreamShard as it ships; of what it has not learned, others answer: host memory, sequences and
 serving. Of groups it plans one, and 256 devices are more than it learned."""
 
-IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in (SEQUENCES[1], *GROUPS))
+ONE_DECIDES = (SEQUENCES[1], *GROUPS, *GENERATIVE)
+IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in ONE_DECIDES)
 """Suites with entries of local search; on the others one whole table decides, whatever the seed does with the rest."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
@@ -104,10 +106,17 @@ ENTRANTS = (
     Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0]), tracks=(SHARDING,)),
-    Entrant("blind-search", "Local search, blind to host memory", suites=(*TIERED, *SERVED), tracks=BOTH),
+    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0], *GENERATIVE), tracks=(SHARDING,)),
+    Entrant(
+        "blind-search", "Local search, blind to host memory", suites=(*TIERED, *SERVED, GENERATIVE[1]), tracks=BOTH
+    ),
     Entrant("recshard", "RecShard", suites=TIERED_PLACEMENT),
-    Entrant("torchrec-offload", "TorchRec's planner, scaling up caches", suites=(*TIERED, *SERVED), tracks=(SHARDING,)),
+    Entrant(
+        "torchrec-offload",
+        "TorchRec's planner, scaling up caches",
+        suites=(*TIERED, *SERVED, GENERATIVE[1]),
+        tracks=(SHARDING,),
+    ),
     Entrant("torchrec-tuned", "TorchRec's planner, tuned", suites=TUNED, tracks=(SHARDING,)),
     Entrant("never", "Never", suites=DRIFTING[:1], tracks=(REPLANNING,)),
     Entrant("ski-last-day", "Ski-rental, last day", suites=DRIFTING, tracks=(REPLANNING,)),

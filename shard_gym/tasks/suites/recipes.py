@@ -232,6 +232,30 @@ BEYOND: tuple[Recipe, ...] = (
 )
 """Suites of the sharding track with sequence tables, with groups of devices, and of serving."""
 
+GENERATIVE: tuple[Recipe, ...] = (
+    Recipe(
+        name="shard-kuairand-x8",
+        description="Meta's generative recommender (HSTU) on KuaiRand, 7 sequence tables, may be split, on 8 H100.",
+        num_devices=(8, 8),
+        pool="hstu-kuairand",
+        hardware="h100-dgx",
+        weight_dtype="fp16",
+        **SPLIT,
+    ),
+    Recipe(
+        name="inference-dlrm-v3-x8",
+        description="Serving: MLPerf's DLRMv3, 3 sequence tables, 963 GiB, on 8 H100 with 640 GiB of HBM.",
+        num_devices=(8, 8),
+        pool="mlperf-dlrm-v3",
+        hardware="h100-dgx",
+        weight_dtype="fp16",
+        host_memory=True,
+        training=False,
+        **SPLIT,
+    ),
+)
+"""The generative recommenders, whole: one table has nearly all bytes and exchanges, so how it is split decides."""
+
 RECIPES: tuple[Recipe, ...] = (
     *(_dlrm(tables, 4) for tables in (20, 40, 50, 60, 80, 100)),
     *(_dlrm(tables, 8) for tables in (40, 80, 120, 160, 200)),
@@ -256,5 +280,6 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     *TIERED,
     *BEYOND,
+    *GENERATIVE,
     *(_sharded_and_measured(recipe) for recipe in (_for_cpu(20, 2), _for_cpu(40, 4), _for_gpu(40, 4))),
 )
