@@ -256,7 +256,7 @@ class SurrogateSearchAgent(Agent):
 
     @override
     def place(self, task: Task) -> Placement:
-        return self.split(task, (TABLE_WISE,)).device
+        return self.split(task, (TABLE_WISE,)).placement
 
     @override
     def plan(self, task: Task) -> ShardingPlan:

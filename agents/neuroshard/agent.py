@@ -198,6 +198,8 @@ def place_greedily(
         parts_of = (table[number, step], level[number, step])
         needed, width = options.memory[parts_of], columns[parts_of]
         fits = (used + needed[:, None] <= caps) & (columns_left >= width[:, None])
+        if task.constraints is not None:
+            fits &= task.constraints.devices[parts_of[0]]
         placed = real[number, step] & alive
         cost = np.where(fits, busy, np.inf)
         tied = fits & (cost <= cost.min(axis=1, keepdims=True))
@@ -233,7 +235,7 @@ class NeuroShardAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
-        return self._split(task, (TABLE_WISE,)).device
+        return self._split(task, (TABLE_WISE,)).placement
 
     @override
     def plan(self, task: Task) -> ShardingPlan:

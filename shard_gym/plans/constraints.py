@@ -226,6 +226,18 @@ class Constraints(ReadOnlyArrays):
             None if self.least_bytes is None else self.least_bytes[chosen],
         )
 
+    def of_parts(self, table: NDArray[np.int64]) -> Constraints:
+        """Those of whole parts of the tables, (P,) the table of each; of tables apart, all their parts are."""
+        parts = [np.flatnonzero(table == number).tolist() for number in range(len(self))]
+
+        def sets(of_tables: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+            found = (tuple(part for number in each for part in parts[number]) for each in of_tables)
+            return tuple(each for each in found if len(each) > 1)
+
+        types = np.ones((len(table), len(SHARDING_TYPES)), np.bool_)
+        none = np.zeros(len(table), np.int64)
+        return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart))
+
     def on(self, num_devices: int) -> Constraints:
         """Those of another number of devices, if no table is kept to some of them.
 

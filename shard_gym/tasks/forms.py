@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.errors import InvalidConstraintsError
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.plans import ShardingPlan, TableSharding, column_wise, data_parallel, row_wise, table_wise
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, has_equal_blocks
 from shard_gym.plans.statistics import shard_tables
@@ -95,7 +98,7 @@ def formed(task: Task, form: Form) -> SplitTask | None:
 
     A table that is larger than a device however often it is halved becomes row-wise, whatever the form says.
     """
-    tables, topology = task.tables, task.topology
+    tables, topology, every = task.tables, task.topology, np.arange(task.num_devices)
     kinds = np.array([TABLE_WISE] * len(tables), dtype=object)
     lookups = tables.amounts()[:, AMOUNT_NAMES.index("lookups")]
     heavy = lookups * task.num_devices > HEAVY * max(lookups.sum(), 1e-12)
@@ -104,9 +107,14 @@ def formed(task: Task, form: Form) -> SplitTask | None:
             return None
         kinds[heavy] = form.heavy
     halvings = _halvings(tables, form, float(topology.memory_cap_bytes.max()))
+    if task.constraints is not None and not _keep(task.constraints, task, kinds, halvings):
+        return None
     kinds[tables.with_dims(tables.embedding_dim >> halvings).memory_bytes > topology.memory_cap_bytes.max()] = ROW_WISE
     spread = {kind: np.flatnonzero(kinds == kind) for kind in (ROW_WISE, DATA_PARALLEL) if (kinds == kind).any()}
     if not has_equal_blocks(tables.num_embeddings[spread.get(ROW_WISE, [])], task.num_devices).all():
+        return None
+    limits = task.constraints
+    if limits is not None and not all(limits.may_spread(kind, every)[some].all() for kind, some in spread.items()):
         return None
     kept = np.flatnonzero(kinds == TABLE_WISE)
     if not len(kept):
@@ -117,7 +125,25 @@ def formed(task: Task, form: Form) -> SplitTask | None:
     fits = free.min() > 0 and parts.memory_bytes.sum() <= free.sum()
     if not fits or parts.memory_bytes.max() > free.max():
         return None
-    return SplitTask(task, Task(task.name, parts, topology.with_caps(free)), table, spread)
+    own = None if limits is None else limits.of_parts(table)
+    try:
+        return SplitTask(task, Task(task.name, parts, topology.with_caps(free), constraints=own), table, spread)
+    except InvalidConstraintsError:
+        return None
+
+
+def _keep(limits: Constraints, task: Task, kinds: NDArray[np.object_], halvings: NDArray[np.int64]) -> bool:
+    """Change (T,) `kinds` and `halvings` in place to what the constraints permit; False if that is none of these."""
+    every, dims = np.arange(task.num_devices), task.tables.embedding_dim
+    for kind in (ROW_WISE, DATA_PARALLEL):
+        kinds[(kinds == kind) & ~limits.may_spread(kind, every)] = TABLE_WISE
+    for kind in (ROW_WISE, DATA_PARALLEL):
+        kinds[(kinds == TABLE_WISE) & ~limits.may_be_whole & limits.may_spread(kind, every)] = kind
+    apart = np.zeros(len(kinds), np.bool_)
+    apart[[*chain.from_iterable(limits.apart)]] = True
+    while (narrow := (halvings > 0) & (apart | ~limits.may_have_columns(dims >> halvings, task.tables))).any():
+        halvings[narrow] -= 1
+    return bool((limits.may_be_whole | (kinds != TABLE_WISE)).all())
 
 
 def _halvings(tables: Tables, form: Form, memory: float) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import constraints_from_json
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, load_suite, problem_of
+from shard_gym.tasks.forms import forms_of
 from shard_gym.tasks.suites.drawing import with_constraints
 
 MODEL, SPLITTING = AnalyticalCostModel(), AnalyticalShardingModel()
@@ -134,6 +135,17 @@ def test_plans_are_balanced_and_joined_within_constraints() -> None:
             problem_of(task).checked(other, task)
             changed += other != plan
     assert changed  # so that the check is one
+
+
+def test_forms_that_policies_place_keep_to_constraints() -> None:
+    rng, placed = np.random.default_rng(9), set()
+    for drawn in load_suite("mixdim-8", "train")[:4]:
+        task = with_constraints(replace(drawn, splittable=True), rng)
+        for form in forms_of(task):
+            plan = form.plan(make_agent("size-greedy").place(form.task))
+            placed |= {sharding.sharding_type for sharding in plan.tables}
+            problem_of(task).checked(plan, task)
+    assert placed >= {"table_wise", "column_wise", "row_wise", "data_parallel"}
 
 
 def test_bytes_that_another_planner_reserves_count(random_task: Callable[..., Task]) -> None:
