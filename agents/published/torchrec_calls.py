@@ -23,7 +23,7 @@ from torchrec.distributed.planner.types import CustomTopologyData, PlannerError
 from torchrec.distributed.types import CacheParams, CacheStatistics
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-from torchrec.optim import SGD, Adam, RowWiseAdagrad
+from torchrec.optim import LAMB, SGD, Adagrad, Adam, PartialRowWiseAdam, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shard_gym.common.arrays import FloatArray
@@ -91,7 +91,11 @@ def lru_statistics(tables: Tables) -> list[LruStatistics]:
 
 __all__ = ["PlannerError", "planned"]
 
-_OPTIMIZERS = {"adam": Adam, "rowwise_adagrad": RowWiseAdagrad, "sgd": SGD}
+_OPTIMIZERS = {
+    **{"adagrad": Adagrad, "adam": Adam, "lamb": LAMB, "partial_rowwise_adam": PartialRowWiseAdam},
+    **{"rowwise_adagrad": RowWiseAdagrad, "sgd": SGD},
+}
+_ONE_NUMBER = ("adagrad", "lamb", "partial_rowwise_adam")
 _KERNELS = ("fused", "dense")
 _HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")  # all rows are in host memory, and of the second some in HBM, too
 _SMALLEST_CACHE = 1e-3
@@ -183,7 +187,7 @@ def _module(tables: Tables) -> torch.nn.Module:
 
     Sequence tables of each dim are a collection, because TorchRec wants one dim.
     """
-    workload, meta = tables.workload, torch.device("meta")
+    meta = torch.device("meta")
     bags: list[EmbeddingBagConfig] = []
     sequences: dict[int, list[EmbeddingConfig]] = {}
     for table, name in enumerate(tables.names):
@@ -193,7 +197,7 @@ def _module(tables: Tables) -> torch.nn.Module:
             "num_embeddings": int(tables.num_embeddings[table]),
             "embedding_dim": dim,
             "feature_names": [f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
-            "data_type": DataType[workload.weight_dtype.upper()],
+            "data_type": DataType[tables.workloads[tables.group[table]].weight_dtype.upper()],
         }
         if tables.pooled[table]:
             bags.append(EmbeddingBagConfig(**config))
@@ -202,19 +206,25 @@ def _module(tables: Tables) -> torch.nn.Module:
     collections: list[torch.nn.Module] = [EmbeddingBagCollection(device=meta, tables=bags)] if bags else []
     collections += [EmbeddingCollection(device=meta, tables=each) for each in sequences.values()]
     module = collections[0] if len(collections) == 1 else torch.nn.ModuleList(collections)
-    apply_optimizer_in_backward(_OPTIMIZERS[workload.optimizer], module.parameters(), {"lr": 0.1})
+    group = dict(zip(tables.names, tables.group.tolist(), strict=True))
+    for path, parameter in module.named_parameters():
+        optimizer = tables.workloads[group[path.removesuffix(".weight").rpartition(".")[2]]].optimizer
+        apply_optimizer_in_backward(_OPTIMIZERS[optimizer], [parameter], {"lr": 0.1})
     return module
 
 
 def _counted_share(workload: Workload) -> float:
-    """The share of the memory of tables that TorchRec counts.
+    """The share of the memory of tables that TorchRec counts; the least of any group.
 
     It gives the moments of Adam the dtype of the weights (planner/shard_estimators.py, `_get_optimizer_multipler`);
-    they are FP32.
+    they are FP32. Of all optimizers that it does not name, it counts one number for each weight.
     """
-    moments = workload.state.per_weight
-    counted = workload.weight_bytes * (1 + moments)
-    return float(np.min(counted / (workload.weight_bytes + STATE_BYTES * moments)))
+    shares = []
+    for each in workload.workloads:
+        moments, bytes_of_weight = np.max(each.state.per_weight), each.weight_bytes
+        counted = bytes_of_weight * (1 + (min(moments, 1) if each.optimizer in _ONE_NUMBER else moments))
+        shares.append(counted / (bytes_of_weight + STATE_BYTES * moments))
+    return float(min(shares))
 
 
 def _constraints(

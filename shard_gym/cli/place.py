@@ -93,7 +93,7 @@ def place(
             if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
-        optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
+        optimizer: sgd, rowwise_adagrad, adagrad, adam, partial_rowwise_adam or lamb; that of the file if not given.
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
             TorchRec's QCommsConfig; that of the cost model if not given.
         cross_host_ratio: share of the bytes leaving a host that are sent, below 1 for models that compress them.

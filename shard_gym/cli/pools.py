@@ -56,8 +56,7 @@ def _card(console: Console, pool: Pool) -> None:
     facts = {
         "tables": f"{len(pool):,}, {tables.num_embeddings.sum():,} rows in all",
         "embedding dims": _dims(pool) if pool.dims_known else "none in the data; chosen by each suite",
-        "workload": f"batch size {workload.batch_size}, {workload.weight_dtype}, "
-        + (workload.optimizer if workload.training else "served"),
+        "workload": f"batch size {workload.batch_size}, {workload.named}",
         "row popularity": _popularity(pool),
         "SHA-256": pool.sha256,
     }

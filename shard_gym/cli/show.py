@@ -72,7 +72,7 @@ class OwnPlanOptions:
             if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the file if not given.
-        optimizer: adam, rowwise_adagrad or sgd; that of the file if not given.
+        optimizer: sgd, rowwise_adagrad, adagrad, adam, partial_rowwise_adam or lamb; that of the file if not given.
         sync_every: of a plan for groups of devices, iterations after which their copies of tables are averaged.
     """
 

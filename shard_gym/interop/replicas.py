@@ -32,6 +32,13 @@ _AS_IN_BACKWARD: dict[str, str] = {
     "adam": (
         "torch.optim.Adam also moves their rows that a batch does not read; the backward would leave these as they are."
     ),
+    "adagrad": (
+        "torch.optim.Adagrad has the states of the backward's, one for each weight; that it updates them as the "
+        "backward would, with the same learning rate and eps, is not tested."
+    ),
+    **dict.fromkeys(
+        ("lamb", "partial_rowwise_adam"), "torch has no dense optimizer that updates them as the backward would."
+    ),
 }
 """Which optimizer of a replica is the one in the backward, by `Workload.optimizer`."""
 

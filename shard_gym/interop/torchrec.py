@@ -33,15 +33,17 @@ _NONE = "none in its backward"
 def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | None) -> Workload:
     """The workload of the tables in some collections (`torchrec_modules.collections_of`).
 
+    Tables of one weight dtype and one optimizer are a group (`Workload.of_tables`).
+
     Args:
         collections: the collections; their tables have different names.
         batch_size: samples of a batch, on all devices together.
-        optimizer: see `Workload`; None for the one that the model trains its tables with in the backward
+        optimizer: see `Workload`; None for those that the model trains its tables with in the backward
             (`apply_optimizer_in_backward`), and for `DEFAULT_OPTIMIZER` where it does not say.
 
     Raises:
-        InvalidTablesError: the tables have several dtypes or optimizers, one that is not known, or another than
-            `optimizer`; or `batch_size` is no integer.
+        InvalidTablesError: a table has a dtype or an optimizer that is not known, another than `optimizer`, or none
+            where others have one; or `batch_size` is no integer.
     """
     if not is_integer(batch_size):
         raise InvalidTablesError(f"batch_size must be an integer, not {short_repr(batch_size)}.")
@@ -52,13 +54,18 @@ def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | No
             name = config.name
             dtypes[name] = _known(name, "weights in", config.data_type.value, WEIGHT_DTYPES)
             trained[name] = _optimizer(name, collection)
-    dtype, found = _only(dtypes, "weight dtype"), _only(trained, "optimizer")
-    if optimizer is not None and found and optimizer != found:
-        raise InvalidTablesError(
-            f"The optimizer is given as {optimizer}, but the model trains table {next(iter(trained))!r} with {found} "
-            "in its backward. Leave the optimizer out, or give that of the model."
-        )
-    return Workload(int(batch_size), dtype, optimizer or found or DEFAULT_OPTIMIZER)
+    _require_all_or_none(trained)
+    for name, found in trained.items():
+        if optimizer is not None and found and optimizer != found:
+            raise InvalidTablesError(
+                f"The optimizer is given as {optimizer}, but the model trains table {name!r} with {found} "
+                "in its backward. Leave the optimizer out, or give that of the model."
+            )
+    own = [
+        Workload(int(batch_size), dtypes[name], optimizer or found or DEFAULT_OPTIMIZER)
+        for name, found in trained.items()
+    ]
+    return Workload.of_tables(own)
 
 
 def _optimizer(name: str, collection: Any) -> str:
@@ -78,8 +85,9 @@ def _optimizer_classes() -> dict[Any, str]:
     from torchrec import optim as fused
 
     return {
-        **{optim.Adam: "adam", fused.Adam: "adam"},
-        **{optim.SGD: "sgd", fused.SGD: "sgd", fused.RowWiseAdagrad: "rowwise_adagrad"},
+        **{optim.Adam: "adam", fused.Adam: "adam", optim.SGD: "sgd", fused.SGD: "sgd"},
+        **{optim.Adagrad: "adagrad", fused.Adagrad: "adagrad", fused.RowWiseAdagrad: "rowwise_adagrad"},
+        **{fused.LAMB: "lamb", fused.PartialRowWiseAdam: "partial_rowwise_adam"},
     }
 
 
@@ -92,17 +100,15 @@ def _known(table: str, what: str, given: Any, known: Mapping[Any, str]) -> str:
     return known[given]
 
 
-def _only(of_tables: Mapping[str, str], what: str) -> str:
-    """The value that all tables have; of two that differ, the error names the first of each."""
-    (first, value), *others = of_tables.items()
-    for name, other in others:
-        if other != value:
-            raise InvalidTablesError(
-                f"Tables have different {what}s: that of {first!r} is {value or _NONE}, that of {name!r} is "
-                f"{other or _NONE}. All tables of a task share one, as those of a fused operator do; make tables of "
-                f"each {what} by themselves."
-            )
-    return value
+def _require_all_or_none(trained: Mapping[str, str]) -> None:
+    """Refuse a model of which the backward trains some tables alone; the error names the first of each kind."""
+    first, *others = trained.items()
+    other = next((each for each in others if bool(each[1]) != bool(first[1])), None)
+    if other is not None:
+        raise InvalidTablesError(
+            f"Not all tables have an optimizer: that of {first[0]!r} is {first[1] or _NONE}, that of {other[0]!r} is "
+            f"{other[1] or _NONE}. Give each table one (apply_optimizer_in_backward), or none and name it here."
+        )
 
 
 if TYPE_CHECKING:
@@ -122,12 +128,12 @@ def tables_of_lookups(
             plan `shard_gym.planning.index_dedup.deduplicated(tables, num_devices)`.
         lookups: one or several batches of one size, each with the inputs of all features on all devices together; of a
             file they are `lookups_of_file(path).batches(batch_size)`. Features that no table reads are not looked at.
-        optimizer: of the tables, "adam", "rowwise_adagrad" or "sgd"; None for the one that the model trains them with
-            in the backward (`apply_optimizer_in_backward`), and for rowwise Adagrad where it does not say.
+        optimizer: of all tables, such as "sgd"; None for those that the model trains them with in the backward
+            (`apply_optimizer_in_backward`), and for rowwise Adagrad where it does not say.
 
     Raises:
-        InvalidTablesError: the model has modules or tables that are not planned (`collections_of`), the tables have
-            several weight dtypes or optimizers or one that is not known, or the batches do not fit the tables
+        InvalidTablesError: the model has modules or tables that are not planned (`collections_of`), a table has a
+            weight dtype or an optimizer that is not known (`workload_of`), or the batches do not fit the tables
             (`LookupCounter.add`).
         MissingExtraError: TorchRec is not installed.
     """

@@ -54,7 +54,7 @@ class ModelOptions(TypedDict, total=False):
             Zipf's law (`tables_of_pooling_factors`).
         embedding_dim: dim of every table of a pool; required if it has none, refused if it has its own.
         weight_dtype: bf16, fp16 or fp32; that of the tables if not given.
-        optimizer: adam, rowwise_adagrad or sgd; that of the tables if not given.
+        optimizer: sgd, rowwise_adagrad, adagrad, adam, partial_rowwise_adam or lamb; that of the tables if not given.
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             `EmbeddingCollectionSharder(use_index_dedup=True)`.
         devices_per_host: devices of a host, which have its local ranks and memory; that of the hardware if not given.

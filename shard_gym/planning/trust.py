@@ -102,7 +102,8 @@ def evidence_on(topology: Topology, workload: Workload | None = None) -> dict[st
     """The evidence on these devices by phase, without links that the topology does not have.
 
     Devices of no profile have none, nor have other links than those of the profile, nor the backward of an optimizer
-    that is in none of the measurements (`OPTIMIZERS`), nor computation with weights in BF16.
+    that is in none of the measurements (`OPTIMIZERS`), nor computation with weights in BF16, nor of several groups of
+    tables.
     """
     hardware = hardware_of(topology)
     wanted = dict(zip(PHASES, (True, True, topology.num_devices > 1, topology.num_domains > 1), strict=True))
@@ -111,14 +112,15 @@ def evidence_on(topology: Topology, workload: Workload | None = None) -> dict[st
         own = hardware is not None and (phase in PHASES[:2] or PROFILES[hardware].links == topology.links)
         found[phase] = evidence(hardware, phase) if own and hardware else None
     if workload is not None and not is_measured(workload):
-        known = all(each.weight_dtype in WEIGHT_DTYPES for each in workload.workloads)
-        found |= dict.fromkeys(["backward"] if known else PHASES[:2])
+        of_one = len(workload.workloads) == 1
+        found |= dict.fromkeys(["backward"] if of_one and workload.weight_dtype in WEIGHT_DTYPES else PHASES[:2])
     return found
 
 
 def is_measured(workload: Workload) -> bool:
-    """Whether measurements that are counted have these weights and this optimizer, in every group."""
-    return all(each.optimizer in OPTIMIZERS and each.weight_dtype in WEIGHT_DTYPES for each in workload.workloads)
+    """Whether measurements that are counted have these weights and this optimizer, of one group of tables."""
+    first, *others = workload.workloads
+    return not others and first.optimizer in OPTIMIZERS and first.weight_dtype in WEIGHT_DTYPES
 
 
 @dataclass(frozen=True)
@@ -266,9 +268,8 @@ def evidence_sentence(topology: Topology, cost_model: str, workload: Workload | 
     if hardware is None:
         return f"Cost model on {topology.device.name}: not measured, as it is no hardware profile of ShardGym."
     phases = "; ".join(_phase(phase, found) for phase, found in evidence_on(topology, workload).items())
-    new = [] if workload is None else [each for each in workload.workloads if not is_measured(each)]
-    how = " and ".join(dict.fromkeys(f"{each.weight_dtype}, {each.optimizer}" for each in new))
-    return f"Mean error of the cost model on held-out measurements, {hardware}{f', {how}' * bool(how)}: {phases}."
+    how = "" if workload is None or is_measured(workload) else f", {workload.named}"
+    return f"Mean error of the cost model on held-out measurements, {hardware}{how}: {phases}."
 
 
 def _phase(phase: str, found: Evidence | None) -> str:

@@ -386,7 +386,7 @@ class Tables(ReadOnlyArrays):
         facts = {
             "memory": format_bytes(self.memory_bytes.sum()),
             "batch": f"{workload.batch_size:,} samples, {self.lookups_per_batch.sum():,.0f} lookups",
-            "training": "; ".join(f"{each.weight_dtype}, {each.optimizer}" for each in self.workloads),
+            "training": workload.named,
         }
         header = ("table", "rows", "dim", "pooling factor", "distinct rows of a batch", "memory")
         return card(counted(len(self), "table"), facts, header, rows)

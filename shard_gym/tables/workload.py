@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Never, override
 
 from shard_gym.common.checks import as_indices, is_integer, is_iterable, is_one_of
-from shard_gym.common.errors import InvalidTablesError, short_repr
+from shard_gym.common.errors import DamagedFileError, InvalidTablesError, short_repr
 from shard_gym.common.io.parsing import require_fields
 
 WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -32,12 +32,17 @@ class OptimizerState(NamedTuple):
 
 
 OPTIMIZER_STATES: Mapping[str, OptimizerState] = {
+    "adagrad": OptimizerState(0, 1),
     "adam": OptimizerState(0, 2),
+    "lamb": OptimizerState(0, 2),
+    "partial_rowwise_adam": OptimizerState(1, 1),
     "rowwise_adagrad": OptimizerState(1, 0),
     "sgd": OptimizerState(0, 0),
 }
-"""The state of each optimizer (pytorch/FBGEMM v1.8.0, split_embedding_configs.py, `state_size_table`): exact SGD none,
-rowwise Adagrad the mean square of a row's gradients, Adam two moments of the dim of the row."""
+"""The state of each optimizer: exact SGD none, rowwise Adagrad the mean square of a row's gradients, Adagrad a sum of
+each weight, Adam and LAMB two moments of each weight, partial rowwise Adam one of each weight and one of each row.
+`momentum1` and `momentum2` in pytorch/FBGEMM v1.8.0, split_table_batched_embeddings_ops_training.py, and, but for
+Adagrad and LAMB, `state_size_table` in split_embedding_configs.py."""
 
 WORKLOAD_KEYS: Mapping[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 """The keys of a `Workload` in files, with the type of each value."""
@@ -47,6 +52,9 @@ WORKLOAD_MAY_LACK: Mapping[str, type] = {"training": bool}
 
 SHARED = ("batch_size", "training")
 """What all groups of tables have in common."""
+
+PER_TABLE = ("weight_dtype", "optimizer")
+"""Keys that may have a list in files that people write."""
 
 MAX_BATCH_SIZE = 2**30
 """Bytes of outputs, 4 * dim * num_features * batch size, stay below 2**63."""
@@ -59,8 +67,8 @@ class Workload:
     Attributes:
         batch_size: samples per iteration on all devices together (the global batch).
         weight_dtype: "bf16", "fp16" or "fp32".
-        optimizer: "adam", "rowwise_adagrad" or "sgd", fused into FBGEMM's backward. Adam updates the rows that a batch
-            reads, and their moments, and leaves all others as they are.
+        optimizer: a name in `OPTIMIZER_STATES`, fused into FBGEMM's backward. Adam and those like it update the rows
+            that a batch reads, and their moments, and leave all others as they are.
         training: False for serving: rows are read alone, so no optimizer keeps anything, whatever `optimizer` names.
 
     Raises:
@@ -117,6 +125,17 @@ class Workload:
                 )
         return first if len(workloads) == 1 else _Mixed(tuple(workloads), group)
 
+    @staticmethod
+    def of_tables(workloads: Sequence[Workload]) -> Workload:
+        """The workload of T tables that have these: equal ones are a group, in order of first tables; see `mixed`."""
+        groups = list(dict.fromkeys(workloads))
+        return Workload.mixed(groups, [groups.index(each) for each in workloads])
+
+    @property
+    def named(self) -> str:
+        """Weight dtype and optimizer, or how many groups there are, for sentences."""
+        return f"{self.weight_dtype}, {self.optimizer if self.training else 'served'}"
+
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """Those of the G groups; of one group, itself."""
@@ -151,12 +170,19 @@ class Workload:
 
     @staticmethod
     def from_json(record: Any, source: str) -> Workload:
-        """What `to_json` made.
+        """What `to_json` made, or with a list for `weight_dtype` or `optimizer`: that of each table.
 
         Raises:
             DamagedFileError: it has other keys, or values of other types; `source` begins the message.
             InvalidTablesError: a value is impossible.
         """
+        if isinstance(record, dict) and (of_tables := [key for key in PER_TABLE if isinstance(record.get(key), list)]):
+            if len({len(record[key]) for key in of_tables}) > 1:
+                raise DamagedFileError(f"{source} has lists of different lengths: {' and '.join(of_tables)}.")
+            own = zip(*(record[key] for key in of_tables), strict=True)
+            return Workload.of_tables(
+                [Workload.from_json(record | dict(zip(of_tables, each, strict=True)), source) for each in own]
+            )
         if not isinstance(record, dict) or "groups" not in record:
             return Workload(**require_fields(record, WORKLOAD_KEYS, source, WORKLOAD_MAY_LACK))
         shared = {key: kind for key, kind in WORKLOAD_KEYS.items() if key in SHARED}
@@ -226,6 +252,11 @@ class _Mixed(Workload):
         return InvalidTablesError(
             f"The tables have {len(self._workloads)} workloads, so there is no one {what}; each of `workloads` has one."
         )
+
+    @property
+    @override
+    def named(self) -> str:
+        return f"{len(self._workloads)} groups of tables: {'; '.join(each.named for each in self._workloads)}"
 
     @property
     @override

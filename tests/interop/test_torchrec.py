@@ -141,7 +141,6 @@ def test_tables_follow_zipf_where_nothing_is_recorded() -> None:
     [
         ({"feature_names": ["other"]}, "The lookups have no feature 'other', which table 'user' reads"),
         ({"num_embeddings": 5}, "Table 'user' has 5 rows, but row 4. is read"),
-        ({"data_type": DataType.FP16}, "that of 'user' is fp16, that of 'item' is fp32"),
         ({"data_type": DataType.INT8}, "Table 'user' has weights in INT8, .* known are bf16, fp16, fp32"),
     ],
 )
@@ -186,12 +185,16 @@ def test_models_in_bf16_have_tables_in_bf16() -> None:
     [
         ({"user": [torch.optim.Adam]}, "that of 'user' is adam, that of 'item' is none in its backward"),
         ({"item": [torch.optim.Adam]}, "that of 'user' is none in its backward, that of 'item' is adam"),
-        ({name: [fused.SGD if name == "tag" else fused.Adam] for name in ROWS}, "'user' is adam, that of 'tag' is sgd"),
-        ({"user": [torch.optim.Adagrad]}, "'user' has the optimizer Adagrad, .* known are adam, rowwise_adagrad, sgd"),
+        (
+            {"user": [torch.optim.RMSprop]},
+            "'user' has the optimizer RMSprop, .* known are adagrad, adam, lamb, partial",
+        ),
         ({"user": [fused.SGD, fused.Adam]}, "'user' has several optimizers in its backward, SGD, Adam"),
     ],
 )
-def test_mixed_and_unknown_optimizers_are_refused_by_name(optimizers: dict[str, list[Any]], message: str) -> None:
+def test_tables_that_are_not_trained_beside_others_and_unknown_optimizers_are_refused_by_name(
+    optimizers: dict[str, list[Any]], message: str
+) -> None:
     model = Model()
     bags = model.sparse["bags"].embedding_bags
     for name, classes in optimizers.items():
@@ -199,6 +202,37 @@ def test_mixed_and_unknown_optimizers_are_refused_by_name(optimizers: dict[str, 
             trained_by(each, bags[name].parameters())
     with pytest.raises(InvalidTablesError, match=message):
         tables_of_lookups(model, lookups())
+
+
+def test_tables_of_several_optimizers_and_dtypes_are_groups() -> None:
+    """In the order of their first tables; each optimizer that FBGEMM trains has its name."""
+    classes = {
+        **{"sgd": fused.SGD, "rowwise_adagrad": fused.RowWiseAdagrad, "adagrad": torch.optim.Adagrad},
+        **{"adam": fused.Adam, "lamb": fused.LAMB, "partial_rowwise_adam": fused.PartialRowWiseAdam},
+    }
+    model = Model()
+    for (name, bag), each in zip(model.sparse["bags"].embedding_bags.items(), classes.values(), strict=False):
+        assert name in ROWS
+        trained_by(each, bag.parameters())
+    tables = tables_of_lookups(model, lookups())
+    assert [tables.workloads[group].optimizer for group in tables.group] == list(classes)[: len(ROWS)]
+    with pytest.raises(InvalidTablesError, match="given as adam, but the model trains table 'user' with sgd"):
+        tables_of_lookups(model, lookups(), optimizer="adam")
+    plan = mixed_plan(tables, devices())
+    there = to_torchrec(plan, tables, devices(), model)
+    assert from_torchrec(there, tables, devices()) == plan
+
+    wide = EmbeddingBagConfig(
+        embedding_dim=8, name="wide", num_embeddings=10, feature_names=["f"], data_type=DataType.FP32
+    )
+    half = EmbeddingBagConfig(
+        embedding_dim=8, name="narrow", num_embeddings=10, feature_names=["g"], data_type=DataType.FP16
+    )
+    both = EmbeddingBagCollection(device=torch.device("meta"), tables=[wide, half])
+    mixed = tables_of_pooling_factors(both, {"f": 1.0, "g": 2.0}, 4, optimizer="sgd")
+    assert mixed.memory_bytes.tolist() == [10 * 8 * 4, 10 * 8 * 2]
+    assert [each.weight_dtype for each in mixed.workloads] == ["fp32", "fp16"]
+    assert len(tables_of_pooling_factors(both, {"f": 1.0, "g": 2.0}, 4).workloads) == 2
 
 
 def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:

@@ -111,6 +111,7 @@ def test_a_file_says_what_all_share_and_what_each_group_has() -> None:
     assert Workload.from_json(record, "It") == mixed
     assert OWN[1].to_json() == {"batch_size": BATCH, "weight_dtype": "fp32", "optimizer": "adam"}
     for changes, says in (
+        ({"optimizer": ["sgd"] * 3, "weight_dtype": ["fp32"] * 4}, "lists of different lengths: weight_dtype and opti"),
         ({"group": 7}, "It has group 7, but it must be list"),
         ({"optimizer": "sgd"}, "It has the unknown key 'optimizer'"),
         ({"groups": [5, 6]}, "A group of It must be an object, not 5"),
@@ -118,3 +119,35 @@ def test_a_file_says_what_all_share_and_what_each_group_has() -> None:
     ):
         with pytest.raises(DamagedFileError, match=says):
             Workload.from_json(record | changes, "It")
+
+
+def test_people_may_give_a_list_with_a_name_for_each_table() -> None:
+    names = [OWN[group] for group in GROUP]
+    record = {"batch_size": BATCH, "optimizer": [each.optimizer for each in names]}
+    found = Workload.from_json(record | {"weight_dtype": [each.weight_dtype for each in names]}, "It")
+    assert found == Workload.mixed((OWN[1], OWN[0], OWN[2]), [0, 1, 2, 0])
+    one_dtype = Workload.from_json(record | {"weight_dtype": "fp32"}, "It")
+    assert {each.weight_dtype for each in one_dtype.workloads} == {"fp32"}
+    assert Workload.from_json({**record, "weight_dtype": "fp32", "optimizer": ["sgd"] * 4}, "It") == Workload(
+        BATCH, "fp32", "sgd"
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "of_row"),
+    [
+        ("sgd", 0),
+        ("rowwise_adagrad", 4),
+        ("adagrad", 4 * 8),
+        ("adam", 8 * 8),
+        ("lamb", 8 * 8),
+        ("partial_rowwise_adam", 4 * 8 + 4),
+    ],
+)
+def test_states_are_those_that_fbgemm_keeps(optimizer: str, of_row: int) -> None:
+    tables = tables_of(Workload(BATCH, "fp16", optimizer)).with_dims(8)
+    assert tables.memory_bytes.tolist() == (tables.num_embeddings * (8 * 2 + of_row)).tolist()
+    assert (
+        tables.with_training(training=False).memory_bytes.tolist()
+        == (tables.num_embeddings * tables.row_bytes).tolist()
+    )

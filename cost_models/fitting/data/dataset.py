@@ -19,14 +19,14 @@ from shard_gym.cost_models.base import PHASES, CostEstimate
 from shard_gym.hardware import HardwareProfile, Topology
 from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
-from shard_gym.plans.needs import HOST_MEMORY, NEEDS, REPLICAS, needs_of, require_supported
+from shard_gym.plans.needs import HOST_MEMORY, MIXED, NEEDS, REPLICAS, needs_of, require_supported
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import Tables, Workload
 from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK
 
-SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS}
+SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS, MIXED}
 """What tasks may need whose costs are recorded."""
 
 TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))

@@ -269,12 +269,12 @@ _NEAREST_DTYPES = {"float64": "fp32", "int8": "fp16", "uint8": "fp16", "float8_e
 _OPTIMIZERS = {
     **{"SGD": "sgd", "Adam": "adam", "RowWiseAdagrad": "rowwise_adagrad"},  # classes of torch and of TorchRec
     **{"exact_sgd": "sgd", "sgd": "sgd", "exact_row_wise_adagrad": "rowwise_adagrad"},  # FBGEMM's EmbOptimType
-    "row_wise_adagrad": "rowwise_adagrad",
+    **{"row_wise_adagrad": "rowwise_adagrad", "Adagrad": "adagrad", "exact_adagrad": "adagrad", "LAMB": "lamb"},
+    **dict.fromkeys(("PartialRowWiseAdam", "partial_row_wise_adam"), "partial_rowwise_adam"),
 }
-_NEAREST_OPTIMIZERS = {
-    **{"Adagrad": "adam", "LAMB": "adam", "PartialRowWiseAdam": "adam", "PartialRowWiseLAMB": "adam"},
-    **{"exact_adagrad": "adam", "lamb": "adam", "partial_row_wise_adam": "adam", "partial_row_wise_lamb": "adam"},
-    **{"LarsSGD": "adam", "lars_sgd": "adam"},
+_NEAREST_OPTIMIZERS = {  # with as many numbers of each row and of each weight
+    **dict.fromkeys(("PartialRowWiseLAMB", "partial_row_wise_lamb"), "partial_rowwise_adam"),
+    **dict.fromkeys(("LarsSGD", "lars_sgd"), "adagrad"),
 }
 
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import checked_positive, checked_seed, require_kinds, require_name
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
 from shard_gym.hardware import Topology
-from shard_gym.plans.needs import HOST_MEMORY, NEEDS, unsupported
+from shard_gym.plans.needs import HOST_MEMORY, MIXED, NEEDS, unsupported
 from shard_gym.replanning.drift.levels import DriftLevel
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY, Drift, draw_available, draw_drift
 from shard_gym.tables import RowPopularity
 from shard_gym.tables.tables import MAX_BYTES
 from shard_gym.tasks import Task
 
-SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY}
+SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, MIXED}
 """What its tasks may need."""
 
 HISTORY_DAYS, DAYS = 3, 14

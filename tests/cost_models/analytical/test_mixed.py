@@ -23,6 +23,7 @@ from shard_gym.cost_models import (
 )
 from shard_gym.cost_models.analytical import FITTED, InferenceCostModel
 from shard_gym.cost_models.analytical.mixed import GROUP_LOADS
+from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, bounds_of_plans
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.plans import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
@@ -252,3 +253,23 @@ def test_tables_of_several_workloads_are_stored_with_their_suite(random_task: An
     with suppress(NoPlacementFoundError):
         placement = make_agent("size-greedy", seed=0).place(task)
         assert placement.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "like"), [("lamb", "adam"), ("adagrad", "sgd"), ("partial_rowwise_adam", "rowwise_adagrad")]
+)
+def test_optimizers_read_and_write_the_states_that_they_keep(random_task: Any, optimizer: str, like: str) -> None:
+    """LAMB's are Adam's; Adagrad has one number of each weight more than SGD, as partial rowwise Adam than Adagrad."""
+    rng = np.random.default_rng(0)
+    task, model = random_task(rng, 6, 2, dims=(32, 64)), AnalyticalCostModel()
+    tables = task.tables
+    updates, rest = (
+        [np.round(model.loads(tables.with_training(optimizer=name), task.topology)[:, columns], 9) for name in names]
+        for names in [(optimizer, like)]
+        for columns in ([BACKWARD_DRAM_MS], [0, 2, 3, 4, 5, 6, 7, 8, 9])
+    )
+    assert np.array_equal(*rest)
+    one_number = 4 * tables.embedding_dim * tables.distinct_rows * 2
+    rate = task.topology.device.dram_gb_per_s * 1e6 * FITTED.random_update_efficiency
+    wanted = 0.0 * one_number if optimizer == "lamb" else one_number / rate
+    assert (updates[0] - updates[1])[:, 0] == pytest.approx(wanted, abs=1e-8)

@@ -17,7 +17,7 @@ from shard_gym.replanning.drift import levels
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, DriftLevel
 from shard_gym.replanning.drift.processes import HIGHEST, INTERVALS_PER_DAY, draw_available, draw_drift
 from shard_gym.replanning.drift.tasks import DAYS, HISTORY_DAYS, NOISE
-from shard_gym.tables import RowPopularity
+from shard_gym.tables import RowPopularity, Workload
 
 MakeDriftTask = Callable[..., DriftTask]
 
@@ -132,6 +132,17 @@ def test_measured_costs_are_wrong_by_two_percent_from_the_day_before_the_episode
 
 def test_it_is_written_in_one_short_line(drift_task: Callable[..., DriftTask]) -> None:
     assert repr(drift_task(3, 2, 0)).startswith("DriftTask('drift 0', 3 tables, 2 devices, ")
+
+
+def test_tables_of_several_workloads_are_refused(drift_task: MakeDriftTask) -> None:
+    task = drift_task(6, 2)
+    tables = task.task.tables
+    own = [tables.workload, replace(tables.workload, weight_dtype="fp32")]
+    mixed = replace(tables, workload=Workload.mixed(own, np.arange(6) % 2))
+    caps = 4 * task.task.topology.memory_cap_bytes
+    roomy = replace(task.task.topology, memory_cap_bytes=caps)
+    with pytest.raises(InvalidTaskError, match="does not support tables of several workloads"):
+        replace(task, task=replace(task.task, tables=mixed, topology=roomy))
 
 
 def test_host_memory_is_refused(drift_task: MakeDriftTask) -> None:

@@ -16,6 +16,7 @@ from shard_gym.cost_models.fitting.data.dataset import TABLE_ARRAYS, CostRecorde
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.hardware import HostMemory, Replicas
 from shard_gym.hardware.topology import topologies_from_json, topology_to_json
+from shard_gym.tables import Workload
 
 MODEL = AnalyticalCostModel()
 SameData = Callable[[CostDataset, CostDataset], bool]
@@ -30,7 +31,7 @@ def recorder(drawn: Any) -> CostRecorder:
     return recorder
 
 
-def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any) -> None:
+def test_what_a_data_set_does_not_describe_is_refused(recorder: CostRecorder, drawn: Any) -> None:
     tables, topology, placement = drawn(1)
     estimate = MODEL.estimate(placement, tables, topology)
     tiered = replace(topology, host=HostMemory(2**20, 10.0, 10.0))
@@ -38,6 +39,10 @@ def test_devices_with_host_memory_are_refused(recorder: CostRecorder, drawn: Any
         recorder.add(tables, tiered, placement, estimate)
     with pytest.raises(InvalidOptionError, match="does not support devices whose shards have replicas in other groups"):
         recorder.add(tables, replace(topology, replicas=Replicas(2, 1, 1)), placement, estimate)
+    own = [tables.workload, replace(tables.workload, optimizer="adam")]
+    mixed = replace(tables, workload=Workload.mixed(own, np.arange(len(tables)) % 2))
+    with pytest.raises(InvalidOptionError, match="data set of costs does not support tables of several workloads"):
+        recorder.add(mixed, topology, placement, estimate)
     assert len(recorder) == len(recorder.dataset()) == 4
 
 
