@@ -37,6 +37,9 @@ GPUS: Mapping[str, tuple[str, ...]] = {
     "h100-dgx": ("H100 80GB HBM3",),
     "h200-dgx": ("H200",),
     "gh200-quad": ("GH200",),
+    "h20-hgx": ("H20", "H20-3e"),
+    "b200-dgx": ("B200",),
+    "gb200-nvl72": ("GB200",),
 }
 """The GPUs of each profile, as published_measurements.json names them; one that is assumed is none of them."""
 

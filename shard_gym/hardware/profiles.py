@@ -6,7 +6,7 @@ Marks of the sources: [measured] a published measurement, [spec] the data sheet,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,6 +113,47 @@ _GH200 = _device(
     dram_gb_per_s=(3580.0, "[assumed] 0.895 of the 4000 GB/s of the data sheet, as the H100"),
 )
 
+_H20 = _device(
+    "H20-96GB",
+    **{
+        **_HOPPER,
+        "l2_gb_per_s": (2370.0, _HOPPER["l2_gb_per_s"][1]),
+        "l2_bytes": (60 * _MIB, "[assumed] 60 MB, as public tables say; NVIDIA publishes no data sheet"),
+        "num_sms": (78, "[measured] as Geekbench reported"),
+        "clock_ghz": (1.755, "[assumed] as the H100"),
+    },
+    memory_bytes=(97_871 * _MIB, "[measured] 97,871 MiB, as nvidia-smi showed; 96 GB as public tables say"),
+    dram_gb_per_s=(3580.0, "[assumed] 0.895 of the 4000 GB/s that public tables say, as the H100"),
+)
+
+_BLACKWELL_REPORT = "as a device reported, pytorch/ao pull request 4002"
+_BLACKWELL: dict[str, Sourced] = {
+    "l2_bytes": (int(126.5 * _MIB), f"[measured] 126.5 MB, {_BLACKWELL_REPORT}"),
+    "clock_ghz": (1.755, "[assumed] as the H100, whose clocks Chips and Cheese found similar"),
+    "kernel_launch_us": _LAUNCH,
+}
+
+_B200 = _device(
+    "B200-SXM-180GB",
+    **_BLACKWELL,
+    memory_bytes=(int(178.35 * _GIB), f"[measured] 178.35 GiB, {_BLACKWELL_REPORT}; the data sheet says 180 GB"),
+    dram_gb_per_s=(
+        6870.0,
+        f"[assumed] 0.895 of 7672 GB/s, as the H100: bus and clock {_BLACKWELL_REPORT}; the data sheet says 8000",
+    ),
+    l2_gb_per_s=(4500.0, _HOPPER["l2_gb_per_s"][1]),
+    num_sms=(148, f"[measured] {_BLACKWELL_REPORT}"),
+)
+
+_GB200 = _device(
+    "GB200-186GB",
+    **{**_BLACKWELL, "l2_bytes": (_BLACKWELL["l2_bytes"][0], "[assumed] as the B200")},
+    memory_bytes=(189_471 * _MIB, "[measured] 189,471 MiB, as nvidia-smi showed; the data sheet says 13.4 TB for 72"),
+    dram_gb_per_s=(7350.0, "[measured] 7.35 of 8 TB/s, Azure's report of its ND GB200 v6, 2025"),
+    l2_gb_per_s=(4625.0, _HOPPER["l2_gb_per_s"][1]),
+    num_sms=(152, "[measured] as public logs of devices show"),
+)
+
 _CALIBRATED = (
     "[measured] calibrated on 777 placements on an AMD EPYC, 2 threads, one for each process "
     "(docs/results/cost-model-cpu-amd-epyc-2-threads.md)"
@@ -217,6 +258,17 @@ _PCIE3_HOST = HostSpec(
         "update_gb_per_s": "[assumed] as reads",
     },
 )
+_B200_HOST = replace(
+    _PCIE5_HOST,
+    sources={
+        "memory_bytes": "[spec] 2 TB, DGX B200 user guide",
+        "read_gb_per_s": "[assumed] as the H100, whose link is PCIe 5.0, too",
+        "update_gb_per_s": "[assumed] as the H100, whose link is PCIe 5.0, too",
+    },
+)
+_H20_HOST = replace(
+    _PCIE5_HOST, sources={**_B200_HOST.sources, "memory_bytes": "[assumed] 2 TB, as systems with 8 H100 or H200"}
+)
 _GRACE_HOST = HostSpec(
     memory_bytes=4 * 480 * _GIB,
     read_gb_per_s=280.0,
@@ -225,6 +277,18 @@ _GRACE_HOST = HostSpec(
         "memory_bytes": "[spec] 480 GB for each device, and four devices; JUPITER and Alps have 120 and 128",
         "read_gb_per_s": "[assumed] 0.82 of the 342 GB/s of copies, nvbandwidth issue 23; they drop with 20 GB or more",
         "update_gb_per_s": "[assumed] 15% less, as copies to the host, nvbandwidth issue 41",
+    },
+    is_shared=False,
+)
+_GB200_HOST = HostSpec(
+    memory_bytes=2 * 480 * _GIB,
+    read_gb_per_s=172.0,
+    update_gb_per_s=157.0,
+    sources={
+        "memory_bytes": "[spec] 480 GB for each Grace, which two devices share, and four devices",
+        "read_gb_per_s": "[assumed] 0.82 of the 210 GB/s of copies on a GB300, sgl-project/sglang pull request 40278, "
+        "as the GH200",
+        "update_gb_per_s": "[assumed] 9% less, as copies to the host there, 192 GB/s",
     },
     is_shared=False,
 )
@@ -260,6 +324,30 @@ _PROFILES = (
         fitted_links("nvlink", 450.0, 25.0, "450 GB/s by the data sheet, a 200 Gb/s card for each device, as in Alps"),
         devices_per_host=4,
         host=_GRACE_HOST,
+    ),
+    HardwareProfile(
+        "h20-hgx",
+        _H20,
+        fitted_links("nvlink", 450.0, 50.0, "450 GB/s as on an H100, a 400 Gb/s card for each device (assumed)"),
+        host=_H20_HOST,
+    ),
+    HardwareProfile(
+        "b200-dgx",
+        _B200,
+        fitted_links("nvlink", 900.0, 50.0, "900 GB/s by the data sheet, a 400 Gb/s card for each device"),
+        host=_B200_HOST,
+    ),
+    HardwareProfile(
+        "gb200-nvl72",
+        _GB200,
+        fitted_links(
+            *("nvlink", 900.0, 50.0),
+            "900 GB/s by the data sheet, and assumed as fast in a domain of 72 as in hosts of 8, a 400 Gb/s card for "
+            "each device",
+        ),
+        devices_per_host=4,
+        devices_per_domain=72,
+        host=_GB200_HOST,
     ),
     HardwareProfile(
         "cpu",

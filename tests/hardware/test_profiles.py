@@ -61,10 +61,29 @@ def test_bandwidths_do_not_exceed_the_data_sheets(profile: HardwareProfile) -> N
         "h100-dgx": (3350, 450),
         "h200-dgx": (4800, 450),
         "gh200-quad": (4000, 450),
+        "h20-hgx": (4000, 450),
+        "b200-dgx": (7672, 900),  # DRAM by bus and clock, which are less than the 8,000 of the data sheet
+        "gb200-nvl72": (8000, 900),
     }[profile.name]
     assert 0.85 * dram < profile.device.dram_gb_per_s < dram
     least = 0.25 if profile.name.endswith("pcie") else 0.7  # without peer-to-peer copies data pass host memory twice
     assert least * link < profile.links.intra_host_gb_per_s < link
+
+
+def test_l2_bandwidths_that_nobody_measured_follow_the_a100_by_cycles_of_sms() -> None:
+    a100 = hardware_profile("a100-dgx").device
+    of_cycle = a100.l2_gb_per_s / (a100.num_sms * a100.clock_ghz)
+    for name in ("h100-dgx", "h200-dgx", "gh200-quad", "h20-hgx", "b200-dgx", "gb200-nvl72"):
+        device = hardware_profile(name).device
+        expected = of_cycle * device.num_sms * device.clock_ghz
+        assert device.l2_gb_per_s == pytest.approx(expected, rel=0.002), name
+
+
+def test_a_rack_of_gb200_is_one_domain_of_hosts_of_four() -> None:
+    topology = hardware_profile("gb200-nvl72").topology(80)
+    assert (topology.num_hosts, topology.num_domains, topology.fast_group) == (20, 2, "domain")
+    pods = hardware_profile("gb200-nvl72").topology(16, devices_per_domain=8)
+    assert (pods.num_hosts, pods.num_domains) == (4, 2)
 
 
 def test_links_come_from_line_rates_and_the_numbers_of_their_kind() -> None:

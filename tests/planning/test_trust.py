@@ -35,6 +35,7 @@ _RECSYS = (
     "TBE unpooled, chart of January 2026, H100",
 )
 _H200 = ("TBE unpooled, chart of December 2025, H200",)
+_B200 = ("TBE tiny, B200",)
 MEASURED = {
     ("rtx2080ti-pcie", "inside hosts"): ("All-to-all on 2 RTX 2080 Ti over PCIe",),
     ("v100-nvlink", "forward"): ("Small forward, V100",),
@@ -49,6 +50,18 @@ MEASURED = {
     ("h100-dgx", "inside hosts"): ("All-to-all on 4 H100",),
     ("h200-dgx", "forward"): _H200,
     ("h200-dgx", "backward"): _H200,
+    ("h20-hgx", "inside hosts"): (
+        "All-to-all on 8 H20 of one host, small messages",
+        "All-to-all on 8 H20-3e of one host",
+    ),
+    ("h20-hgx", "across hosts"): ("All-to-all on 2 hosts of 2 H20",),
+    ("b200-dgx", "forward"): _B200,
+    ("b200-dgx", "backward"): _B200,
+    ("b200-dgx", "inside hosts"): ("All-to-all on 8 B200 of one host",),
+    ("b200-dgx", "across hosts"): (
+        "All-to-all on 2 hosts of 8 B200, default settings",
+        "All-to-all on 2 hosts of 8 B200, tuned ('alltoall_v2')",
+    ),
 }
 """Groups of docs/results/measurements.md on the hardware of each profile. The V100's backward is another kernel's."""
 
@@ -62,7 +75,7 @@ def ratios(phase: str, titles: tuple[str, ...]) -> tuple[list[float], list[float
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if len(cells) != 6 or cells[4] in ("-", "held out", "---:"):
                 continue
-            if titles not in (_RECSYS, _H200) or ("backward" in cells[0]) == (phase == "backward"):
+            if titles not in (_RECSYS, _H200, _B200) or ("backward" in cells[0]) == (phase == "backward"):
                 outside.append(float(cells[4]))
                 fitted.append(float(cells[3]))
     return outside, fitted

@@ -32,8 +32,9 @@ class Problem(NamedTuple):
 def topologies(draw: st.DrawFn) -> Topology:
     """One to six devices of any profile, on one to three hosts, the last maybe filled in part; no memory cap."""
     devices = draw(st.integers(1, 6))
+    of_host = draw(st.integers(-(-devices // 3), devices))
     return PROFILES[draw(st.sampled_from(sorted(PROFILES)))].topology(
-        devices, devices_per_host=draw(st.integers(-(-devices // 3), devices)), memory_cap_bytes=2**50
+        devices, devices_per_host=of_host, devices_per_domain=of_host, memory_cap_bytes=2**50
     )
 
 

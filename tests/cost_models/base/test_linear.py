@@ -78,7 +78,8 @@ def test_no_split_of_the_outputs_has_a_smaller_largest_message(
     profile: str, num_devices: int, devices_per_host: int, seed: int
 ) -> None:
     outputs = np.random.default_rng(seed).exponential(size=num_devices) ** 2
-    topology = PROFILES[profile].topology(num_devices, devices_per_host=devices_per_host)
+    hosts = {"devices_per_host": devices_per_host, "devices_per_domain": devices_per_host}
+    topology = PROFILES[profile].topology(num_devices, **hosts)
     for link in links_of(topology.cluster()):
         for split in (outputs, np.full(num_devices, outputs.mean())):
             assert link.least_bytes(outputs.sum()) <= (link.shares @ split).max() * (1 + 1e-12)

@@ -100,6 +100,9 @@ def test_no_gpu_an_old_driver_and_mixed_gpus_are_refused(monkeypatch: pytest.Mon
     [
         ("nvidia-h200", "h200-dgx"),
         ("nvidia-gh200-480gb", "gh200-quad"),
+        ("nvidia-gb200", "gb200-nvl72"),
+        ("nvidia-b200", "b200-dgx"),
+        ("nvidia-h20", "h20-hgx"),
         ("tesla-v100-sxm2-32gb", "v100-nvlink"),
         ("cpu-intel-xeon-2-threads", "cpu"),
         ("nvidia-l4", None),
