@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -28,6 +28,8 @@ OptionalDeviceType = Annotated[
     Literal["cpu", "cuda"] | None, tyro.conf.arg(metavar="{cpu,cuda}", help_behavior_hint="(optional)")
 ]
 OptionalStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="(optional)")]
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,20 @@ def placing_agent(name: str, model: CostModel, seed: int, suite: str | None = No
 
 def numbers(option: str, text: str | None) -> list[float] | None:
     """The numbers of an option, with commas between them; None without it."""
+    wanted = "a positive number, or one for each device with commas between them"
+    return None if text is None else split_numbers(option, text, float, wanted)
+
+
+def split_numbers(option: str, text: str, kind: Callable[[str], Number], wanted: str) -> list[Number]:
+    """The numbers of a `kind` in `text`, with commas between them; the error says what is `wanted`."""
     found = []
-    for each in [] if text is None else text.split(","):
+    for each in text.split(","):
         try:
-            found.append(float(each))
+            found.append(kind(each))
         except ValueError:
             one = f"{short_repr(each)} in {short_repr(text)}" if text != each else short_repr(each)
-            raise InvalidOptionError(
-                f"{option} must be a positive number, or one for each device with commas between them, not {one}."
-            ) from None
-    return None if text is None else found
+            raise InvalidOptionError(f"{option} must be {wanted}, not {one}.") from None
+    return found
 
 
 AgentOptions = Annotated[list[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")]

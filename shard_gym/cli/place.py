@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from shard_gym.cli.console import errors, is_narrow, output, print_report, tell, warn
+from shard_gym.cli.console import errors, is_narrow, new_progress, output, print_report, tell, warn
 from shard_gym.cli.options import (
     ANALYTICAL,
     AgentOptions,
@@ -23,23 +23,28 @@ from shard_gym.cli.options import (
     OptionalStr,
     numbers,
     parse_options,
+    split_numbers,
 )
-from shard_gym.common.errors import InvalidOptionError
+from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.common.io.files import require_writable, write_json
+from shard_gym.common.io.pictures import require_picture, save_picture
 from shard_gym.common.report import Note
-from shard_gym.planning import plan
+from shard_gym.planning import plan, what_if
 
 Balance = Literal["yes", "no"]
 OptionalReplicas = Annotated[
     Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="(optional)")
 ]
+Names = Annotated[str, tyro.conf.arg(metavar="STR|STR,STR,...")]
+Counts = Annotated[str, tyro.conf.arg(metavar="INT|INT,INT,...")]
+OptionalPrice = Annotated[str | None, tyro.conf.arg(metavar="FLOAT|STR=FLOAT,...", help_behavior_hint="(optional)")]
 Lookups = Annotated[list[Path], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE")]
 
 
 def place(
     tables: str,
-    hardware: str,
-    num_devices: int,
+    hardware: Names,
+    num_devices: Counts,
     option: AgentOptions,
     lookups: Lookups,
     agent: OptionalStr = None,
@@ -66,6 +71,8 @@ def place(
     module: str = "",
     device_type: OptionalDeviceType = None,
     compare: OptionalStr = None,
+    price: OptionalPrice = None,
+    plot: OptionalPath = None,
     out: OptionalPath = None,
 ) -> None:
     """Place the tables of a model; print the plan as JSON, or write it to a file.
@@ -74,10 +81,13 @@ def place(
 
     Rows for which the HBM has no room lie in host memory.
 
+    With several hardware or numbers of devices, print a table of what each of them costs and holds.
+
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.
-        hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate.
-        num_devices: number of devices.
+        hardware: name of the hardware profile, such as a100-dgx, or a folder of shard-gym calibrate; several with
+            commas between them.
+        num_devices: number of devices; several with commas between them.
         lookups: NPZ or Parquet file of recorded lookups, whose statistics the tables get; repeat it for more. A column
             is found by the name of its table. Batches have --batch-size samples, or those of the tables.
         agent: name of the agent that plans, or folder of a training run; plan-search if not given.
@@ -119,45 +129,63 @@ def place(
         device_type: with torchrec, cpu or cuda in the placements of shards; that of the hardware if not given.
         compare: file with the plan that you have, in the JSON of ShardGym or TorchRec, to show beside the new one; or
             torchrec, for the default plan of TorchRec's planner.
-        out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed.
+        price: with several hardware or numbers of devices, what a device costs for an hour, in any currency: one
+            number, or one for each hardware, such as a100-dgx=2.1,h100-dgx=3.9.
+        plot: with several of them, also draw cost, memory and price to this file (.png, .svg, .pdf); needs matplotlib.
+        out: write the plan to this JSON file, and print the cost of each device; without it, the JSON is printed. With
+            several of them, the table is printed, and the plans are in the file.
     """
+    names = _names(hardware)
+    counts = split_numbers("--num-devices", num_devices, int, "an integer, or several with commas between them")
+    several = len(names) * len(counts) > 1
     if module and format != "torchrec":
         raise InvalidOptionError("--module is a path in the JSON of TorchRec; give --format torchrec, too.")
     if device_type is not None and format != "torchrec":
         raise InvalidOptionError("--device-type is of the placements in the JSON of TorchRec; give --format torchrec.")
     if out is not None:
         require_writable(out)
+    if plot is not None:
+        require_picture(plot)
+    _require_one_or_several(
+        several,
+        of_one={"--compare": compare is not None, "--format torchrec": format == "torchrec"},
+        of_several={"--price": price is not None, "--plot": plot is not None},
+    )
+    shared: dict[str, Any] = {
+        "agent": agent,
+        "whole": whole,
+        "agent_options": parse_options(option),
+        "seed": seed,
+        "replicas": None if replicas is None else replicas == "yes",
+        "balance": balance == "yes",
+        "on_note": tell,
+        "lookups": lookups,
+        "batch_size": cost.batch_size if lookups else None,
+        "embedding_dim": embedding_dim,
+        "weight_dtype": weight_dtype,
+        "optimizer": optimizer,
+        "index_dedup": index_dedup,
+        "devices_per_host": devices_per_host,
+        "devices_per_domain": devices_per_domain,
+        "memory_cap_gib": numbers("--memory-cap-gib", memory_cap_gib),
+        "reserve": reserve,
+        "host_memory": host_memory,
+        "cross_host_ratio": cross_host_ratio,
+        "sync_every": sync_every,
+        "constraints": constraints,
+        "cost_model": (cost if cost.measures or not lookups else replace(cost, batch_size=None)).for_tables(),
+        "communication_dtype": communication_dtype,
+        "index_exchange": index_exchange,
+    }
+    if several:
+        _what_if(tables, names, counts, _prices(price), shared, plot, out)
+        return
     found = plan(
-        tables,
-        hardware,
-        num_devices,
-        agent=agent,
-        whole=whole,
-        agent_options=parse_options(option),
-        seed=seed,
-        replicas=None if replicas is None else replicas == "yes",
-        balance=balance == "yes",
+        *(tables, names[0], counts[0]),
         compare=compare,
         device_type=device_type,
         one_module=format == "torchrec",
-        on_note=tell,
-        lookups=lookups,
-        batch_size=cost.batch_size if lookups else None,
-        embedding_dim=embedding_dim,
-        weight_dtype=weight_dtype,
-        optimizer=optimizer,
-        index_dedup=index_dedup,
-        devices_per_host=devices_per_host,
-        devices_per_domain=devices_per_domain,
-        memory_cap_gib=numbers("--memory-cap-gib", memory_cap_gib),
-        reserve=reserve,
-        host_memory=host_memory,
-        cross_host_ratio=cross_host_ratio,
-        sync_every=sync_every,
-        constraints=constraints,
-        cost_model=(cost if cost.measures or not lookups else replace(cost, batch_size=None)).for_tables(),
-        communication_dtype=communication_dtype,
-        index_exchange=index_exchange,
+        **shared,
     )
     content = found.to_json()
     if format == "torchrec":
@@ -181,3 +209,61 @@ def place(
     console.out(json.dumps(content, indent=1, allow_nan=False), highlight=False)
     if found.compared is not None:
         print_report(errors(), found.compared.report())
+
+
+def _require_one_or_several(several: bool, of_one: dict[str, bool], of_several: dict[str, bool]) -> None:
+    """Raise InvalidOptionError for an option that is given, as the dictionaries say, and does not suit."""
+    for option in (name for name, given in of_one.items() if given and several):
+        raise InvalidOptionError(f"{option} is of one plan; name one --hardware and one --num-devices.")
+    for option in (name for name, given in of_several.items() if given and not several):
+        raise InvalidOptionError(
+            f"{option} is for several hardware or numbers of devices; give them with commas, such as --num-devices "
+            "8,16."
+        )
+
+
+def _what_if(
+    tables: str,
+    hardware: list[str],
+    num_devices: list[int],
+    price: float | dict[str, float] | None,
+    options: dict[str, Any],
+    plot: Path | None,
+    out: Path | None,
+) -> None:
+    """Print what each hardware with each number of devices costs and holds; write the plans and the picture."""
+    with new_progress() as progress:
+        bar = progress.add_task("plans", total=len(hardware) * len(num_devices))
+        found = what_if(
+            *(tables, hardware, num_devices), price=price, on_setup=lambda _: progress.advance(bar), **options
+        )
+    console, written = output(), []
+    print_report(console, found.report())
+    if out is not None:
+        write_json(out, found.to_json())
+        written.append(f"Plans written to {out}.")
+    if plot is not None:
+        save_picture(found.figure(), plot)
+        written.append(f"Picture written to {plot}.")
+    if written:
+        console.print(f"\n{' '.join(written)}", style="dim", markup=False)
+
+
+def _names(text: str) -> list[str]:
+    """The names in an option, with commas between them; the path of a folder may have commas."""
+    return [text] if Path(text).is_dir() else text.split(",")
+
+
+def _prices(text: str | None) -> float | dict[str, float] | None:
+    """The price in an option: one number, or one for each hardware."""
+    if text is None:
+        return None
+    found, wanted = {}, "a number, or one for each hardware, such as a100-dgx=2.1,h100-dgx=3.9"
+    for each in text.split(","):
+        name, _, number = each.rpartition("=")
+        (found[name],) = split_numbers("--price", number, float, wanted)
+    if "" not in found:
+        return found
+    if "," in text:
+        raise InvalidOptionError(f"--price must be {wanted}, not {short_repr(text)}.")
+    return found[""]

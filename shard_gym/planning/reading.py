@@ -146,7 +146,7 @@ def model_on_devices(
         DamagedFileError: a file cannot be read.
     """
     if isinstance(model_or_tables, Task):
-        named = _Named(model_or_tables.name, model_or_tables.name, model_or_tables.tables)
+        named = NamedTables(model_or_tables.name, model_or_tables.name, model_or_tables.tables)
     else:
         named = _tables_of(model_or_tables, embedding_dim, lookups, batch_size, pooling_factors)
     model = with_index_exchange(make_cost_model(cost_model_for(named.tables, cost_model)), index_exchange)
@@ -176,17 +176,10 @@ def model_on_devices(
             "constraints": constraints,
         }
         return _of_task(model_or_tables, hardware, num_devices, model, of_tables | links)
-    doubled = sorted({each for each in named.tables.names if named.tables.names.count(each) > 1})
-    if doubled:
-        raise InvalidTablesError(f"Two tables of {named.source} are named {doubled[0]!r}; give each its own name.")
-    tables = named.tables.with_training(weight_dtype=weight_dtype, optimizer=optimizer, training=training)
-    if named.log:
-        size = tables.workload.batch_size if batch_size is None else batch_size
-        tables = tables_with_lookups(tables, _read(named.log, tables, size, tell), size)
-    elif batch_size is not None and not is_module(model_or_tables):
-        raise InvalidOptionError("`batch_size` is that of recorded lookups; give `lookups`, too, or leave it out.")
-    if named.statistics and say_statistics:
-        tell(Note(named.statistics, is_warning=False))
+    named = _with_lookups(
+        named, tell, batch_size, weight_dtype, optimizer, training=training, say_statistics=say_statistics
+    )
+    tables = named.tables
     if index_dedup:
         if tables.pooled.all():
             raise InvalidOptionError(f"`index_dedup` is for sequence tables, and {named.source} has none.")
@@ -260,12 +253,56 @@ def _given_topology(topology: Topology, num_devices: int | None, options: Mappin
     return topology
 
 
-class _Named(NamedTuple):
+class NamedTables(NamedTuple):
+    """The tables of a model, and how messages name them."""
+
     name: str  #: of the task
     source: str  #: of the tables, for messages
     tables: Tables
-    statistics: str = ""  #: where those of the lookups are from, a sentence
+    statistics: str = ""  #: where those of the lookups are from, a sentence that is still to be told
     log: Sequence[str | Path] = ()  #: files of lookups that are still to be counted
+    has_batch: bool = False  #: whether the tables were made for the batch size that is given
+
+
+def read_tables(
+    model_or_tables: Any,
+    tell: Tell,
+    *,
+    lookups: Any = (),
+    batch_size: int | None = None,
+    pooling_factors: Mapping[str, float] | None = None,
+    embedding_dim: int | None = None,
+    weight_dtype: str | None = None,
+    optimizer: str | None = None,
+) -> NamedTables:
+    """The tables of a model, which `model_on_devices` takes in its place, for several devices; see there."""
+    named = _tables_of(model_or_tables, embedding_dim, lookups, batch_size, pooling_factors)
+    return _with_lookups(named, tell, batch_size, weight_dtype, optimizer)
+
+
+def _with_lookups(
+    named: NamedTables,
+    tell: Tell,
+    batch_size: int | None,
+    weight_dtype: str | None,
+    optimizer: str | None,
+    *,
+    training: bool | None = None,
+    say_statistics: bool = True,
+) -> NamedTables:
+    """The tables with the statistics of recorded lookups, and told where they are from."""
+    doubled = sorted({each for each in named.tables.names if named.tables.names.count(each) > 1})
+    if doubled:
+        raise InvalidTablesError(f"Two tables of {named.source} are named {doubled[0]!r}; give each its own name.")
+    tables = named.tables.with_training(weight_dtype=weight_dtype, optimizer=optimizer, training=training)
+    if named.log:
+        size = tables.workload.batch_size if batch_size is None else batch_size
+        tables = tables_with_lookups(tables, _read(named.log, tables, size, tell), size)
+    elif batch_size is not None and not named.has_batch:
+        raise InvalidOptionError("`batch_size` is that of recorded lookups; give `lookups`, too, or leave it out.")
+    if named.statistics and say_statistics:
+        tell(Note(named.statistics, is_warning=False))
+    return named._replace(tables=tables, statistics="", log=())
 
 
 def is_module(model: Any) -> bool:
@@ -275,11 +312,14 @@ def is_module(model: Any) -> bool:
 
 def _tables_of(
     model: Any, embedding_dim: int | None, lookups: Any, batch_size: int | None, pooling_factors: Any
-) -> _Named:
+) -> NamedTables:
+    if isinstance(model, NamedTables):
+        return model
     log = _files(lookups)
     if is_module(model):
         _require_no_dim(embedding_dim, "the model", known=True)
-        return _Named("model", "the model", _tables_of_module(model, log, lookups, batch_size, pooling_factors))
+        tables = _tables_of_module(model, log, lookups, batch_size, pooling_factors)
+        return NamedTables("model", "the model", tables, has_batch=True)
     if lookups and not log:
         raise wrong_kind("`lookups`", lookups, "paths of NPZ or Parquet files")
     if pooling_factors is not None:
@@ -288,7 +328,7 @@ def _tables_of(
         )
     if isinstance(model, Tables):
         _require_no_dim(embedding_dim, "the model", known=True)
-        return _Named("model", "the model", model, log=log)
+        return NamedTables("model", "the model", model, log=log)
     if isinstance(model, Pool):
         pool, name, source = model, model.name, model.name
     elif isinstance(model, (str, Path)):
@@ -297,7 +337,7 @@ def _tables_of(
         raise wrong_kind("`model_or_tables`", model, "Tables, a pool, its name or file, a model of TorchRec, or a task")
     _require_no_dim(embedding_dim, source, known=pool.dims_known)
     tables = pool.tables if embedding_dim is None else pool.tables.with_dims(embedding_dim)
-    return _Named(name, source, tables, "" if log else _statistics_note(source, pool), log)
+    return NamedTables(name, source, tables, "" if log else _statistics_note(source, pool), log)
 
 
 def _require_no_dim(embedding_dim: int | None, source: str, *, known: bool) -> None:

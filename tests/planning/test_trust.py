@@ -101,6 +101,16 @@ def test_the_evidence_is_that_of_the_rows_on_the_page(hardware: str, phase: str)
     assert found.worst_factor == pytest.approx(max(max(each, 1 / each) for each in outside), abs=0.015)
 
 
+def test_the_model_says_a_third_of_torchrecs_iterations_on_8_b200() -> None:
+    page = (DOCS / "results" / "measurements.md").read_text(encoding="utf-8")
+    section = page.partition("## TorchRec's benchmark of a training pipeline on 8 B200\n")[2]
+    shares = [float(line.split("|")[4]) for line in section.splitlines() if " ms | " in line]
+    assert len(shares) == 2
+    assert all(0.3 < share < 0.37 for share in shares)
+    text = " ".join((DOCS / "tutorials" / "own-tables.md").read_text(encoding="utf-8").split())
+    assert "them times whole iterations, of which the model's figure is a third" in text
+
+
 def test_the_evidence_on_a_cpu_is_that_of_its_report(markdown_rows: Any) -> None:
     page = (DOCS / "results" / "cost-model-cpu-amd-epyc-2-threads.md").read_text(encoding="utf-8")
     cells = markdown_rows(page, "### Errors")["analytical, CPU process, calibrated"]
