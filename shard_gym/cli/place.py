@@ -81,7 +81,7 @@ def place(
 
     Rows for which the HBM has no room lie in host memory.
 
-    With several hardware or numbers of devices, print a table of what each of them costs and holds.
+    With several hardware or numbers of devices, print a table of what they cost.
 
     Args:
         tables: pool file (.json) with the model's tables, or name of a pool that ships with ShardGym.

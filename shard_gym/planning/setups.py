@@ -14,6 +14,7 @@ from typing_extensions import Unpack, override
 from shard_gym.agents import Agent
 from shard_gym.common.checks import checked_count, checked_positive, is_iterable
 from shard_gym.common.errors import (
+    InvalidConstraintsError,
     InvalidOptionError,
     InvalidTopologyError,
     NoPlacementFoundError,
@@ -40,6 +41,9 @@ MS_OF_HOUR = 3.6e6
 
 OF_TABLES = ("lookups", "batch_size", "pooling_factors", "embedding_dim", "weight_dtype", "optimizer")
 """The `ModelOptions` that say which tables there are; they are read once for all setups."""
+
+UNSUITABLE = (InvalidConstraintsError, InvalidOptionError, InvalidTopologyError)
+"""Errors of options that do not suit a setup; those that suit none are raised."""
 
 Price = float | Mapping[str, float]
 """Of a device for an hour, in any currency: one number, or one for each hardware by its name."""
@@ -343,8 +347,8 @@ def what_if(
             refused.
 
     Raises:
-        InvalidOptionError, InvalidTopologyError, InvalidTablesError: an argument is impossible, or options suit none of
-            the setups.
+        InvalidOptionError, InvalidTopologyError, InvalidConstraintsError, InvalidTablesError: an argument is
+            impossible, or options suit none of the setups.
         UnknownNameError: there is no such pool, hardware, agent or cost model.
         DamagedFileError: a file cannot be read.
         MissingExtraError: a package that an agent or a file needs is not installed.
@@ -382,7 +386,7 @@ def what_if(
                     balance=balance,
                     **others,
                 )
-            except (NoPlacementFoundError, InvalidOptionError, InvalidTopologyError) as failure:
+            except (NoPlacementFoundError, *UNSUITABLE) as failure:
                 error = failure
             errors.append(error)
             why = "" if error is None else str(error)
@@ -390,7 +394,7 @@ def what_if(
             setups.append(Setup(name, count, samples, prices.get(name), planned, why, missing, enough))
             if on_setup is not None:
                 on_setup(setups[-1])
-    wrong = [each for each in errors if isinstance(each, (InvalidOptionError, InvalidTopologyError))]
+    wrong = [each for each in errors if isinstance(each, UNSUITABLE)]
     if len(wrong) == len(setups):
         raise wrong[0]
     notes.all(_notes(setups))

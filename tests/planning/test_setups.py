@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shard_gym.common.errors import (
+    InvalidConstraintsError,
     InvalidOptionError,
     InvalidTablesError,
     InvalidTopologyError,
@@ -128,6 +129,20 @@ def test_options_that_suit_some_setups_alone_lose_none_of_the_others() -> None:
         what_if(FOUR, TWO, [2, 4], memory_cap_gib=100)
     with pytest.raises(InvalidTopologyError, match="multiple of the 4 devices of a host, not 6"):
         what_if(FOUR, "gb200-nvl72", [2, 4], devices_per_domain=6)
+
+
+def test_constraints_hold_in_each_plan_and_a_device_that_is_not_there_loses_none_of_the_others() -> None:
+    pinned = {"tables": {"table0": {"devices": [3]}}}
+    found = what_if(FOUR, "a100-dgx", [2, 4, 8], constraints=pinned, agent_options={"max_queries": 200})
+    assert [each.planned is not None for each in found.setups] == [False, True, True]
+    for each in found.setups[1:]:
+        assert each.planned is not None
+        assert [shard.device for shard in each.planned.plan.tables[0].shards] == [3]
+    with pytest.raises(InvalidConstraintsError, match="device") as alone:
+        plan(FOUR, "a100-dgx", 2, constraints=pinned)
+    assert found.setups[0].why_not == str(alone.value)
+    with pytest.raises(InvalidConstraintsError, match="device"):
+        what_if(FOUR, TWO, 2, constraints=pinned)
 
 
 def test_the_same_reason_is_said_once() -> None:
