@@ -1,4 +1,7 @@
-"""Tries `ShardGymPlanner` on random models with random constraints: `python -m tools.dropin --models 300`.
+"""Tries `ShardGymPlanner` on random models with random constraints, or on a large model.
+
+    python -m tools.dropin --models 300
+    python -m tools.dropin --tables 1000
 
 Every plan is checked: the sharding types, kernels, narrowest columns and ranks that were asked for, the memory that
 TorchRec counts, and TorchRec's validators, which the planner calls. TorchRec's own planner gets the same models, and
@@ -57,8 +60,8 @@ class Tried:
     seconds: list[float] = field(default_factory=list)  #: of ShardGym's planner without a comparison
     theirs_s: list[float] = field(default_factory=list)  #: of TorchRec's
     ratios: list[float] = field(default_factory=list)  #: TorchRec's cost over that of ShardGym's own plan
-    wrong: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)  #: where ShardGym found none
+    broken: int = 0  #: constraints
+    said: list[str] = field(default_factory=list)  #: of the last model, where something is to be said
 
 
 def drawn(seed: int, pins: bool) -> Drawn:
@@ -167,7 +170,9 @@ def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
         return
     seconds, searched = time.perf_counter() - begin, planner.searched
     result.seconds.append(seconds - searched.compare_s)
-    result.wrong += [f"model {seed}: {text}" for text in broken(case, planner)]
+    wrong = broken(case, planner)
+    result.broken += len(wrong)
+    result.said += [f"model {seed}: {text}" for text in wrong]
     if searched.instead:
         result.counts["TorchRec's plan, as ShardGym found none"] += 1
         result.said.append(f"model {seed}: {planner.report.splitlines()[-1]}")
@@ -186,9 +191,41 @@ def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
         result.counts["TorchRec's plan has rows in host memory"] += 1
     elif ratio < 1:
         result.counts["TorchRec's plan is cheaper, and breaks `ranks` or memory"] += 1
+        result.said.append(f"model {seed}: {planner.report}")
 
 
-def main(models: int = 300, first: int = 0, limit_s: float = 20.0, max_queries: int = 50_000) -> None:
+def large(tables: int, ranks: int) -> str:
+    """What a model of so many tables without constraints, on ranks in hosts of eight, takes."""
+    rng = np.random.default_rng(0)
+    configs = [
+        EmbeddingBagConfig(
+            name=f"table_{number}",
+            num_embeddings=int(10 ** rng.uniform(2, 6.5)),
+            embedding_dim=int(rng.choice([16, 32, 64, 128])),
+            feature_names=[f"feature_{number}"],
+        )
+        for number in range(tables)
+    ]
+    constraints = {each.name: ParameterConstraints(pooling_factors=[float(rng.uniform(1, 40))]) for each in configs}
+    topology = Topology(ranks, "cuda", hbm_cap=40 * 2**30, local_world_size=min(8, ranks))
+    planner = ShardGymPlanner(
+        topology=topology, batch_size=BATCH, constraints=constraints, hardware="a100-dgx", debug=False, stats=[]
+    )
+    begin = time.process_time(), time.perf_counter()
+    planner.plan(EmbeddingBagCollection(tables=configs, device=torch.device("meta")), list(SHARDERS))
+    used, passed = time.process_time() - begin[0], time.perf_counter() - begin[1]
+    found = "\n".join(planner.report.splitlines()[:2])
+    return f"{tables:,} tables on {ranks} ranks: {used:.1f} s of a CPU, {passed:.1f} s.\n{found}"
+
+
+def main(
+    models: int = 300,
+    first: int = 0,
+    limit_s: float = 20.0,
+    max_queries: int = 50_000,
+    tables: int = 0,
+    ranks: int = 64,
+) -> None:
     """Print what came out.
 
     Args:
@@ -196,25 +233,30 @@ def main(models: int = 300, first: int = 0, limit_s: float = 20.0, max_queries: 
         first: seed of the first.
         limit_s: seconds for TorchRec's planner for each.
         max_queries: of each search.
+        tables: of one large model, which is planned instead; 0 for none.
+        ranks: of this one.
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if tables:
+        print(large(tables, ranks))
+        return
     result = Tried()
     for seed in range(first, first + models):
         tried(seed, result, limit_s, max_queries)
+        for text in result.said:
+            print(text, flush=True)
+        result.said.clear()
     rows = [(name, f"{count:,}") for name, count in sorted(result.counts.items())]
-    rows.append(("constraints that a plan breaks", f"{len(result.wrong):,}"))
+    rows.append(("constraints that a plan breaks", f"{result.broken:,}"))
     for name, seconds in (("ShardGym", result.seconds), ("TorchRec", result.theirs_s)):
         if seconds:
-            rows.append(
-                (f"seconds of {name}, median and most", f"{np.median(seconds):.2f}, {format_seconds(max(seconds))}")
-            )
+            text = f"{np.median(seconds):.2f}, {format_seconds(max(seconds))}"
+            rows.append((f"seconds of {name}, median and most", text))
     if result.ratios:
         mean = math.exp(float(np.mean(np.log(result.ratios))))
         rows.append(("TorchRec's cost over ShardGym's, geometric mean", f"{mean:.2f}"))
     print(table(("of models", ""), rows))
-    for text in [*result.wrong, *result.said]:
-        print(text)
 
 
 if __name__ == "__main__":

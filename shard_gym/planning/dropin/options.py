@@ -292,6 +292,28 @@ def _optimizer_of(table: TableOptions, fused_params: Mapping[str, Any]) -> str:
     return _OPTIMIZERS.get(name, name)
 
 
+_SENT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "int8", "int8": "int8"}
+_SENT |= {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+
+
+def communication_dtype(sharders: Iterable[Any], note: Callable[[str], None]) -> str | None:
+    """The dtype in which sharders send pooled outputs and their gradients (`qcomm_codecs_registry`); None for FP32.
+
+    Args:
+        note: is called if several are sent in, and which of them is costed.
+    """
+    found: list[str] = []
+    for sharder in sharders:
+        codecs = (getattr(sharder, "qcomm_codecs_registry", None) or {}).get("POOLED_EMBEDDINGS_ALL_TO_ALL")
+        if codecs is not None:
+            dtypes = [str(each.quantized_dtype).removeprefix("torch.") for each in (codecs.forward, codecs.backward)]
+            found += [_SENT.get(each, each) for each in dtypes]
+    known = [each for each in dict.fromkeys(found) if each in _SENT.values()]
+    if len(set(found)) > len(known[:1]):
+        note(f"outputs are sent in {listed(list(dict.fromkeys(found)))}, and costed as {(known or ['fp32'])[0]}")
+    return known[0] if known else None
+
+
 # Shards
 
 

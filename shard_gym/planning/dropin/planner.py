@@ -35,6 +35,7 @@ from shard_gym.common.errors import (
     short_repr,
 )
 from shard_gym.common.text import format_seconds, listed
+from shard_gym.cost_models import AnalyticalCostModel, with_communication_dtype
 from shard_gym.interop.replicas import replicas_are_wrong, tables_of_mixed_widths
 from shard_gym.planning.answers import searched_sentence
 from shard_gym.planning.dropin.hardware import devices_of
@@ -43,6 +44,7 @@ from shard_gym.planning.dropin.options import (
     KERNELS,
     TableOptions,
     by_table,
+    communication_dtype,
     kept_forms,
     least_bytes,
     probes_of,
@@ -165,7 +167,8 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 raise InvalidOptionError("Give `exponent` or `lookups`, not both: each says what the lookups are.")
             if exponent is not None and not is_not_negative(exponent):
                 raise InvalidOptionError(f"`exponent` must be a number of at least 0, not {short_repr(exponent)}.")
-            self._search = PlanSearchAgent(max_queries=max_queries, max_seconds=timeout_seconds, seed=seed)
+            self._searches: dict[str, Any] = {"max_queries": max_queries, "max_seconds": timeout_seconds, "seed": seed}
+            PlanSearchAgent(**self._searches)  # its errors
             self._compare_s = None if compare is False else COMPARE_S
             if not isinstance(compare, bool):
                 self._compare_s = checked_positive("`compare`", compare)
@@ -265,6 +268,10 @@ class _Work:
         self.notes: list[str] = []
         self.evaluations = self.plans = 0
         self.costed: CostedPlan | None = None
+        self.search = PlanSearchAgent(
+            with_communication_dtype(AnalyticalCostModel(), communication_dtype(sharders, self.notes.append)),
+            **planner._searches,
+        )
         self.problem: Problem | None = None
         self.searched = Searched()
         own, topology = planner._own_enumerator, planner._topology
@@ -404,7 +411,7 @@ class _Work:
             np.array([getattr(self.constraints.get(e.first.name), "min_partition", None) or 0 for e in tables]),
             pins,
             self.memory,
-            planner._search.cost_model.model,
+            self.search.cost_model.model,
         )
 
     def _without_wrong_replicas(self, device_type: str, tables: Tables) -> list[TableOptions]:
@@ -444,7 +451,7 @@ class _Work:
         return kept_forms(table, others) if others else table
 
     def _answer(self, problem: Problem, planned: Mapping[int, Any]) -> ShardingPlan:
-        task, search = problem.task(planned), self.planner._search
+        task, search = problem.task(planned), self.search
         before = search.cost_model.queries
         agent = restarted(search)
         try:

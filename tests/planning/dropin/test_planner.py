@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -535,3 +536,17 @@ class OneRank:
 
     def size(self) -> int:
         return 1
+
+
+def test_outputs_that_a_sharder_compresses_cost_less() -> None:
+    """As TorchRec's `QCommsConfig` makes codecs; those of the forward stand for both where they differ."""
+    found = {}
+    for forward, backward in ((None, None), (CommType.FP16, CommType.FP16), (CommType.FP16, CommType.BF16)):
+        registry = None
+        if forward is not None:
+            registry = get_qcomm_codecs_registry(QCommsConfig(forward_precision=forward, backward_precision=backward))
+        own = planner(constraints={name: ParameterConstraints(sharding_types=["table_wise"]) for name in ROWS})
+        own.plan(bags(ROWS), [EmbeddingBagCollectionSharder(qcomm_codecs_registry=registry)])
+        found[forward, backward] = own.costed.estimate.total_ms
+    assert found[CommType.FP16, CommType.FP16] < found[None, None]
+    assert "outputs are sent in fp16, bf16, and costed as fp16" in own.report
