@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,14 +89,22 @@ def put_in_order(
     choose: Callable[[int, IntArray], int],
     constraints: Constraints | None = None,
     table: IntArray | None = None,
+    few_first: bool = True,
 ) -> Placement:
     """(I,) int64, each item in `order` on the device that `choose(item, devices with room)` says; or NoRoomError.
 
     Under `constraints` devices with room are those that may hold the item, of (I,) `table` or of the table of its own
-    number, and items that stay together are put one after another.
+    number; items that stay together are put one after another; and with `few_first` those come first that are kept
+    apart from others, or to few devices.
     """
     if constraints is not None:
-        return _put_under(constraints, memory, free, order, choose, np.arange(len(memory)) if table is None else table)
+        given, table = np.array([*order], np.int64), np.arange(len(memory)) if table is None else table
+        if few_first:
+            few = constraints.devices.sum(axis=1)
+            if constraints.conflicts is not None:
+                few = few - constraints.num_devices * constraints.conflicts.any(axis=1)
+            given = given[np.argsort(few[table[given]], kind="stable")]
+        return _put_under(constraints, memory, free, given.tolist(), choose, table)
     placement, left = np.empty(len(memory), np.int64), free.copy()
     for item in order:
         fitting = np.flatnonzero(left >= memory[item])
@@ -114,12 +123,9 @@ def _put_under(
     choose: Callable[[int, IntArray], int],
     table: IntArray,
 ) -> Placement:
-    """See `put_in_order`; those come first that are kept apart from others, or to few devices."""
+    """See `put_in_order`."""
     placement, left, put = np.empty(len(memory), np.int64), free.copy(), np.zeros(len(memory), np.bool_)
-    given, few = np.array([*order], np.int64), constraints.devices.sum(axis=1)
-    if constraints.conflicts is not None:
-        few = few - constraints.num_devices * constraints.conflicts.any(axis=1)
-    for first in given[np.argsort(few[table[given]], kind="stable")].tolist():
+    for first in order:
         if put[first]:
             continue
         mates = np.isin(table, constraints.companions.get(int(table[first]), ()))
@@ -169,14 +175,9 @@ def put_where_emptiest(items: Items) -> Placement:
     """(I,) int64, the largest item first, each on the device with the most free bytes; or NoRoomError."""
     order = np.argsort(-items.memory, kind="stable")
     if items.constraints is not None:
-        held = items.free.copy()
-
-        def choose(item: int, fitting: IntArray) -> int:
-            emptiest = int(fitting[held[fitting].argmax()])
-            held[emptiest] -= items.memory[item]
-            return emptiest
-
-        return put_in_order(items.memory, items.free, order, choose, items.constraints, items.table)
+        with suppress(NoRoomError):
+            return _emptiest_under(items, order, few_first=True)
+        return _emptiest_under(items, order, few_first=False)
     placement, left = np.empty(len(items), np.int64), items.free.copy()
     for item in order:
         device = placement[item] = int(left.argmax())
@@ -184,3 +185,15 @@ def put_where_emptiest(items: Items) -> Placement:
         if left[device] < 0:
             raise NoRoomError(int(item), int(left[device] + items.memory[item]))
     return placement
+
+
+def _emptiest_under(items: Items, order: IntArray, *, few_first: bool) -> Placement:
+    """See `put_where_emptiest`."""
+    held = items.free.copy()
+
+    def choose(item: int, fitting: IntArray) -> int:
+        emptiest = int(fitting[held[fitting].argmax()])
+        held[emptiest] -= items.memory[item]
+        return emptiest
+
+    return put_in_order(items.memory, items.free, order, choose, items.constraints, items.table, few_first)

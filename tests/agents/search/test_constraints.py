@@ -15,6 +15,7 @@ from shard_gym.agents.search.balance import balanced, joined
 from shard_gym.agents.search.heuristics import PAPER_SCORES
 from shard_gym.common.errors import InvalidPlanError, NoPlacementFoundError
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
+from shard_gym.hardware import hardware_profile
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import constraints_from_json
@@ -83,6 +84,21 @@ def test_tables_that_stay_together_are_placed_one_after_another(random_tables: C
     task = Task("full", tables, topology, constraints=limits)
     for name in ("random", "cost-greedy", "size-greedy"):
         problem_of(task).checked(make_agent(name).place(task), task)
+
+
+def test_large_tables_find_room_beside_tables_that_are_kept_to_few_devices(
+    random_tables: Callable[..., Tables],
+) -> None:
+    """A pair that fills a device does not fit where small tables, which come first, were put."""
+    tables = random_tables(np.random.default_rng(2), 1, dims=(16,)).select(np.zeros(6, np.int64))
+    tables = replace(tables, num_embeddings=tables.num_embeddings * np.array([1, 1, 1, 10, 9, 8]))
+    size = int(tables.memory_bytes[0])
+    topology = replace(hardware_profile("a100-dgx").topology(3), memory_cap_bytes=np.full(3, 19 * size))
+    devices = np.ones((6, 3), np.bool_)
+    devices[:3] = [[True, True, False], [False, True, True], [True, False, True]]
+    limits = replace(Constraints.none(6, 3), devices=devices, together=((3, 4),))
+    task = Task("tight", tables, topology, constraints=limits)
+    problem_of(task).checked(PlanSearchAgent(max_queries=300).place(task), task)
 
 
 def test_plans_keep_to_constraints(tasks: Callable[..., Any]) -> None:
