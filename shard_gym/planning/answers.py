@@ -48,6 +48,8 @@ ATTEMPTS = 3  # plans that are made until one leaves room for its buffers
 
 LONGER = 5  # times the evaluations that a search made, which a longer one is told to make
 
+BY_BUDGET = "the budget ended the search"
+
 Make = Callable[[str], Agent]
 """Makes an agent from its name."""
 
@@ -339,7 +341,7 @@ def searched_sentence(agent: Agent) -> str:
     why = {
         Ended.NOTHING_NEW: "it ended by itself, as changes bring nothing new.",
         Ended.FEW_TABLES: "more bring nothing new for so few tables.",
-        Ended.BUDGET: "the budget ended the search; "
+        Ended.BUDGET: f"{BY_BUDGET}; "
         + (
             "a larger max_queries or max_seconds searches longer."
             if agent.search.max_seconds is not None or most == MAX_QUERIES

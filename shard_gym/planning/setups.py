@@ -23,8 +23,9 @@ from shard_gym.common.errors import (
     wrong_kind,
 )
 from shard_gym.common.report import Cell, Grid, Note, Notes, Printout, Tell
-from shard_gym.common.text import counted, format_bytes, format_gib, format_ms
+from shard_gym.common.text import counted, format_bytes, format_gib, format_ms, listed
 from shard_gym.hardware import MAX_DEVICES, HardwareProfile, Topology, hardware_profile
+from shard_gym.planning.answers import BY_BUDGET, searched_sentence
 from shard_gym.planning.misfit import devices_that_hold, missing_bytes
 from shard_gym.planning.planned import PlannedModel, plan
 from shard_gym.planning.reading import ModelOptions, model_on_devices, read_tables, require_options
@@ -167,7 +168,8 @@ class Setups:
             "what they may take of its HBM",
             "dim",
         )
-        report.add(self._report_of_best(), self._report_of_misfits(), self._report_of_evidence())
+        report.add(self._report_of_best(), self._report_of_budgets(), self._report_of_misfits())
+        report.add(self._report_of_evidence())
         return report
 
     def _table(self) -> Grid:
@@ -217,6 +219,18 @@ class Setups:
             hours = how_much.replace(" for", " device-hours for")
             text = f"Fewest device-hours: {cheapest.label}, {hours}{beside}. `price` says what a device-hour costs."
         report.line(text, "bold")
+        return report
+
+    def _report_of_budgets(self) -> Printout:
+        """Which plans a longer search may make cheaper."""
+        report, said = Printout(), dict[str, list[str]]()
+        for each in self.fitting:
+            if each.planned is not None:
+                _, ended, longer = searched_sentence(each.planned.answer.agent).partition(f"{BY_BUDGET}; ")
+                if ended:
+                    said.setdefault(longer, []).append(each.label)
+        for longer, labels in said.items():
+            report.line(f"\nOf {listed(labels)} {BY_BUDGET}; {longer}")
         return report
 
     def _largest(self, setups: Sequence[Setup]) -> list[Setup]:

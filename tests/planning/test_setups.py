@@ -162,6 +162,19 @@ def test_rows_in_host_memory_have_a_column() -> None:
     assert "in hosts" not in str(what_if(FOUR, TWO, 2, **QUICK))
 
 
+def test_what_a_longer_search_may_improve_is_said() -> None:
+    many = tables_of(*range(900_000, 1_500_000, 30_000))
+    found = what_if(many, "h100-dgx", [8, 16], agent_options={"max_queries": 100})
+    ended = [each.planned.to_json()["search"]["ended_by"] for each in found.setups if each.planned]
+    assert ended == ["budget", "budget"]
+    longer = "`agent_options={'max_queries': 500}` searches longer."
+    assert f"\nOf 8 x h100-dgx, 16 x h100-dgx the budget ended the search; {longer}\n" in str(found)
+    small = what_if(tables_of(1_000), "h100-dgx", [1, 2], agent_options={"max_queries": 10_000})
+    assert "budget" not in [each.planned.to_json()["search"]["ended_by"] for each in small.setups if each.planned]
+    assert "the budget ended" not in str(small)
+    assert "the budget ended" not in str(what_if(FOUR, TWO, 2, **QUICK))
+
+
 def test_errors_of_the_cost_model_stand_below() -> None:
     lines = [line for line in str(what_if(FOUR, TWO, 2, **QUICK)).splitlines() if line.startswith("Mean error")]
     assert [line.split(": ")[0].split(", ")[-1] for line in lines] == TWO
