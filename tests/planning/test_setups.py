@@ -169,9 +169,6 @@ def test_what_a_longer_search_may_improve_is_said() -> None:
     assert ended == ["budget", "budget"]
     longer = "`agent_options={'max_queries': 500}` searches longer."
     assert f"\nOf 8 x h100-dgx, 16 x h100-dgx the budget ended the search; {longer}\n" in str(found)
-    small = what_if(tables_of(1_000), "h100-dgx", [1, 2], agent_options={"max_queries": 10_000})
-    assert "budget" not in [each.planned.to_json()["search"]["ended_by"] for each in small.setups if each.planned]
-    assert "the budget ended" not in str(small)
     assert "the budget ended" not in str(what_if(FOUR, TWO, 2, **QUICK))
 
 
