@@ -92,6 +92,12 @@ def fitting_answer(
                 f"{error} Host memory could hold rows of them, but with it all devices have one memory cap: give one "
                 "number to `memory_cap_gib` to use it."
             ) from error
+        if own.constraints is not None and own.constraints.in_hbm:
+            kept = own.tables.names[own.constraints.in_hbm[0]]
+            raise type(error)(
+                f"{error} Host memory could hold rows, but `constraints` keep {kept!r} in HBM, and which rows are there "
+                "is decided for each device, not for each table."
+            ) from error
         if not knows:
             raise type(error)(
                 f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "

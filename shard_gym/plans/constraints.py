@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.common.checks import ReadOnlyArrays, as_array, holds_integers, is_integer, is_iterable
+from shard_gym.common.checks import ReadOnlyArrays, as_array, as_indices, holds_integers, is_integer, is_iterable
 from shard_gym.common.errors import (
     InvalidConstraintsError,
     InvalidPlanError,
@@ -42,6 +42,8 @@ class Constraints(ReadOnlyArrays):
         devices: (T, D) bool, the devices that may hold a shard, a block or a replica of a table.
         together: sets of tables, by number, that are whole on one device. No table is in two.
         apart: sets of tables of which no two have anything on one device.
+        in_hbm: tables, by number, of which no rows may be in host memory. Which rows of a device are there is decided
+            by how often they are read, so devices with host memory are refused.
         least_bytes: (T, 5, 2) int64 or None: bytes that a search counts at least for a shard, block or replica of each
             sharding type, a constant and bytes for each of its columns, where they are more than the bytes of its
             weights and states; such as what another planner reserves. Checks of plans do not count them.
@@ -56,6 +58,7 @@ class Constraints(ReadOnlyArrays):
     devices: NDArray[np.bool_]
     together: tuple[tuple[int, ...], ...] = ()
     apart: tuple[tuple[int, ...], ...] = ()
+    in_hbm: tuple[int, ...] = ()
     least_bytes: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +99,8 @@ class Constraints(ReadOnlyArrays):
             object.__setattr__(self, "least_bytes", least_bytes)
         for name in ("together", "apart"):
             object.__setattr__(self, name, _sets(name, getattr(self, name), count))
+        chosen = as_indices("table", self.in_hbm or np.empty(0, np.int64), count, InvalidConstraintsError)
+        object.__setattr__(self, "in_hbm", tuple(sorted(set(chosen.tolist()))))
         seen: set[int] = set()
         for tables in self.together:
             if twice := seen & set(tables):
@@ -128,7 +133,7 @@ class Constraints(ReadOnlyArrays):
     def num_constrained(self) -> int:
         """The number of tables that are constrained in some way."""
         some = ~self.sharding_types.all(axis=1) | ~self.devices.all(axis=1) | (self.min_columns > 0)
-        some[[*chain.from_iterable((*self.together, *self.apart))]] = True
+        some[[*self.in_hbm, *chain.from_iterable((*self.together, *self.apart))]] = True
         return int(some.sum())
 
     @cached_property
@@ -223,6 +228,7 @@ class Constraints(ReadOnlyArrays):
             self.devices[chosen],
             kept(self.together),
             kept(self.apart),
+            tuple(number[table] for table in self.in_hbm if table in number),
             None if self.least_bytes is None else self.least_bytes[chosen],
         )
 
@@ -236,7 +242,8 @@ class Constraints(ReadOnlyArrays):
 
         types = np.ones((len(table), len(SHARDING_TYPES)), np.bool_)
         none = np.zeros(len(table), np.int64)
-        return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart))
+        in_hbm = tuple(np.flatnonzero(np.isin(table, self.in_hbm)).tolist())
+        return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart), in_hbm)
 
     def on(self, num_devices: int) -> Constraints:
         """Those of another number of devices, if no table is kept to some of them.
@@ -324,6 +331,7 @@ class Constraints(ReadOnlyArrays):
             "devices": self.devices.astype(int).tolist(),
             "together": [list(each) for each in self.together],
             "apart": [list(each) for each in self.apart],
+            **({"in_hbm": list(self.in_hbm)} if self.in_hbm else {}),
         }
 
     def to_json(self, tables: Tables) -> dict[str, Any]:
@@ -343,6 +351,8 @@ class Constraints(ReadOnlyArrays):
                 own["min_partition"] = int(self.min_columns[number])
             if not self.devices[number].all():
                 own["devices"] = np.flatnonzero(self.devices[number]).tolist()
+            if number in self.in_hbm:
+                own["compute_kernels"] = ["fused"]
             if own:
                 record[name] = own
         sets = {

@@ -74,6 +74,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
     count = len(tables)
     types = np.ones((count, len(SHARDING_TYPES)), np.bool_)
     least, devices = np.zeros(count, np.int64), np.ones((count, num_devices), np.bool_)
+    in_hbm: set[int] = set()
     exact = [name for name in of_tables if name in tables.names]
     for name in [*(each for each in of_tables if each not in tables.names), *exact]:
         chosen, own = _named(name, tables), of_tables[name]
@@ -89,8 +90,9 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
         if "devices" in own:
             devices[chosen] = _devices(name, own["devices"], num_devices)
         if "compute_kernels" in own:
-            dense = _only_dense(name, own["compute_kernels"], host_memory)
-            if dense:
+            kernels = _kernels(name, own["compute_kernels"], host_memory)
+            in_hbm = (in_hbm - {*chosen}) if kernels & set(HOST_KERNELS) else (in_hbm | {*chosen})
+            if kernels == {"dense"}:
                 types[chosen] &= np.arange(len(SHARDING_TYPES)) == _DP
                 if not types[chosen].any(axis=1).all():
                     raise InvalidConstraintsError(
@@ -104,7 +106,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
         sets[key] = tuple(
             tuple(dict.fromkeys(table for name in each for table in _named(name, tables))) for each in given
         )
-    return Constraints(types, least, devices, sets["together"], sets["apart"])
+    return Constraints(types, least, devices, sets["together"], sets["apart"], tuple(in_hbm))
 
 
 def as_constraints(given: Any, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
@@ -189,25 +191,24 @@ def _devices(name: str, given: Any, num_devices: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_devices), chosen)
 
 
-def _only_dense(name: str, given: Any, host_memory: bool) -> bool:
-    """Whether only replicas have one of the kernels; refuses kernels that no plan can have."""
+def _kernels(name: str, given: Any, host_memory: bool) -> set[str]:
+    """The kernels of a table, if a plan can have one; refuses others."""
     kernels: Collection[str] = _list_of(name, "compute_kernels", given)
     for kernel in kernels:
         if not is_one_of(kernel, (*HBM_KERNELS, *HOST_KERNELS)):
             raise unknown_name("compute kernel that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS))
-    in_hbm, in_host = set(kernels) & set(HBM_KERNELS), set(kernels) & set(HOST_KERNELS)
-    if not host_memory and not in_hbm:
+    if not set(kernels) & set(HBM_KERNELS):
         raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(in_host))} only, which keeps rows in host memory, and these "
-            f"devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
+            f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, "
+            + (
+                "and ShardGym chooses for each device, not for each table, which rows are there: those that are read "
+                f"least. Leave compute_kernels out, or allow {' or '.join(HBM_KERNELS[1:])}."
+                if host_memory
+                else "and these devices have none; "
+                f"allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
+            )
         )
-    if host_memory and (not in_hbm or not in_host):
-        raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(kernels))} only, but with host memory ShardGym chooses for "
-            "each device, not for each table, which rows are in HBM: those that are read most. Leave compute_kernels "
-            "out, or give the devices no host memory."
-        )
-    return set(kernels) == {"dense"}
+    return set(kernels)
 
 
 def constraints_from_numbers(record: Any) -> Constraints:
@@ -216,7 +217,8 @@ def constraints_from_numbers(record: Any) -> Constraints:
     Raises:
         InvalidConstraintsError: it is no such record, or has impossible values.
     """
-    if not isinstance(record, dict) or set(record) != {"sharding_types", "min_columns", "devices", "together", "apart"}:
+    keys = {"sharding_types", "min_columns", "devices", "together", "apart"}
+    if not isinstance(record, dict) or set(record) - {"in_hbm"} != keys:
         raise InvalidConstraintsError(f"Constraints in a file have the fields of the class, not {short_repr(record)}.")
     truths = {}
     for name in ("sharding_types", "devices"):
@@ -226,4 +228,5 @@ def constraints_from_numbers(record: Any) -> Constraints:
             raise InvalidConstraintsError(f"{name} must be lists of 0 and 1, not {short_repr(value)}.")
         truths[name] = as_array(name, value, InvalidConstraintsError).astype(np.bool_)
     least = as_array("min_columns", record["min_columns"], InvalidConstraintsError)
-    return Constraints(truths["sharding_types"], least, truths["devices"], record["together"], record["apart"])
+    sets = record["together"], record["apart"], record.get("in_hbm", ())
+    return Constraints(truths["sharding_types"], least, truths["devices"], *sets)

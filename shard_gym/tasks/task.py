@@ -128,6 +128,12 @@ class Task(ReadOnlyArrays):
                 f"Task {self.name!r} has {self.num_tables} tables and {self.num_devices} devices, but its constraints "
                 f"are of {len(given)} and {given.num_devices}."
             )
+        if topology.host is not None and given.in_hbm:
+            raise InvalidConstraintsError(
+                f"Table {names[given.in_hbm[0]]!r} of task {self.name!r} must have all rows in HBM, but its devices "
+                "have host memory, and which rows are there is decided for each device, not for each table. Give the "
+                "devices no host memory."
+            )
         every = variants_of(tables, topology, max_halvings=16) if self.splittable else whole_tables(tables)
         variants = every.under(given)
         fits = variants.fit_empty_devices(topology).any(axis=1) | (self.splittable & given.may_be_cut)

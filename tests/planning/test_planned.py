@@ -374,3 +374,12 @@ def test_explained_plans_say_which_constraint_they_break() -> None:
         for note in explain_plan(FOUR, old, "a100-dgx", 2, constraints={"apart": [["table0", "table1"]]}).notes
     ]
     assert any("breaks the constraints: tables 'table0' and 'table1' are both on device 0" in text for text in told)
+
+
+def test_tables_that_are_kept_in_hbm_get_no_host_memory() -> None:
+    record = {"tables": {"table0": {"compute_kernels": ["fused"]}}}
+    assert plan(FOUR, "a100-dgx", 2, constraints=record, **QUICK).model.topology.host is None
+    small = {"memory_cap_gib": 12, "host_memory": 200}
+    assert plan(LARGE, "a100-dgx", 2, **small, **QUICK).model.topology.host is not None
+    with pytest.raises(NoPlacementFoundError, match="`constraints` keep 'table0' in HBM"):
+        plan(LARGE, "a100-dgx", 2, **small, constraints=record, **QUICK)

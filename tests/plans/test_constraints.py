@@ -18,7 +18,7 @@ from shard_gym.common.errors import (
     InvalidPlanError,
     UnknownNameError,
 )
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import as_constraints, constraints_from_json, constraints_from_numbers
@@ -145,14 +145,24 @@ def test_patterns_name_many_tables_and_a_name_comes_first() -> None:
     assert _read(apart=[["[", "a"]] if "[" in TABLES.names else [["a", "b"]]).apart == ((0, 1),)
 
 
-def test_kernels_are_those_that_the_devices_have() -> None:
+def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
     assert _read(tables={"a": {"compute_kernels": ["fused", "fused_uvm"]}}).to_json(TABLES) == {}
-    dense = _read(tables={"a": {"compute_kernels": ["dense"]}})
-    assert dense.to_json(TABLES) == {"tables": {"a": {"sharding_types": ["data_parallel"]}}}
+    fused = {"tables": {"a": {"compute_kernels": ["fused"]}}}
+    for limits in (_read(**fused), constraints_from_numbers(_read(**fused).to_numbers())):
+        assert limits.in_hbm == (0,)
+        assert limits.to_json(TABLES) == fused
+        assert limits.select([1, 0]).in_hbm == (1,)
+        assert limits.num_constrained == 1
+    dense = _read(tables={"a": {"compute_kernels": ["dense"]}}).to_json(TABLES)
+    assert dense["tables"]["a"]["sharding_types"] == ["data_parallel"]
+    uvm = {"tables": {"a": {"compute_kernels": ["fused_uvm_caching"]}}}
     with pytest.raises(InvalidConstraintsError, match="keeps rows in host memory, and these devices have none"):
-        _read(tables={"a": {"compute_kernels": ["fused_uvm_caching"]}})
-    with pytest.raises(InvalidConstraintsError, match="chooses for each device, not for each table"):
-        constraints_from_json({"tables": {"a": {"compute_kernels": ["fused"]}}}, TABLES, 4, host_memory=True)
+        _read(**uvm)
+    with pytest.raises(InvalidConstraintsError, match="for each device, not for each table"):
+        constraints_from_json(uvm, TABLES, 4, host_memory=True)
+    host = replace(TOPOLOGY, host=HostMemory(2**30, 16.0, 20.0))
+    with pytest.raises(InvalidConstraintsError, match="'a' of task 't' must have all rows in HBM"):
+        Task("t", TABLES, host, constraints=_read(**fused))
 
 
 @pytest.mark.parametrize(
