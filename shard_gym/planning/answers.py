@@ -95,8 +95,8 @@ def fitting_answer(
         if own.constraints is not None and own.constraints.in_hbm:
             kept = own.tables.names[own.constraints.in_hbm[0]]
             raise type(error)(
-                f"{error} Host memory could hold rows, but `constraints` keep {kept!r} in HBM, and which rows are there "
-                "is decided for each device, not for each table."
+                f"{error} Host memory could hold rows, but `constraints` keep {kept!r} in HBM, and which rows are "
+                "there is decided for each device, not for each table."
             ) from error
         if not knows:
             raise type(error)(
