@@ -15,6 +15,7 @@ import math
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +148,11 @@ def broken(case: Drawn, planner: ShardGymPlanner) -> list[str]:
     return found
 
 
+def off_ranks(case: Drawn, options: Sequence[Any]) -> bool:
+    """Whether a table is on another rank than it may be."""
+    return any({shard.rank for shard in each.shards} - set(case.ranks.get(each.name, range(10**6))) for each in options)
+
+
 def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
     """One model: planned, checked, and compared with TorchRec's plan."""
     case = drawn(seed, pins=seed % 2 == 0)
@@ -169,15 +175,16 @@ def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
         result.said.append(f"model {seed}: {str(error).splitlines()[0]}")
         return
     seconds, searched = time.perf_counter() - begin, planner.searched
-    result.seconds.append(seconds - searched.compare_s)
     wrong = broken(case, planner)
     result.broken += len(wrong)
     result.said += [f"model {seed}: {text}" for text in wrong]
     if searched.instead:
-        result.counts["TorchRec's plan, as ShardGym found none"] += 1
+        where = "rows in host memory" if searched.away else "all rows in HBM"
+        result.counts[f"TorchRec's plan with {where}, as ShardGym found none"] += 1
         result.said.append(f"model {seed}: {planner.report.splitlines()[-1]}")
         return
     result.counts["planned"] += 1
+    result.seconds.append(seconds - searched.compare_s)
     if searched.theirs is None:
         result.counts["TorchRec found none, or not in time"] += 1
         return
@@ -190,7 +197,8 @@ def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
     elif searched.away:
         result.counts["TorchRec's plan has rows in host memory"] += 1
     elif ratio < 1:
-        result.counts["TorchRec's plan is cheaper, and breaks `ranks` or memory"] += 1
+        why = "not on the ranks that are asked for" if off_ranks(case, searched.theirs.options) else "does not fit"
+        result.counts[f"TorchRec's plan is cheaper, and {why}"] += 1
         result.said.append(f"model {seed}: {planner.report}")
 
 

@@ -14,7 +14,8 @@ pytest.importorskip("torchrec")
 import torch
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.embedding_tower_sharding import EmbeddingTowerSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, EmbeddingBagSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
@@ -22,9 +23,14 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.proposers import GreedyProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.embedding_tower import EmbeddingTower
+from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.modules.mc_modules import ManagedCollisionCollection
@@ -307,6 +313,32 @@ class TestDelegated:
         found = entries(own.plan(bags({"huge": 20_000_000, "small": 500_000}), SHARDERS))
         assert found["huge"].compute_kernel == "fused_uvm"
         assert found["small"].compute_kernel in ("fused", "dense")
+
+    def test_other_collections(self) -> None:
+        """Towers are TorchRec's; feature processors, fused collections and plain bags of one name are planned."""
+        scored = FeatureProcessedEmbeddingBagCollection(
+            bags({"fp0": 900, "fp1": 800}, weighted=True), PositionWeightedModuleCollection({"f_fp0": 5, "f_fp1": 5})
+        )
+        configs = [EmbeddingBagConfig(name="fu", num_embeddings=700, embedding_dim=64, feature_names=["f_fu"])]
+        fused = FusedEmbeddingBagCollection(
+            tables=configs, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.1}, device=META
+        )
+        model = nn.ModuleDict(
+            {
+                "scored": scored,
+                "fused": fused,
+                "tower": EmbeddingTower(bags({"to0": 600, "to1": 500}), nn.Linear(2, 2)),
+                "one": nn.EmbeddingBag(400, 64, device=META),
+                "two": nn.EmbeddingBag(300, 64, device=META),
+            }
+        )
+        own = planner(compare=30.0)
+        plan = own.plan(model, [*get_default_sharders(), EmbeddingTowerSharder(), EmbeddingBagSharder()])
+        assert sorted(plan.plan) == ["fused", "one", "scored", "tower", "two"]
+        assert sorted(plan.plan["scored"]) == ["fp0", "fp1"]
+        assert "TorchRec plans to0, to1, as they belong to towers, whose tables share a host" in own.report
+        assert {"one.weight", "two.weight"} <= set(own.costed.tables.names)
+        assert own.costed.tables.workload.optimizer == "rowwise_adagrad"
 
     def test_a_model_that_is_all_torchrecs(self) -> None:
         own = planner()
