@@ -76,10 +76,10 @@ def _optimizer(name: str, collection: Any) -> str:
     if len(classes) > 1:
         several = ", ".join(each.__name__ for each in classes)
         raise InvalidTablesError(f"Table {name!r} has several optimizers in its backward, {several}; give it one.")
-    return _known(name, "the optimizer", classes[0], _optimizer_classes()) if classes else ""
+    return _known(name, "the optimizer", classes[0], optimizer_classes()) if classes else ""
 
 
-def _optimizer_classes() -> dict[Any, str]:
+def optimizer_classes() -> dict[Any, str]:
     """The names of the optimizers that are known, by their classes in torch and in TorchRec."""
     from torch import optim
     from torchrec import optim as fused

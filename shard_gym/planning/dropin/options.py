@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shard_gym.common.errors import InvalidTablesError
 from shard_gym.common.text import listed
-from shard_gym.interop.torchrec import DEFAULT_OPTIMIZER
+from shard_gym.interop.torchrec import DEFAULT_OPTIMIZER, optimizer_classes
 from shard_gym.plans import SHARDING_TYPES, Shard, TableSharding
 from shard_gym.plans.plan import (
     COLUMN_WISE,
@@ -29,6 +29,7 @@ from shard_gym.plans.plan import (
 )
 from shard_gym.tables import RowPopularity, Tables, Workload
 from shard_gym.tables.tables import COLUMNS, MAX_ROWS, MAX_SEQUENCE
+from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 KERNELS = ("fused", "dense", "fused_triton")
 """The compute kernels with all rows in the memory of the device; of a sharding type the first of them is planned."""
@@ -250,32 +251,39 @@ def workload_of(
         fused_params: of the sharder of each table, by the type of its module.
         note: is called with what is approximated.
     """
-    groups: dict[tuple[str, str], int] = {}
-    of_table = []
+    own: list[Workload] = []
     said: dict[str, list[str]] = {}
     for table in tables:
-        weights, optimizer = _dtype_of(table), _optimizer_of(table, fused_params)
-        known = _NEAREST_DTYPES.get(weights, weights), _NEAREST_OPTIMIZERS.get(optimizer, optimizer)
-        if known != (weights, optimizer):
-            said.setdefault(f"{weights} and {optimizer} are costed as {' and '.join(known)}", []).append(table.name)
-        of_table.append(groups.setdefault(known, len(groups)))
+        found = _dtype_of(table), _optimizer_of(table, fused_params)
+        known = _nearest(found[0], WEIGHT_BYTES, _NEAREST_DTYPES), _nearest(found[1], OPTIMIZER_STATES, _NEAREST)
+        if known != found:
+            said.setdefault(f"{' and '.join(found)} are costed as {' and '.join(known)}", []).append(table.name)
+        own.append(Workload(batch_size, *known))
     for sentence, names in said.items():
         note(f"{listed(names)}: {sentence}")
-    return Workload.mixed([Workload(batch_size, *each) for each in groups], of_table)
+    return Workload.of_tables(own)
 
 
-_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-_NEAREST_DTYPES = {"float64": "fp32", "int8": "fp16", "uint8": "fp16", "float8_e4m3fn": "fp16", "float8_e5m2": "fp16"}
-_OPTIMIZERS = {
-    **{"SGD": "sgd", "Adam": "adam", "RowWiseAdagrad": "rowwise_adagrad"},  # classes of torch and of TorchRec
-    **{"exact_sgd": "sgd", "sgd": "sgd", "exact_row_wise_adagrad": "rowwise_adagrad"},  # FBGEMM's EmbOptimType
-    **{"row_wise_adagrad": "rowwise_adagrad", "Adagrad": "adagrad", "exact_adagrad": "adagrad", "LAMB": "lamb"},
-    **dict.fromkeys(("PartialRowWiseAdam", "partial_row_wise_adam"), "partial_rowwise_adam"),
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+_DTYPES |= {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+_NEAREST_DTYPES = {"float64": "fp32"}
+_NEAREST = {
+    **{"LarsSGD": "adagrad", "lars_sgd": "adagrad", "PartialRowWiseLAMB": "partial_rowwise_adam"},
+    **{"partial_row_wise_lamb": "partial_rowwise_adam"},
 }
-_NEAREST_OPTIMIZERS = {  # with as many numbers of each row and of each weight
-    **dict.fromkeys(("PartialRowWiseLAMB", "partial_row_wise_lamb"), "partial_rowwise_adam"),
-    **dict.fromkeys(("LarsSGD", "lars_sgd"), "adagrad"),
+"""Optimizers with as much state."""
+
+_OF_FBGEMM = {
+    **{"sgd": "sgd", "exact_sgd": "sgd", "adagrad": "adagrad", "exact_adagrad": "adagrad", "adam": "adam"},
+    **{"rowwise_adagrad": "rowwise_adagrad", "exact_row_wise_adagrad": "rowwise_adagrad", "lamb": "lamb"},
+    **{"row_wise_adagrad": "rowwise_adagrad", "partial_row_wise_adam": "partial_rowwise_adam"},
 }
+"""By the values of FBGEMM's `EmbOptimType`."""
+
+
+def _nearest(found: str, known: Mapping[str, Any], nearest: Mapping[str, str]) -> str:
+    fallback = "fp16" if known is WEIGHT_BYTES else DEFAULT_OPTIMIZER
+    return found if found in known else nearest.get(found, fallback)
 
 
 def _dtype_of(table: TableOptions) -> str:
@@ -284,12 +292,17 @@ def _dtype_of(table: TableOptions) -> str:
 
 
 def _optimizer_of(table: TableOptions, fused_params: Mapping[str, Any]) -> str:
-    classes = getattr(table.first.tensor, "_optimizer_classes", [])
+    """Of the backward, of a fused collection, or of its sharder; else `DEFAULT_OPTIMIZER`."""
+    classes = list(getattr(table.first.tensor, "_optimizer_classes", []))
+    if callable(own := getattr(table.first.module[1], "optimizer_type", None)):
+        classes.append(own())
+    if classes:
+        return optimizer_classes().get(classes[0], str(classes[0].__name__))
     named = fused_params.get(table.first.module_type_key, {}).get("optimizer")
-    if not classes and named is None:
+    if named is None:
         return DEFAULT_OPTIMIZER
-    name = classes[0].__name__ if classes else str(getattr(named, "value", named))
-    return _OPTIMIZERS.get(name, name)
+    name = str(getattr(named, "value", named))
+    return _OF_FBGEMM.get(name, name)
 
 
 _SENT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "int8", "int8": "int8"}

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_tower_sharding import EmbeddingTowerSharder
@@ -34,7 +35,7 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.modules.mc_modules import ManagedCollisionCollection
-from torchrec.optim import Adam, RowWiseAdagrad
+from torchrec.optim import Adam, LarsSGD, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -338,7 +339,13 @@ class TestDelegated:
         assert sorted(plan.plan["scored"]) == ["fp0", "fp1"]
         assert "TorchRec plans to0, to1, as they belong to towers, whose tables share a host" in own.report
         assert {"one.weight", "two.weight"} <= set(own.costed.tables.names)
-        assert own.costed.tables.workload.optimizer == "rowwise_adagrad"
+        tables = own.costed.tables
+        trained = {
+            name: tables.workloads[group].optimizer for name, group in zip(tables.names, tables.group, strict=True)
+        }
+        assert trained == dict.fromkeys(trained, "rowwise_adagrad") | {
+            "fu": "sgd"
+        }  # where nothing says it, the default
 
     def test_a_model_that_is_all_torchrecs(self) -> None:
         own = planner()
@@ -392,13 +399,22 @@ class TestApproximations:
         assert "s0, s1: not replicated, as TorchRec 1.8 reads replicas wrongly on a CPU" in own.report
 
     def test_optimizers_and_dtypes_of_several_kinds(self) -> None:
-        model = nn.ModuleDict({"a": bags(ROWS), "b": bags({"b0": 900}, data_type=DataType.FP16)})
-        apply_optimizer_in_backward(RowWiseAdagrad, model["a"].parameters(), {"lr": 0.1})
-        apply_optimizer_in_backward(Adam, model["b"].parameters(), {"lr": 0.1})
+        model = nn.ModuleDict(
+            {
+                "a": bags(ROWS),
+                "b": bags({"b0": 900}, data_type=DataType.FP16),
+                "c": bags({"c0": 700}),
+                "d": sequences({"d0": 600}),
+            }
+        )
+        for name, optimizer in {"a": RowWiseAdagrad, "b": Adam, "c": LarsSGD}.items():
+            apply_optimizer_in_backward(optimizer, model[name].parameters(), {"lr": 0.1})
         own = planner()
-        assert len(entries(own.plan(model, SHARDERS))) == 9
+        sharders = [SHARDERS[0], EmbeddingCollectionSharder({"optimizer": EmbOptimType.EXACT_SGD})]
+        assert len(entries(own.plan(model, sharders))) == 11
         kinds = {(each.weight_dtype, each.optimizer) for each in own.costed.tables.workloads}
-        assert kinds == {("fp32", "rowwise_adagrad"), ("fp16", "adam")}
+        assert kinds == {("fp32", "rowwise_adagrad"), ("fp16", "adam"), ("fp32", "adagrad"), ("fp32", "sgd")}
+        assert "c0: fp32 and LarsSGD are costed as fp32 and adagrad" in own.report
 
 
 def recorded(samples: int, rows: dict[str, int], seed: int = 0) -> KeyedJaggedTensor:
