@@ -71,6 +71,11 @@ class DriftTask:
             raise InvalidTaskError(
                 f"Replanning, of which {self.name!r} is a task, does not support {lacking.what}; {lacking.instead}."
             )
+        if self.task.constraints is not None:
+            raise InvalidTaskError(
+                f"Replanning, of which {self.name!r} is a task, keeps to no constraints; leave them out: "
+                "dataclasses.replace(task, constraints=None)."
+            )
         if self.level.departures and self.task.topology.num_domains > 1:
             raise InvalidTaskError(
                 f"Devices of task {self.name!r} leave and return, so they must have fast links between all of them, "

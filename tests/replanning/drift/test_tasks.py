@@ -12,6 +12,7 @@ import pytest
 
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError
 from shard_gym.hardware import HostMemory
+from shard_gym.plans.constraints import Constraints
 from shard_gym.replanning import DriftTask
 from shard_gym.replanning.drift import levels
 from shard_gym.replanning.drift.levels import GROWING, MEDIUM, SPOT, DriftLevel
@@ -151,3 +152,10 @@ def test_host_memory_is_refused(drift_task: MakeDriftTask) -> None:
     tiered = replace(task.task, topology=replace(task.task.topology, host=host))
     with pytest.raises(InvalidTaskError, match="does not support rows in host memory"):
         replace(task, task=tiered)
+
+
+def test_constraints_are_refused(drift_task: MakeDriftTask) -> None:
+    task = drift_task()
+    limits = Constraints.none(task.num_tables, task.num_devices)
+    with pytest.raises(InvalidTaskError, match="keeps to no constraints; leave them out"):
+        replace(task, task=replace(task.task, constraints=limits))
