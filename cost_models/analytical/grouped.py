@@ -27,7 +27,17 @@ from shard_gym.cost_models.base import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base.model import BACKWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware import Cluster, Topology
-from shard_gym.plans.needs import COMPRESSION, GROUPS, MIXED, REPLICAS, SEQUENCES, SPLITS, TRAINING, require_supported
+from shard_gym.plans.needs import (
+    COMPRESSION,
+    GROUPS,
+    MIXED,
+    REPLICAS,
+    SEQUENCES,
+    SPLITS,
+    TRAINING,
+    WEIGHTED,
+    require_supported,
+)
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables import Tables
@@ -43,7 +53,7 @@ class GroupedShardingModel(AdditiveCostModel):
         InvalidOptionError: the model does not support groups, as those of serving, whose copies are never averaged.
     """
 
-    supports = frozenset({TRAINING, SEQUENCES, MIXED, COMPRESSION, REPLICAS, SPLITS, GROUPS})
+    supports = frozenset({TRAINING, SEQUENCES, WEIGHTED, MIXED, COMPRESSION, REPLICAS, SPLITS, GROUPS})
 
     def __init__(self, model: CostModel) -> None:
         require_supported(f"The cost model {model.name!r}", {GROUPS}, model.supports, costs=True)

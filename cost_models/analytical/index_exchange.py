@@ -2,7 +2,8 @@
 
 Each device holds a D-th of the samples, with the lookups of all tables. Before the forward it sends every other device
 the lookups of that one's shards (TorchRec's input dist). A shard adds to its device 8 bytes a lookup, the int64 values
-of a KeyedJaggedTensor, and 4 bytes a bag, its int32 lengths. TorchRec 1.8, `torchrec/distributed`:
+of a KeyedJaggedTensor, 4 bytes a lookup for its weight if it has one, and 4 bytes a bag, its int32 lengths. TorchRec
+1.8, `torchrec/distributed`:
 
 | sharding type | what a shard gets | source |
 |---|---|---|
@@ -18,8 +19,8 @@ hosts wait for, of the lengths and of the values. So the exchange takes the all-
 where a device now receives what it sends of outputs), and the latencies of two more. Nothing compresses indices: the
 `cross_host_ratio` of a topology and the dtype of the outputs do not count.
 
-Assumed: lengths and values share one message, and all sharding types one exchange, where TorchRec has one for each
-type; int64 values, though int32 is possible; no weights of bags, and no stride of a variable batch.
+Assumed: lengths, values and weights share one message, and all sharding types one exchange, where TorchRec has one for
+each type; int64 values, though int32 is possible; no stride of a variable batch.
 
 A pipeline that fetches the lookups of the next batch hides the exchange (docs/cost-model.md says which), so it is in no
 cost unless a cost model has `index_exchange="exposed"`.
@@ -66,7 +67,8 @@ def index_bytes(shards: Tables, sharding_type: str) -> FloatArray:
     if sharding_type == DATA_PARALLEL:
         return np.zeros(len(shards))
     bags = shards.workload.batch_size * shards.num_features  # a sequence is a bag here
-    return to_parts_of_bytes(VALUE_BYTES * shards.lookups_per_batch + LENGTH_BYTES * bags)
+    of_lookup = VALUE_BYTES + shards.workload.lookup_weight_bytes
+    return to_parts_of_bytes(of_lookup * shards.lookups_per_batch + LENGTH_BYTES * bags)
 
 
 def index_exchange_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:

@@ -72,7 +72,7 @@ from shard_gym.cost_models.base.linear import Link, links_of
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware import Cluster, DeviceSpec, Topology
-from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, MIXED, SEQUENCES, TRAINING
+from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, MIXED, SEQUENCES, TRAINING, WEIGHTED
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables import Tables
@@ -105,6 +105,10 @@ SORT_BYTES = (8 + 8 + 4) + (8 + 4 * 2 * (8 + 4)) + 2 * 8
 and positions and bags are read and written in each of four passes of eight bits (Adinets and Merrill, Onesweep, arXiv
 2206.01784, the radix sort of CUB); the sorted positions are read to find runs of equal rows, and again to find the long
 ones."""
+
+WEIGHT_SORT_BYTES = 8 + 4 * 2 * (8 + 4)
+"""The same per weight of a lookup: they are sorted by themselves, once more by the indices (pytorch/FBGEMM v1.8.0,
+codegen/training/backward/embedding_backward_split_template.cu, `indice_weights_sorted`)."""
 
 FULL_WARP_DIM = 128  # 32 threads of four elements each
 
@@ -157,7 +161,7 @@ def lane_share(embedding_dim: NDArray[np.int64]) -> FloatArray:
 def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     """(T, 11) bytes, lookups and vectors of a batch, in the order of the names above; no constant enters."""
     lookups, distinct = tables.lookups_per_batch, tables.distinct_rows
-    bags = tables.outputs_per_batch
+    bags, weight = tables.outputs_per_batch, tables.workload.lookup_weight_bytes
     row, gradient = to_sectors(tables.row_bytes), to_sectors(OUTPUT_BYTES * tables.embedding_dim)
     outputs = OUTPUT_BYTES * tables.embedding_dim * bags
     vectors = np.ceil(tables.embedding_dim / FULL_WARP_DIM)
@@ -166,11 +170,14 @@ def table_counts(tables: Tables, device: DeviceSpec) -> FloatArray:
     counts[:, ROW_VECTORS] = lookups * vectors
     counts[:, BAGS] = bags
     counts[:, FORWARD_DRAM_BYTES] = (
-        INDEX_BYTES * lookups + OFFSET_BYTES * bags + (lookups - l2_hits(tables, device)) * row + outputs
+        (INDEX_BYTES + weight) * lookups + OFFSET_BYTES * bags + (lookups - l2_hits(tables, device)) * row + outputs
     )
     counts[:, FORWARD_L2_BYTES] = lookups * row + outputs
     counts[:, LOOKUPS] = lookups
     counts[:, GRADIENT_DRAM_BYTES] = outputs + np.maximum(lookups - bags, 0.0) * gradient * (1.0 - in_l2)
+    if np.any(weight):
+        counts[:, LOOKUPS] += np.sign(weight) * lookups * (WEIGHT_SORT_BYTES / SORT_BYTES)
+        counts[:, GRADIENT_DRAM_BYTES] += weight * lookups
     counts[:, GRADIENT_L2_BYTES] = lookups * gradient
     counts[:, UPDATE_BYTES] = distinct * (2 * row + 2 * state_sectors(tables))
     counts[:, UPDATE_VECTORS] = distinct * vectors
@@ -219,7 +226,7 @@ class AnalyticalCostModel(AdditiveCostModel):
     num_loads = LOADS
     num_sum_loads = 8
     group_loads = GROUP_LOADS
-    supports = frozenset({TRAINING, SEQUENCES, MIXED, HOST_MEMORY, COMPRESSION})
+    supports = frozenset({TRAINING, SEQUENCES, WEIGHTED, MIXED, HOST_MEMORY, COMPRESSION})
     shared_loads = slice(OUTPUT_BYTES_SENT, OUTPUT_BYTES_SENT + 1)
 
     constants: Constants = FITTED

@@ -9,7 +9,7 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.counted import CountedCostModel
 from shard_gym.cost_models.base.model import PHASES, AdditiveCostModel, PlainCosts
 from shard_gym.hardware import Cluster, Topology
-from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, MIXED, SEQUENCES, SERVING, SPLITS, TRAINING
+from shard_gym.plans.needs import COMPRESSION, HOST_MEMORY, MIXED, SEQUENCES, SERVING, SPLITS, TRAINING, WEIGHTED
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import Variants
 from shard_gym.tables import Tables
@@ -22,7 +22,7 @@ class NoCosts(AdditiveCostModel):
     version = 1
     num_loads = 1
     num_sum_loads = 1
-    supports = frozenset({TRAINING, SERVING, SEQUENCES, MIXED, HOST_MEMORY, COMPRESSION, SPLITS})
+    supports = frozenset({TRAINING, SERVING, SEQUENCES, WEIGHTED, MIXED, HOST_MEMORY, COMPRESSION, SPLITS})
 
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(S, 1) zeros."""

@@ -208,7 +208,11 @@ class NeuralCostModel(AdditiveCostModel):
     def _check_workload(self, workload: Workload) -> None:
         data = self.card.get("data")
         fitted = data.get("workload") if isinstance(data, Mapping) else None
-        if not fitted or {"training": True, **fitted} == asdict(workload) or workload in self._warned:
+        if (
+            not fitted
+            or {"training": True, "weighted": False, **fitted} == asdict(workload)
+            or workload in self._warned
+        ):
             return
         self._warned.append(workload)
         warnings.warn(

@@ -33,7 +33,8 @@ _NONE = "none in its backward"
 def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | None) -> Workload:
     """The workload of the tables in some collections (`torchrec_modules.collections_of`).
 
-    Tables of one weight dtype and one optimizer are a group (`Workload.of_tables`).
+    Tables of one weight dtype and one optimizer are a group, and so are those of them whose lookups have weights
+    (`Workload.of_tables`).
 
     Args:
         collections: the collections; their tables have different names.
@@ -49,9 +50,11 @@ def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | No
         raise InvalidTablesError(f"batch_size must be an integer, not {short_repr(batch_size)}.")
     dtypes: dict[str, str] = {}
     trained: dict[str, str] = {}
+    weighted: dict[str, bool] = {}
     for collection in collections:
         for config in configs_of(collection):
             name = config.name
+            weighted[name] = is_pooled(collection) and bool(collection.is_weighted())
             dtypes[name] = _known(name, "weights in", config.data_type.value, WEIGHT_DTYPES)
             trained[name] = _optimizer(name, collection)
     _require_all_or_none(trained)
@@ -62,7 +65,7 @@ def workload_of(collections: Iterable[Any], batch_size: int, optimizer: str | No
                 "in its backward. Leave the optimizer out, or give that of the model."
             )
     own = [
-        Workload(int(batch_size), dtypes[name], optimizer or found or DEFAULT_OPTIMIZER)
+        Workload(int(batch_size), dtypes[name], optimizer or found or DEFAULT_OPTIMIZER, weighted=weighted[name])
         for name, found in trained.items()
     ]
     return Workload.of_tables(own)

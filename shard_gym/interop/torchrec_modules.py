@@ -30,10 +30,11 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
 
     Raises:
         InvalidTablesError: the model has no such collection, two tables have one name, or another module holds tables:
-            weighted bags, managed collisions, or one that is sharded already.
+            processed features, managed collisions, or one that is sharded already.
         MissingExtraError: TorchRec is not installed.
     """
     bags, sharded = torchrec_module("modules.embedding_modules"), torchrec_module("distributed.types").ShardedModule
+    processed = torchrec_module("modules.fp_embedding_modules").FeatureProcessedEmbeddingBagCollection
     from torch.nn import Embedding, EmbeddingBag
 
     found: dict[str, Any] = {}
@@ -44,6 +45,8 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
             continue
         if isinstance(module, sharded):
             _refuse(path, module, "is sharded already; give the model as it was before it was sharded")
+        if isinstance(module, processed):
+            _refuse(path, module, "makes weights of its lookups and trains them")
         if isinstance(module, (bags.EmbeddingBagCollection, bags.EmbeddingCollection)):
             found[path] = module
             _require_modelled(path, module)
@@ -72,8 +75,6 @@ def collections_of(model: nn.Module) -> dict[str, Any]:
 
 
 def _require_modelled(path: str, module: Any) -> None:
-    if is_pooled(module) and module.is_weighted():
-        _refuse(path, module, "has weights for its lookups (is_weighted=True)")
     for config in configs_of(module):
         for name, what in _NOT_MODELLED.items():
             if getattr(config, name, False):
@@ -110,7 +111,8 @@ def _has_configs(module: Any) -> bool:
 def _names(module: Any) -> list[str]:
     """The names of the tables of a module."""
     for name in ("embedding_bag_configs", "embedding_configs"):
-        configs = getattr(module, name, None) or getattr(module, f"_{name}", None)  # sharded ones have no method
+        inner = getattr(module, "_embedding_bag_collection", module)  # of one that processes features
+        configs = getattr(inner, name, None) or getattr(inner, f"_{name}", None)  # sharded ones have no method
         if configs is not None:
             return [config.name for config in (configs() if callable(configs) else configs)]
     return []

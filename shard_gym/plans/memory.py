@@ -7,8 +7,8 @@ in it, a shard holds
 - inputs: 8 bytes for each index that it reads (`_calculate_shard_io_sizes`): all L of whole tables and of column
   shards, L / n of each of n row blocks that have rows, L / D of a replica. Twice, because a pipeline distributes the
   next batch meanwhile (`calculate_pipeline_io_cost`, TRAIN_SPARSE_DIST). Offsets are added, which TorchRec's planner
-  leaves out: 8 bytes for each bag, of a replica for those of its own samples. A prefetch for caches is not counted:
-  rows in host memory are read in place.
+  leaves out: 8 bytes for each bag, of a replica for those of its own samples; and 4 bytes for each weight of a lookup.
+  A prefetch for caches is not counted: rows in host memory are read in place.
 - outputs: 4 bytes for each column of the shard and each bag, as with `run_embedding_at_peak_memory`. Each row block has
   partial sums of all bags; a replica has its own samples. Of a sequence table, a lookup is a bag. FBGEMM's outputs are
   FP32 whatever the weights are; TorchRec counts the bytes of a weight, and fewer than B bags of a feature whose pooling
@@ -148,7 +148,7 @@ def _held(
     bags = np.where(tables.pooled, bags, lookups)
     parts = (
         rows * tables.workload.row_bytes(columns),
-        np.ceil(BATCHES_OF_INPUTS * INDEX_BYTES * (lookups + bags)),
+        np.ceil(BATCHES_OF_INPUTS * (INDEX_BYTES * (lookups + bags) + tables.workload.lookup_weight_bytes * lookups)),
         np.ceil(OUTPUT_BYTES * bags * columns),
         np.where(replica & tables.workload.training, rows * columns * tables.workload.weight_bytes, 0),
     )

@@ -15,7 +15,7 @@ from shard_gym.tables import Tables
 
 TRAINING, SERVING, SEQUENCES = "training", "serving", "sequences"
 HOST_MEMORY, COMPRESSION, REPLICAS = "host-memory", "compression", "replicas"
-SPLITS, GROUPS, MIXED = "splits", "groups", "mixed"
+SPLITS, GROUPS, MIXED, WEIGHTED = "splits", "groups", "mixed", "weighted"
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,12 @@ NEEDS: dict[str, Need] = {
         "take pooled tables",
         lambda tables, topology: not tables.pooled.all(),
         lambda tables, topology: f", such as {tables.names[int(tables.pooled.argmin())]!r}",
+    ),
+    WEIGHTED: Need(
+        "lookups with weights",
+        ("analytical", "analytical-lru", "analytical-inference"),
+        "leave weighted of the workload at False",
+        lambda tables, topology: any(each.weighted for each in tables.workloads),
     ),
     MIXED: Need(
         "tables of several workloads",

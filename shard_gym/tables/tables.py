@@ -256,6 +256,10 @@ class Tables(ReadOnlyArrays):
                 f"the limit is {MAX_SEQUENCE:,}"
             ),
         )
+        self._refuse(
+            ~self.pooled & (self.workload.lookup_weight_bytes > np.zeros(len(self))),
+            lambda i: "is a sequence table, whose rows are not added up, so lookups have no weights",
+        )
         if isinstance(self.popularity, RowSteps):
             known = self.popularity.rows.sum(axis=1)  # of a block of rows, less than one below
             self._refuse(

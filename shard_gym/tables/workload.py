@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,10 @@ STATE_BYTES = 4
 
 PerTable = int | NDArray[np.int64]
 """A number of all tables, or, where they have several workloads, (T,) int64, that of each table."""
+
+
+LOOKUP_WEIGHT_BYTES = 4
+"""Bytes of the weight of a lookup: FP32, to which FBGEMM v1.8.0 turns all others."""
 
 
 class OptimizerState(NamedTuple):
@@ -47,13 +51,13 @@ Adagrad and LAMB, `state_size_table` in split_embedding_configs.py."""
 WORKLOAD_KEYS: Mapping[str, type] = {"batch_size": int, "weight_dtype": str, "optimizer": str}
 """The keys of a `Workload` in files, with the type of each value."""
 
-WORKLOAD_MAY_LACK: Mapping[str, type] = {"training": bool}
+WORKLOAD_MAY_LACK: Mapping[str, type] = {"training": bool, "weighted": bool}
 """Keys that are left out where they have their default, and that files of earlier versions do not have."""
 
 SHARED = ("batch_size", "training")
 """What all groups of tables have in common."""
 
-PER_TABLE = ("weight_dtype", "optimizer")
+PER_TABLE = ("weight_dtype", "optimizer", "weighted")
 """Keys that may have a list in files that people write."""
 
 MAX_BATCH_SIZE = 2**30
@@ -70,16 +74,19 @@ class Workload:
         optimizer: a name in `OPTIMIZER_STATES`, fused into FBGEMM's backward. Adam and those like it update the rows
             that a batch reads, and their moments, and leave all others as they are.
         training: False for serving: rows are read alone, so no optimizer keeps anything, whatever `optimizer` names.
+        weighted: whether each lookup comes with a weight, FP32, by which its row is multiplied (TorchRec's
+            `EmbeddingBagCollection(is_weighted=True)`). Tables with weights are a group beside those without.
 
     Raises:
-        InvalidTablesError: `batch_size` is no integer from 1 to `MAX_BATCH_SIZE`, a name is not known, or `training` is
-            no bool.
+        InvalidTablesError: `batch_size` is no integer from 1 to `MAX_BATCH_SIZE`, a name is not known, or `training` or
+            `weighted` is no bool.
     """
 
     batch_size: int
     weight_dtype: str = "fp16"
     optimizer: str = "sgd"
     training: bool = True
+    weighted: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if not is_integer(self.batch_size) or not 1 <= self.batch_size <= MAX_BATCH_SIZE:
@@ -94,9 +101,10 @@ class Workload:
                     f"The {name.replace('_', ' ')} must be one of {', '.join(sorted(known))}, not {short_repr(given)}."
                 )
 
-        if not isinstance(self.training, (bool, np.bool_)):
-            raise InvalidTablesError(f"training must be True or False, not {short_repr(self.training)}.")
-        object.__setattr__(self, "training", bool(self.training))
+        for name in WORKLOAD_MAY_LACK:
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise InvalidTablesError(f"{name} must be True or False, not {short_repr(getattr(self, name))}.")
+            object.__setattr__(self, name, bool(getattr(self, name)))
 
     @staticmethod
     def mixed(workloads: Sequence[Workload], group: ArrayLike) -> Workload:
@@ -134,7 +142,7 @@ class Workload:
     @property
     def named(self) -> str:
         """Weight dtype and optimizer, or how many groups there are, for sentences."""
-        return f"{self.weight_dtype}, {self.optimizer if self.training else 'served'}"
+        return f"{self.weight_dtype}, {self.optimizer if self.training else 'served'}{', weighted' * self.weighted}"
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -159,14 +167,20 @@ class Workload:
         return WEIGHT_BYTES[self.weight_dtype]
 
     @property
+    def lookup_weight_bytes(self) -> PerTable:
+        """Bytes of the weight of a lookup; 0 where lookups have none."""
+        return LOOKUP_WEIGHT_BYTES * self.weighted
+
+    @property
     def state(self) -> OptimizerState:
         """The numbers that the optimizer keeps, `STATE_BYTES` each."""
         return OPTIMIZER_STATES[self.optimizer] if self.training else OPTIMIZER_STATES["sgd"]
 
     def to_json(self) -> dict[str, Any]:
-        """Its values by name, for files; `training` only where it is False."""
+        """Its values by name, for files; those of `WORKLOAD_MAY_LACK` only where they are not the default."""
         record = asdict(self)
-        return record if not self.training else {key: record[key] for key in WORKLOAD_KEYS}
+        default = {each.name: each.default for each in fields(self)}
+        return {key: record[key] for key in record if key in WORKLOAD_KEYS or record[key] != default[key]}
 
     @staticmethod
     def from_json(record: Any, source: str) -> Workload:
@@ -244,6 +258,11 @@ class _Mixed(Workload):
         raise self._of_groups("weight dtype")
 
     @property
+    def weighted(self) -> Never:
+        """None: each group has its own."""
+        raise self._of_groups("answer whether lookups have weights")
+
+    @property
     def optimizer(self) -> Never:
         """None: each group has its own."""
         raise self._of_groups("optimizer")
@@ -279,6 +298,11 @@ class _Mixed(Workload):
     @override
     def weight_bytes(self) -> PerTable:
         return self._each([each.weight_bytes for each in self._workloads])
+
+    @property
+    @override
+    def lookup_weight_bytes(self) -> PerTable:
+        return self._each([each.lookup_weight_bytes for each in self._workloads])
 
     @property
     @override

@@ -235,6 +235,20 @@ def test_tables_of_several_optimizers_and_dtypes_are_groups() -> None:
     assert len(tables_of_pooling_factors(both, {"f": 1.0, "g": 2.0}, 4).workloads) == 2
 
 
+def test_bags_with_weights_are_a_group() -> None:
+    def bags(name: str, weighted: bool) -> EmbeddingBagCollection:
+        config = EmbeddingBagConfig(embedding_dim=8, name=name, num_embeddings=10, feature_names=[f"f_{name}"])
+        return EmbeddingBagCollection(device=torch.device("meta"), tables=[config], is_weighted=weighted)
+
+    model = torch.nn.ModuleDict({"a": bags("plain", False), "b": bags("scored", True)})
+    tables = tables_of_pooling_factors(model, {"f_plain": 1.0, "f_scored": 2.0}, 4)
+    assert [each.weighted for each in tables.workloads] == [False, True]
+    plan = ShardingPlan((table_wise(tables, 0, 0), table_wise(tables, 1, 1)))
+    there = to_torchrec(plan, tables, devices(), model)
+    assert from_torchrec(there, tables, devices()) == plan
+    assert list(there.plan) == ["a", "b"]
+
+
 def test_models_without_tables_and_with_two_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidTablesError, match="no EmbeddingBagCollection and no EmbeddingCollection in the Linear"):
         modules_of(torch.nn.Linear(1, 1))

@@ -74,8 +74,7 @@ def managed() -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: bags(is_weighted=True), r"EmbeddingBagCollection 'other' has weights for its lookups.*\['odd'\]"),
-        (position_weighted, r"EmbeddingBagCollection 'other\..*' has weights for its lookups.*\['odd'\]"),
+        (position_weighted, r"FeatureProcessedEmbeddingBagCollection 'other' makes weights of its lookups.*\['odd'\]"),
         (managed, r"ManagedCollisionCollection 'other\..*' is another module.*\['odd'\]"),
         (
             lambda: bags(FusedEmbeddingBagCollection, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.1}),

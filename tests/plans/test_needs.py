@@ -37,6 +37,7 @@ CASES = {
     "host-memory": (tables_of(), replace(DEVICES, host=HostMemory(2**20, 16.0, 20.0))),
     "replicas": (tables_of(), replace(DEVICES, replicas=Replicas(2, 1, 10))),
     "compression": (tables_of(), replace(DEVICES, cross_host_ratio=0.5)),
+    "weighted": (replace(tables_of(), workload=Workload(4096, weighted=True)), DEVICES),
     "mixed": (
         replace(tables_of(), workload=Workload.mixed([Workload(4096), Workload(4096, "fp32")], [0, 1, 0])),
         DEVICES,

@@ -109,6 +109,8 @@ def test_a_file_says_what_all_share_and_what_each_group_has() -> None:
         "group": list(GROUP),
     }
     assert Workload.from_json(record, "It") == mixed
+    assert replace(OWN[1], weighted=True).to_json() == {**OWN[1].to_json(), "weighted": True}
+    assert Workload.from_json({**OWN[1].to_json(), "weighted": True}, "It") == replace(OWN[1], weighted=True)
     assert OWN[1].to_json() == {"batch_size": BATCH, "weight_dtype": "fp32", "optimizer": "adam"}
     for changes, says in (
         ({"optimizer": ["sgd"] * 3, "weight_dtype": ["fp32"] * 4}, "lists of different lengths: weight_dtype and opti"),

@@ -244,7 +244,8 @@ def tables_of(
 def workload_of(
     tables: Sequence[TableOptions], batch_size: int, fused_params: Mapping[str, Any], note: Callable[[str], None]
 ) -> Workload:
-    """The workloads of the tables, a group for each dtype and optimizer; one that is not known is the nearest.
+    """The workloads of the tables, a group for each dtype and optimizer, with weights of lookups and without; one that
+    is not known is the nearest.
 
     Args:
         batch_size: samples of a batch, on all devices together.
@@ -258,10 +259,15 @@ def workload_of(
         known = _nearest(found[0], WEIGHT_BYTES, _NEAREST_DTYPES), _nearest(found[1], OPTIMIZER_STATES, _NEAREST)
         if known != found:
             said.setdefault(f"{' and '.join(found)} are costed as {' and '.join(known)}", []).append(table.name)
-        own.append(Workload(batch_size, *known))
+        own.append(Workload(batch_size, *known, weighted=has_weights(table)))
     for sentence, names in said.items():
         note(f"{listed(names)}: {sentence}")
     return Workload.of_tables(own)
+
+
+def has_weights(table: TableOptions) -> bool:
+    """Whether each lookup of the table comes with a weight, or its feature processor makes one."""
+    return bool(table.first.is_pooled and (table.first.is_weighted or table.first.has_feature_processor))
 
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}

@@ -45,6 +45,7 @@ from shard_gym.planning.dropin.options import (
     TableOptions,
     by_table,
     communication_dtype,
+    has_weights,
     kept_forms,
     least_bytes,
     probes_of,
@@ -398,8 +399,8 @@ class _Work:
         if planner._lookups is not None:
             features = {table: each.features for table, each in enumerate(tables) if not each.why_torchrec}
             statistics = with_lookups(statistics, features, planner._lookups)
-        if weighted := [each.name for each in tables if each.first.is_weighted or each.first.has_feature_processor]:
-            self.notes.append(f"{listed(weighted)}: the weights of lookups are in no cost")
+        if weighted := [each.name for each in tables if has_weights(each)]:
+            self.notes.append(f"{listed(weighted)}: gradients of the weights of lookups are in no cost")
         self.tables = tables = self._without_wrong_replicas(topology.device.device_type, statistics)
         probes = [probes_of(each, topology.num_devices, topology.devices_per_host) for each in tables]
         self._estimate([option for forms in probes for option in forms.values()], perf=False)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
-from shard_gym.common.errors import InvalidOptionError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.common.errors import InvalidOptionError, InvalidTablesError, MemoryExceededError, NoPlacementFoundError
 from shard_gym.cost_models import (
     AdditiveCostModel,
     AnalyticalCostModel,
@@ -23,11 +23,12 @@ from shard_gym.cost_models import (
 )
 from shard_gym.cost_models.analytical import FITTED, InferenceCostModel
 from shard_gym.cost_models.analytical.mixed import GROUP_LOADS
-from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS
+from shard_gym.cost_models.analytical.model import BACKWARD_DRAM_MS, FORWARD_DRAM_MS, SORT_MS
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE, bounds_of_plans
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.plans import ShardingPlan, TableSharding, check_plan, column_wise, data_parallel, row_wise, table_wise
 from shard_gym.plans.check import plan_memory_used
+from shard_gym.plans.memory import training_memory
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, TaskSuite, load_suite, save_suite
 
@@ -273,3 +274,35 @@ def test_optimizers_read_and_write_the_states_that_they_keep(random_task: Any, o
     rate = task.topology.device.dram_gb_per_s * 1e6 * FITTED.random_update_efficiency
     wanted = 0.0 * one_number if optimizer == "lamb" else one_number / rate
     assert (updates[0] - updates[1])[:, 0] == pytest.approx(wanted, abs=1e-8)
+
+
+def test_weights_of_lookups_are_read_sorted_exchanged_and_held(random_task: Any) -> None:
+    """4 bytes each; the sort of the weights moves a key and a weight four times, beside the one of the positions."""
+    rng = np.random.default_rng(0)
+    task = random_task(rng, 5, 2)
+    tables, device = task.tables, task.topology.device
+    scored = replace(tables, workload=replace(tables.workload, weighted=True))
+    model = AnalyticalCostModel(index_exchange="exposed")
+    more = model.loads(scored, task.topology) - model.loads(tables, task.topology)
+    lookups, rate = tables.lookups_per_batch, device.dram_gb_per_s * 1e6
+    first = model.first_load
+    assert more[:, 0] == pytest.approx(4 * lookups, rel=1e-6)
+    for load in (FORWARD_DRAM_MS, BACKWARD_DRAM_MS):
+        assert more[:, first + load] == pytest.approx(4 * lookups / rate, rel=1e-6, abs=1e-12)
+    assert more[:, first + SORT_MS] == pytest.approx(104 * lookups / (FITTED.sort_efficiency * rate), rel=1e-6)
+    others = np.delete(more, [0, first + FORWARD_DRAM_MS, first + BACKWARD_DRAM_MS, first + SORT_MS], axis=1)
+    assert not others.any()
+    held = (
+        training_memory(np.zeros(5, np.int64), scored, 2).total
+        - training_memory(np.zeros(5, np.int64), tables, 2).total
+    )
+    assert held[0] == pytest.approx(2 * 4 * lookups.sum(), abs=5)
+    assert scored.memory_bytes.tolist() == tables.memory_bytes.tolist()
+    with pytest.raises(
+        InvalidTablesError, match="is a sequence table, whose rows are not added up, so lookups have no"
+    ):
+        replace(scored, pooled=False)
+    some = Workload.mixed([tables.workload, scored.workload], [0, 1, 0, 1, 0])
+    loads, every = model.loads(replace(tables, workload=some), task.topology), np.arange(5)
+    wanted = np.stack([model.loads(each, task.topology) for each in (tables, scored)])
+    assert np.array_equal(loads[:, : wanted.shape[-1]], wanted[[0, 1, 0, 1, 0], every])

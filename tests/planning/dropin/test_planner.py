@@ -382,7 +382,7 @@ class TestApproximations:
         own = planner(constraints=constraints)
         plan = own.plan(model, SHARDERS)
         assert "t1, t2: num_poolings and batch_sizes count as lookups and bags of whole batches" in own.report
-        assert "w0: the weights of lookups are in no cost" in own.report
+        assert "w0: gradients of the weights of lookups are in no cost" in own.report
         assert "odd: dims are rounded up to a multiple of 4 in costs" in own.report
         odd = entries(plan)["odd"]
         if odd.sharding_spec is not None:
