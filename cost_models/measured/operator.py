@@ -29,6 +29,7 @@ the time of a lookup or an update does not depend on them."""
 
 WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
 OPTIMIZERS = {
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
     "adam": EmbOptimType.ADAM,
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "sgd": EmbOptimType.EXACT_SGD,
@@ -115,6 +116,8 @@ class ReplicatedTables(Operator):
         self._optimizer: torch.optim.Optimizer | None = None
         if workload.optimizer == "sgd":
             self._optimizer = torch.optim.SGD([self._flat], lr=learning_rate)
+        elif workload.optimizer == "adagrad":
+            self._optimizer = torch.optim.Adagrad([self._flat], lr=learning_rate, eps=EPS)
         elif workload.optimizer == "adam":
             self._optimizer = torch.optim.Adam([self._flat], lr=learning_rate, eps=EPS)
 

@@ -27,7 +27,10 @@ def test_the_operator_on_a_cpu_executes_what_is_listed_and_nothing_else() -> Non
 
     dtypes = {"bf16": SparseType.BF16, "fp16": SparseType.FP16, "fp32": SparseType.FP32}
     optimizers = {
+        "adagrad": EmbOptimType.EXACT_ADAGRAD,
         "adam": EmbOptimType.ADAM,
+        "lamb": EmbOptimType.LAMB,
+        "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
         "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         "sgd": EmbOptimType.EXACT_SGD,
     }
@@ -45,6 +48,9 @@ def test_the_operator_on_a_cpu_executes_what_is_listed_and_nothing_else() -> Non
         except (AssertionError, NotImplementedError):
             return False
         outputs.sum().backward()
+        state = OPTIMIZER_STATES[optimizer]
+        kept = sum(each.numel() for of_table in tables.split_optimizer_states() for each in of_table)
+        assert kept == 10 * (state.per_row + 8 * state.per_weight)
         return True
 
     executed = {pair for pair in product(dtypes, optimizers) if is_executed(*pair)}
@@ -58,6 +64,10 @@ def test_tables_that_a_gpu_does_not_execute_are_refused_by_name(monkeypatch: pyt
     measured = MeasuredCostModel("cuda")
     with pytest.raises(InvalidOptionError, match="weights in bf16 on a GPU"):
         measured.as_measured(tables)
+    with pytest.raises(
+        InvalidOptionError, match="ShardGym does not train with the optimizer lamb on a GPU; a measurem"
+    ):
+        measured.as_measured(tables.with_training(weight_dtype="fp16", optimizer="lamb"))
     assert measured.as_measured(tables.with_training(weight_dtype="fp16")).workload.optimizer == "adam"
     as_fp16 = MeasuredCostModel("cuda", weight_dtype="fp16").as_measured(tables)
     assert as_fp16.workload == Workload(64, "fp16", "adam")

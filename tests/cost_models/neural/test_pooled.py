@@ -66,7 +66,11 @@ def test_the_inputs_of_every_workload_are_finite_and_count_the_sectors_of_the_st
         own = tables.with_training(weight_dtype=dtype, optimizer=optimizer)
         inputs = work(own, TABLE_WISE)
         assert np.isfinite(inputs).all()
-        sectors = {"sgd": 0, "rowwise_adagrad": 1, "adam": 2 * np.ceil(own.embedding_dim / 8)}[optimizer]
+        moment = np.ceil(own.embedding_dim / 8)
+        sectors = {
+            **{"sgd": 0, "rowwise_adagrad": 1, "adagrad": moment, "partial_rowwise_adam": 1 + moment},
+            **dict.fromkeys(("adam", "lamb"), 2 * moment),
+        }[optimizer]
         np.testing.assert_allclose(inputs[:, WORK.index("states")], own.distinct_rows * sectors / 1e6)
 
 
