@@ -46,8 +46,9 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
 
     `Discrete(max_devices)`: the device that receives the current table.
 
-    An action is legal if the task has that device and the table fits into its free memory. An illegal action ends the
-    episode (see Episode End) and raises nothing. With `illegal="redirect"`, for learners without masks, the table goes
+    An action is legal if the task has that device, the table fits into its free memory, and the constraints of the task
+    (`Task.constraints`), if it has any, permit it beside the tables placed so far. An illegal action ends the episode
+    (see Episode End) and raises nothing. With `illegal="redirect"`, for learners without masks, the table goes
     to the legal device with the least memory in use instead, and the reward is less by 0.05 times the task's lower
     bound. A value outside the space raises `InvalidActionError`.
 

@@ -33,6 +33,8 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
       have the same number of devices. Of one host this is "row_wise" again; leave it out of `sharding_types` there.
     - The last, with "data_parallel": a replica to every device. Legal for a table that is not halved, if it fits.
 
+    Of all these, what the constraints of the task (`Task.constraints`) forbid, if it has any, is not legal.
+
     An illegal action ends the episode and raises nothing. With `illegal="redirect"` the part goes to the legal device
     with the least memory in use instead (if there is none, the first legal split is done), and the reward is less by
     0.05 times the task's lower bound. A value outside the space raises `InvalidActionError`.
