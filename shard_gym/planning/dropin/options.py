@@ -28,7 +28,7 @@ from shard_gym.plans.plan import (
     rows_per_block,
 )
 from shard_gym.tables import RowPopularity, Tables, Workload
-from shard_gym.tables.tables import COLUMNS, MAX_ROWS, MAX_SEQUENCE
+from shard_gym.tables.tables import COLUMNS, LIMITS, MAX_ROWS, MAX_SEQUENCE
 from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 
 KERNELS = ("fused", "dense", "fused_triton")
@@ -224,6 +224,8 @@ def tables_of(
     lookups, bags, said = [], [], dict[str, list[str]]()
     for table in tables:
         total, count, approximated = lookups_of(table, constraints.get(table.first.name))
+        if count > (most := int(LIMITS["num_features"][2])):
+            count, approximated = most, f"more than {most:,} bags of a sample count as so many"
         if not table.first.is_pooled and total > MAX_SEQUENCE:
             total, approximated = MAX_SEQUENCE, f"sequences longer than {MAX_SEQUENCE:,} count as so long"
         lookups.append(total)

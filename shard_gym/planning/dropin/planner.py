@@ -345,7 +345,7 @@ class _Work:
         self._note_left(left.values())
         if len(left) == len(self.tables):
             return self._planned_by_torchrec(self.tables, None)
-        planned = dict(zip(left, self._planned_by_torchrec(list(left.values()), None), strict=True)) if left else {}
+        planned = self._planned_first(left)
         self.problem = problem = self._problem(pins)
         try:
             options = self._search(problem, planned)
@@ -355,6 +355,16 @@ class _Work:
         if self.planner._compare_s is not None:
             options = self._cheaper(problem, self.planner._compare_s)
         return options
+
+    def _planned_first(self, left: Mapping[int, TableOptions]) -> dict[int, Any]:
+        """TorchRec's options of the tables that it plans."""
+        if not left:
+            return {}
+        try:
+            return dict(zip(left, self._planned_by_torchrec(list(left.values()), None), strict=True))
+        except PlannerError as error:
+            names = listed([each.name for each in left.values()])
+            raise PlannerError(f"TorchRec plans {names} first, and finds no plan. {error}", error.error_type) from error
 
     def _note_left(self, left: Any) -> None:
         reasons: dict[str, list[str]] = {}

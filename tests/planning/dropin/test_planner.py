@@ -23,7 +23,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.proposers import GreedyProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, PlannerErrorType
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
@@ -353,6 +353,26 @@ class TestDelegated:
         assert own.costed is None
         assert "TorchRec plans mch" in own.report
 
+    def test_that_torchrec_finds_no_plan_of_them_is_an_error_that_names_them(self) -> None:
+        constraints = {"huge": ParameterConstraints(compute_kernels=["fused_uvm"], sharding_types=["table_wise"])}
+        with pytest.raises(PlannerError, match="TorchRec plans huge first, and finds no plan") as error:
+            planner(gpus(2, ddr_cap=GIB), constraints=constraints).plan(bags({"huge": 20_000_000, "t": 9}), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+    def test_unequal_memory(self) -> None:
+        """The largest table goes where there is room, and blocks of rows stay equal, with which TorchRec is right."""
+        caps = [GIB // 2, GIB, 4 * GIB, 4 * GIB]
+        topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
+        constraints = {
+            "large": ParameterConstraints(sharding_types=["table_wise"]),
+            "rows": ParameterConstraints(sharding_types=["row_wise"]),
+        }
+        found = entries(
+            planner(topology, constraints=constraints).plan(bags({"large": 7_000_000, "rows": 1000}), SHARDERS)
+        )
+        assert found["large"].ranks in ([2], [3])
+        assert [shard.shard_sizes[0] for shard in found["rows"].sharding_spec.shards] == [250] * 4
+
     def test_ranks_of_such_a_table_are_refused(self) -> None:
         with pytest.raises(PlannerError, match="`ranks` has table 'mch', which TorchRec plans") as error:
             planner(ranks={"mch": [0]}).plan(managed(), SHARDERS)
@@ -391,6 +411,14 @@ class TestApproximations:
         lookups = dict(zip(tables.names, tables.pooling_factor.tolist(), strict=True))
         assert (lookups["t1"], lookups["t2"], lookups["t3"]) == (6.0, 1.5, 1.0)
         assert tables.workload.batch_size == 4 * BATCH
+
+    def test_very_many_features(self) -> None:
+        names = [f"f{number}" for number in range(5000)]
+        config = EmbeddingBagConfig(name="t", num_embeddings=900, embedding_dim=8, feature_names=names)
+        own = planner()
+        own.plan(EmbeddingBagCollection(tables=[config], device=META), SHARDERS)
+        assert own.costed.tables.num_features.tolist() == [4096]
+        assert "t: more than 4,096 bags of a sample count as so many" in own.report
 
     def test_replicas_of_sequences_are_left_out_on_a_cpu(self) -> None:
         own = planner(Topology(2, "cpu"), hardware=None)
