@@ -96,6 +96,7 @@ _OPTIMIZERS = {
     **{"rowwise_adagrad": RowWiseAdagrad, "sgd": SGD},
 }
 _ONE_NUMBER = ("adagrad", "lamb", "partial_rowwise_adam")
+_DTYPES = {"fp8": "NFP8"}  # TorchRec's name, where it is another
 _KERNELS = ("fused", "dense")
 _HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")  # all rows are in host memory, and of the second some in HBM, too
 _SMALLEST_CACHE = 1e-3
@@ -197,7 +198,9 @@ def _module(tables: Tables) -> torch.nn.Module:
             "num_embeddings": int(tables.num_embeddings[table]),
             "embedding_dim": dim,
             "feature_names": [f"{name}_{feature}" for feature in range(int(tables.num_features[table]))],
-            "data_type": DataType[tables.workloads[tables.group[table]].weight_dtype.upper()],
+            "data_type": DataType[
+                _DTYPES.get(dtype := tables.workloads[tables.group[table]].weight_dtype, dtype.upper())
+            ],
         }
         if tables.pooled[table]:
             bags.append(EmbeddingBagConfig(**config))

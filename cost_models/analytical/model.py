@@ -290,12 +290,18 @@ class AnalyticalCostModel(AdditiveCostModel):
         """(T, H) float64, those of the host policy.
 
         Raises:
-            InvalidOptionError: the tables have several workloads, between which no policy shares out the HBM.
+            InvalidOptionError: the tables have several workloads, between which no policy shares out the HBM, or rows
+                with a scale.
         """
         if len(shards.workloads) > 1:
             raise InvalidOptionError(
                 f"The cost model {self.name!r} does not support rows in host memory of tables of several workloads. "
                 "Give devices without host memory, or give all tables one weight dtype and one optimizer."
+            )
+        if np.any(shards.workload.scale_bytes):
+            raise InvalidOptionError(
+                f"The cost model {self.name!r} does not support rows in host memory with weights in int8. Give devices "
+                "without host memory, or another weight dtype."
             )
         return self.host_policy.loads(shards, topology, dense)
 

@@ -102,7 +102,7 @@ def place(
         host_memory: GiB of each host for rows that the HBM has no room for, 0 for none; what the reserve leaves of it
             if not given.
         embedding_dim: dim of every table; required if the file has none, refused if it has its own.
-        weight_dtype: bf16, fp16 or fp32; that of the file if not given.
+        weight_dtype: fp32, fp16, bf16, int8 or fp8; that of the file if not given.
         optimizer: sgd, rowwise_adagrad, adagrad, adam, partial_rowwise_adam or lamb; that of the file if not given.
         communication_dtype: of outputs and their gradients on the links: fp32, fp16, bf16, fp8, int8 or mx4, as in
             TorchRec's QCommsConfig; that of the cost model if not given.

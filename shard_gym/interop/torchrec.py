@@ -21,7 +21,10 @@ from shard_gym.plans import ShardingPlan
 from shard_gym.tables import RowPopularity, Tables, Workload
 from shard_gym.tables.pools.lookup_counter import Batch, LookupCounter
 
-WEIGHT_DTYPES: Mapping[str, str] = {"BF16": "bf16", "FP16": "fp16", "FP32": "fp32"}
+WEIGHT_DTYPES: Mapping[str, str] = {
+    **{"BF16": "bf16", "FP16": "fp16", "FP32": "fp32"},
+    **{"INT8": "int8", "UINT8": "int8", "NFP8": "fp8"},
+}
 """The weight dtypes by their names in TorchRec's `DataType`."""
 
 DEFAULT_OPTIMIZER = "rowwise_adagrad"

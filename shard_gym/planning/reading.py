@@ -53,7 +53,7 @@ class ModelOptions(TypedDict, total=False):
         pooling_factors: of a model of TorchRec without lookups, mean lookups of a sample by feature, which then follow
             Zipf's law (`tables_of_pooling_factors`).
         embedding_dim: dim of every table of a pool; required if it has none, refused if it has its own.
-        weight_dtype: bf16, fp16 or fp32; that of the tables if not given.
+        weight_dtype: fp32, fp16, bf16, int8 or fp8; that of the tables if not given.
         optimizer: sgd, rowwise_adagrad, adagrad, adam, partial_rowwise_adam or lamb; that of the tables if not given.
         index_dedup: whether a device asks for a row of a sequence table once in a batch, as with TorchRec's
             `EmbeddingCollectionSharder(use_index_dedup=True)`.

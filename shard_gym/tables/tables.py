@@ -420,8 +420,8 @@ class Tables(ReadOnlyArrays):
 
     @property
     def row_bytes(self) -> NDArray[np.int64]:
-        """(T,) int64, bytes of the weights of one row."""
-        return self.embedding_dim * self.workload.weight_bytes
+        """(T,) int64, bytes of the weights of one row, with its scale and bias if it has them."""
+        return self.embedding_dim * self.workload.weight_bytes + self.workload.scale_bytes
 
     @property
     def memory_bytes(self) -> NDArray[np.int64]:

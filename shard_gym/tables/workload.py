@@ -14,7 +14,15 @@ from shard_gym.common.checks import as_indices, is_integer, is_iterable, is_one_
 from shard_gym.common.errors import DamagedFileError, InvalidTablesError, short_repr
 from shard_gym.common.io.parsing import require_fields
 
-WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "int8": 1}
+
+SCALE_BYTES = {True: 8, False: 4}
+"""Bytes of the scale and the bias of a row in INT8: FP32 where it is trained, FP16 where it is served (pytorch/FBGEMM
+v1.8.0, `INT8_EMB_ROW_DIM_OFFSET` of split_table_batched_embeddings_ops_training.py, `unpadded_row_size_in_bytes` of
+split_table_batched_embeddings_ops_inference.py)."""
+
+FP8_OPTIMIZERS = ("adagrad", "rowwise_adagrad")
+"""With which FBGEMM trains weights in FP8 (its NFP8; the file of training, `init_embedding_weights_uniform`)."""
 
 STATE_BYTES = 4
 """Bytes of a number of the optimizer's state: FP32 whatever the weights are, FBGEMM's default."""
@@ -70,7 +78,7 @@ class Workload:
 
     Attributes:
         batch_size: samples per iteration on all devices together (the global batch).
-        weight_dtype: "bf16", "fp16" or "fp32".
+        weight_dtype: a name in `WEIGHT_BYTES`. INT8 has a scale and a bias for each row of every shard.
         optimizer: a name in `OPTIMIZER_STATES`, fused into FBGEMM's backward. Adam and those like it update the rows
             that a batch reads, and their moments, and leave all others as they are.
         training: False for serving: rows are read alone, so no optimizer keeps anything, whatever `optimizer` names.
@@ -79,7 +87,7 @@ class Workload:
 
     Raises:
         InvalidTablesError: `batch_size` is no integer from 1 to `MAX_BATCH_SIZE`, a name is not known, or `training` or
-            `weighted` is no bool.
+            `weighted` is no bool; or weights in FP8 are trained by another optimizer than `FP8_OPTIMIZERS`.
     """
 
     batch_size: int
@@ -105,6 +113,11 @@ class Workload:
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise InvalidTablesError(f"{name} must be True or False, not {short_repr(getattr(self, name))}.")
             object.__setattr__(self, name, bool(getattr(self, name)))
+        if self.training and self.weight_dtype == "fp8" and self.optimizer not in FP8_OPTIMIZERS:
+            raise InvalidTablesError(
+                f"FBGEMM trains weights in fp8 with {' and '.join(FP8_OPTIMIZERS)}, not with {self.optimizer}. Name "
+                "one of these, or serve the tables (training=False)."
+            )
 
     @staticmethod
     def mixed(workloads: Sequence[Workload], group: ArrayLike) -> Workload:
@@ -167,6 +180,11 @@ class Workload:
         return WEIGHT_BYTES[self.weight_dtype]
 
     @property
+    def scale_bytes(self) -> PerTable:
+        """Bytes of the scale and the bias of a row; 0 where rows have none."""
+        return SCALE_BYTES[self.training] if self.weight_dtype == "int8" else 0
+
+    @property
     def lookup_weight_bytes(self) -> PerTable:
         """Bytes of the weight of a lookup; 0 where lookups have none."""
         return LOOKUP_WEIGHT_BYTES * self.weighted
@@ -212,11 +230,11 @@ class Workload:
     def row_bytes(self, columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Bytes of a row with so many columns, in a table or a shard of it: its weights and its optimizer state.
 
-        What is kept for each weight splits with the columns; what is kept for each row is in every column shard, as
-        each is a table of its own for the optimizer.
+        What is kept for each weight splits with the columns; what is kept for each row, scale and bias among it, is in
+        every column shard, as each is a table of its own for the optimizer.
         """
         state = STATE_BYTES * (self.state.per_row + self.state.per_weight * columns)
-        return np.asarray(columns * self.weight_bytes + state)
+        return np.asarray(columns * self.weight_bytes + self.scale_bytes + state)
 
 
 class _Mixed(Workload):
@@ -298,6 +316,11 @@ class _Mixed(Workload):
     @override
     def weight_bytes(self) -> PerTable:
         return self._each([each.weight_bytes for each in self._workloads])
+
+    @property
+    @override
+    def scale_bytes(self) -> PerTable:
+        return self._each([each.scale_bytes for each in self._workloads])
 
     @property
     @override

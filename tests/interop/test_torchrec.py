@@ -141,7 +141,7 @@ def test_tables_follow_zipf_where_nothing_is_recorded() -> None:
     [
         ({"feature_names": ["other"]}, "The lookups have no feature 'other', which table 'user' reads"),
         ({"num_embeddings": 5}, "Table 'user' has 5 rows, but row 4. is read"),
-        ({"data_type": DataType.INT8}, "Table 'user' has weights in INT8, .* known are bf16, fp16, fp32"),
+        ({"data_type": DataType.INT4}, "Table 'user' has weights in INT4, .* known are bf16, fp16, fp32, fp8, int8"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], message: str) -> None:

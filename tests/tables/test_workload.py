@@ -135,6 +135,25 @@ def test_people_may_give_a_list_with_a_name_for_each_table() -> None:
     )
 
 
+def test_weights_of_a_byte_are_trained_where_fbgemm_trains_them_and_served() -> None:
+    trained = tables_of(Workload(BATCH, "int8", "rowwise_adagrad"))
+    dims = trained.embedding_dim
+    assert trained.row_bytes.tolist() == (dims + 8).tolist()
+    assert trained.memory_bytes.tolist() == (trained.num_embeddings * (dims + 8 + 4)).tolist()
+    served = trained.with_training(training=False)
+    assert served.memory_bytes.tolist() == (trained.num_embeddings * (dims + 4)).tolist()
+    half = trained.with_dims(dims // 2)  # every column shard has a scale and a bias
+    assert (2 * half.memory_bytes - trained.memory_bytes).tolist() == (12 * trained.num_embeddings).tolist()
+    assert tables_of(Workload(BATCH, "fp8", "adagrad")).row_bytes.tolist() == dims.tolist()
+    with pytest.raises(
+        InvalidTablesError, match="FBGEMM trains weights in fp8 with adagrad and rowwise_adagrad, not w"
+    ):
+        Workload(BATCH, "fp8", "adam")
+    assert Workload(BATCH, "fp8", "adam", training=False).weight_bytes == 1
+    both = tables_of(Workload.mixed([Workload(BATCH, "int8"), Workload(BATCH, "fp16")], [0, 1, 0, 1]))
+    assert both.row_bytes.tolist() == [16 + 8, 8 * 2, 64 + 8, 32 * 2]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "of_row"),
     [

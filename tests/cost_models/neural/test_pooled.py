@@ -62,7 +62,7 @@ def test_one_more_shard_costs_what_the_plain_way_says(
 
 def test_the_inputs_of_every_workload_are_finite_and_count_the_sectors_of_the_state(random_tables: Any) -> None:
     tables = random_tables(np.random.default_rng(0), 8, dims=(4, 12, 128))
-    for dtype, optimizer in product(WEIGHT_BYTES, OPTIMIZER_STATES):
+    for dtype, optimizer in product(set(WEIGHT_BYTES) - {"fp8"}, OPTIMIZER_STATES):
         own = tables.with_training(weight_dtype=dtype, optimizer=optimizer)
         inputs = work(own, TABLE_WISE)
         assert np.isfinite(inputs).all()
