@@ -234,9 +234,9 @@ def test_tables_that_make_no_sense_are_named_errors(changes: dict[str, Any], mes
     [
         ({"batch_size": 2**30 + 1}, "batch_size must be an integer from 1 to 1,073,741,824, not 1073741825"),
         ({"batch_size": 1.5}, "not 1.5"),
-        ({"batch_size": 8, "weight_dtype": "int8"}, "weight dtype must be one of .*bf16.*fp16.*fp32.*not 'int8'"),
+        ({"batch_size": 8, "weight_dtype": "int4"}, "weight dtype must be one of .*bf16.*fp16.*fp32.*not 'int4'"),
         ({"batch_size": 8, "weight_dtype": np.array(["fp16", "fp32"])}, "weight dtype must be one of .*not array"),
-        ({"batch_size": 8, "optimizer": "lamb"}, "optimizer must be one of .*adam.*rowwise_adagrad.*sgd.*not 'lamb'"),
+        ({"batch_size": 8, "optimizer": "lars"}, "optimizer must be one of .*adam.*rowwise_adagrad.*sgd.*not 'lars'"),
         ({"batch_size": 8, "optimizer": ["adam", "sgd"]}, "optimizer must be one of .*not \\['adam', 'sgd'"),
     ],
 )
