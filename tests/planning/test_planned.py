@@ -388,7 +388,7 @@ def test_tables_that_are_kept_in_hbm_get_no_host_memory() -> None:
 def test_what_does_not_know_constraints_is_told_apart_from_them() -> None:
     """An agent that breaks them, TorchRec's plan beside one that keeps to them, and a search of too few types."""
     record = {"tables": {"table0": {"devices": [1]}, "table1": {"devices": [1]}, "table2": {"devices": [1]}}}
-    with pytest.raises(InvalidPlanError, match="hugectr does not keep to the constraints\\. Table 'table"):
+    with pytest.raises(InvalidPlanError, match=r"hugectr does not keep to the constraints\. Table 'table"):
         plan(FOUR, "a100-dgx", 2, constraints=record, agent="hugectr")
     found = plan(FOUR, "a100-dgx", 2, constraints=record, compare="torchrec", **QUICK)
     assert found.compared is not None
