@@ -232,6 +232,23 @@ BEYOND: tuple[Recipe, ...] = (
 )
 """Suites of the sharding track with sequence tables, with groups of devices, and of serving."""
 
+CONSTRAINED: tuple[Recipe, ...] = (
+    replace(
+        _mixdim((20, 120), 8),
+        name="constrained-8",
+        description="mixdim-8 with constraints: tables kept to some devices, together or apart; 20-120 on 8 A100.",
+        constrained=True,
+    ),
+    replace(
+        _mixdim((20, 120), 8),
+        name="shard-constrained-8",
+        description="shard-8 with constraints of sharding types, shards, devices, and sets of tables; 8 A100.",
+        **SPLIT,
+        constrained=True,
+    ),
+)
+"""Suites of tasks with constraints."""
+
 GENERATIVE: tuple[Recipe, ...] = (
     Recipe(
         name="shard-kuairand-x8",
@@ -280,6 +297,7 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     *TIERED,
     *BEYOND,
+    *CONSTRAINED,
     *GENERATIVE,
     *(_sharded_and_measured(recipe) for recipe in (_for_cpu(20, 2), _for_cpu(40, 4), _for_gpu(40, 4))),
 )

@@ -36,7 +36,7 @@ def test_there_is_a_recipe_for_every_suite_and_a_file_for_every_recipe() -> None
 
 def test_building_again_writes_the_shipped_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["dlrm-20x4", "mixdim-4", "generalize", "merlin-medium-x8", "mlperf-x8", "cpu-20x2", "shard-cpu-20x2"]
-    names += ["shard-kuairand-x8", "inference-dlrm-v3-x8"]
+    names += ["shard-kuairand-x8", "inference-dlrm-v3-x8", "constrained-8", "shard-constrained-8"]
     monkeypatch.setattr(build, "DATA", tmp_path)
     monkeypatch.setattr(build, "RECIPES", tuple(RECIPES[name] for name in names))
     build.main()

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from shard_gym.common.io.files import read_index, read_json
+from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.placement import memory_used
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.tables import Workload, load_pool
 from shard_gym.tasks import Task, TaskSuite, load_suite, suite_info, suite_names
 from shard_gym.tasks.suites import SPLITS, SuiteInfo
@@ -24,6 +26,7 @@ SAMPLED = [*DLRM, *(name for name in NAMES if "mixdim-" in name or name == "gene
 MEASURED = suite_names("measured")
 SPLIT = [name for name in NAMES if suite_info(name).problem == "sharding"]
 TIERED = [name for name in suite_names() if name.startswith("tier-")]
+CONSTRAINED = [name for name in NAMES if "constrained" in name]
 WHOLE = [name for name in NAMES if name not in [*SAMPLED, *MEASURED] and list(suite_info(name).tasks) == ["test"]]
 
 
@@ -149,6 +152,54 @@ def test_a_whole_model_is_one_task_with_all_tables_of_its_pool(name: str) -> Non
     assert widths == dict(zip(pool.names, pool.embedding_dim.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_every_task_of_a_constrained_suite_has_constraints_of_the_kinds_that_people_have(name: str) -> None:
+    """Pins to 1, 2 or 4 devices, sets together and apart; where tables may be split, sharding types and widths too."""
+    pins, sets = set(), {"together": 0, "apart": 0}
+    for task in tasks_of(name):
+        limits = task.constraints
+        assert limits is not None
+        pinned = np.flatnonzero(~limits.devices.all(axis=1))
+        assert len(pinned) == task.num_tables // 10
+        for table in pinned.tolist():
+            held = np.flatnonzero(limits.devices[table])
+            assert held.tolist() == list(range(held[0], held[0] + len(held)))
+            assert held[0] % len(held) == 0
+            pins.add(len(held))
+        assert len(limits.together) <= 2
+        assert {len(each) for each in limits.together} <= {2, 3}
+        assert len(limits.apart) <= 1
+        assert all(2 <= len(each) <= 4 for each in limits.apart)
+        for kind in sets:
+            sets[kind] += len(getattr(limits, kind))
+        members = [table for each in (*limits.together, *limits.apart) for table in each]
+        assert len({*pinned.tolist(), *members}) == len(pinned) + len(members)  # a table has one of these
+        if not task.splittable:
+            assert task.known_placement is not None
+            limits.require(task.known_placement, task.tables)  # so that there is an answer
+            assert (limits.sharding_types.all(), limits.min_columns.any()) == (True, False)
+            continue
+        kinds = [
+            tuple(kind for kind, yes in zip(SHARDING_TYPES, row, strict=True) if yes) for row in limits.sharding_types
+        ]
+        rows, copies, whole = (
+            np.array([table for table in range(task.num_tables) if kinds[table] == only], np.int64)
+            for only in ((ROW_WISE, TABLE_ROW_WISE), (DATA_PARALLEL,), (TABLE_WISE,))
+        )
+        narrow = np.flatnonzero(limits.min_columns)
+        free = task.num_tables - len(pinned) - len(members)
+        tenth = len(rows)
+        assert tenth in (free // 10, (free - 1) // 10)  # one that is read most has no other on another device
+        assert (len(copies), len(whole), len(narrow)) == (tenth, 2 * tenth, 2 * tenth)
+        assert {int(limits.min_columns[table]) for table in narrow} <= {16, 32, 64}
+        assert limits.sharding_types.all(axis=1).sum() == task.num_tables - 4 * tenth
+        if tenth:
+            size = task.tables.memory_bytes
+            assert size[copies].max() <= np.median(size) <= size[rows].min()
+    assert pins == {1, 2, 4}
+    assert min(sets.values()) > 50
+
+
 # Splits
 
 
@@ -176,7 +227,9 @@ def test_tables_of_a_tenth_of_the_tasks_that_split_fit_no_device_whole(name: str
     tasks = tasks_of(name)
     assert all(task.splittable for task in tasks)
     large = [(task.tables.memory_bytes > task.topology.memory_cap_bytes.max()).any() for task in tasks]
-    if "train" in suite_info(name).tasks and not tasks[0].sync_every:
+    if name in CONSTRAINED:
+        assert not any(large)  # sharding types are what keeps some of their tables from being whole
+    elif "train" in suite_info(name).tasks and not tasks[0].sync_every:
         assert np.mean(large) == pytest.approx(0.1, abs=0.001)
         if re.fullmatch(r"shard-\d", name):
             filled = [task.tables.memory_bytes.sum() / task.topology.memory_cap_bytes.sum() for task in tasks]
