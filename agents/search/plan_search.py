@@ -258,9 +258,11 @@ class PlanSearchAgent(Agent):
         if not found and COLUMN_WISE in sharding_types and task.topology.replicas is None:
             found = _starts(SplitOptions(task, model, sharding_types, self.max_shards, every_count=True), most, budget)
         if not found:
+            _require_forms(options, sharding_types)
             raise NoPlacementFoundError(
-                f"No plan of task {task.name!r} was found that fits the memory of its devices with "
-                f"{', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
+                f"No plan of task {task.name!r} was found that fits the memory of its devices "
+                + "and keeps to its constraints " * (task.constraints is not None)
+                + f"with {', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
                 + _ways_out(task, sharding_types, self.max_shards)
             )
         best = search_plans(found, task_rng(self.seed, task), budget).in_order()
@@ -268,6 +270,18 @@ class PlanSearchAgent(Agent):
             few = self.max_queries > of_tables and self.max_seconds is None
             self.ended = max(self.ended, Ended.FEW_TABLES if few else Ended.BUDGET)
         return best
+
+
+def _require_forms(options: SplitOptions, sharding_types: tuple[str, ...]) -> None:
+    """Raise NoPlacementFoundError for a table of which constraints permit nothing that the search may make of it."""
+    task = options.task
+    none = ~options.levels.is_form.any(axis=1) & ~options.may_spread.any(axis=1)
+    if task.constraints is not None and none.any():
+        table = int(none.argmax())
+        raise NoPlacementFoundError(
+            f"Table {task.tables.names[table]!r} of task {task.name!r} {task.constraints.told(table)}, and this search "
+            f"may make its tables {', '.join(sharding_types)} only: allow another sharding type, here or there."
+        )
 
 
 def _starts(options: SplitOptions, most_queries: int, budget: Budget) -> list[SplitTables]:

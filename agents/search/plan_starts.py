@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shard_gym.agents.search.heuristics import MAX_COUNTS
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
-from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.cost_models.base import COMPUTE
@@ -211,6 +211,7 @@ FEWEST = 8  # devices that are tried for a part at least, where there are so man
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
 LARGE = 0.2  # of the memory of a device
+SHARES_OF_DEVICE = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)  # that a part may fill in the starts of fewest bytes
 BY_PRICE = 6  # sets of parts at most that are chosen by price
 # The first start takes this share of the evaluations, others that, where not even it could try all devices.
 OF_MANY = 0.5, 0.125
@@ -247,6 +248,10 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     for split in _spread_more_and_more(options):
         if not found:
             found += _placed([split], most)
+    if options.task.constraints is not None:
+        for split in _least_bytes(options):
+            if not found:
+                found += _placed([split], most)
     yield from (split for _, split in found)
     for _, split in sorted(found, key=itemgetter(0)):
         if not spent():
@@ -462,6 +467,33 @@ def _spread_more_and_more(options: SplitOptions) -> Iterator[SplitTables]:
             spread = np.full(options.task.num_tables, NOT_SPREAD)
             spread[largest[: 1 << doublings]] = best[largest[: 1 << doublings]]
             yield SplitTables.in_parts(options, spread, level)
+
+
+def _least_bytes(options: SplitOptions) -> Iterator[SplitTables]:
+    """For constraints that nothing above meets: each table in the form with the fewest bytes on all devices together of
+    those of which a device holds at most some share of its memory; in that of the smallest part if there is none.
+    """
+    count, levels = options.task.num_tables, options.levels
+    least = int(options.task.topology.memory_cap_bytes.min())
+    parts, narrower = options.memory[:, : len(levels)], options.memory[:, levels.narrower]
+    total = parts * levels.counts[..., 0] + narrower * levels.counts[..., 1]
+    size = np.where(levels.is_form, parts, NO_ROOM_BYTES)
+    ways: dict[int, list[int]] = {}
+    for number, way in enumerate(options.spreads):
+        ways.setdefault(way.variant, []).append(number)
+    for variant, numbers in ways.items():
+        may = options.may_spread[:, numbers].any(axis=1)
+        one = np.where(may, options.memory[:, variant], NO_ROOM_BYTES)
+        size = np.concatenate([size, one[:, None]], axis=1)
+        total = np.concatenate([total, one[:, None] * len(options.spreads[numbers[0]].devices)], axis=1)
+    for share in SHARES_OF_DEVICE:
+        small = size <= share * least
+        form = np.where(small.any(axis=1), np.where(small, total, 2**62).argmin(axis=1), size.argmin(axis=1))
+        spread = np.full(count, NOT_SPREAD)
+        for which, (variant, numbers) in enumerate(ways.items(), start=len(levels)):
+            chosen = np.flatnonzero(form == which)
+            _on_emptiest(options, spread, numbers, chosen, options.memory[:, variant].astype(float))
+        yield SplitTables.in_parts(options, spread, np.where(form < len(levels), form, 0))
 
 
 def _halved(options: SplitOptions) -> Iterator[tuple[IntArray, IntArray, NDArray[np.bool_]]]:

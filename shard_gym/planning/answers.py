@@ -20,6 +20,7 @@ from shard_gym.agents.search.restarts import RestartedSearch
 from shard_gym.common.errors import (
     InvalidConstraintsError,
     InvalidOptionError,
+    InvalidPlanError,
     InvalidTaskError,
     MemoryExceededError,
     NoPlacementFoundError,
@@ -226,7 +227,7 @@ def _within_host_memory(
             task = own.task(own.beside(told, packed=packed), splits)
             problem = problem_of(task)
             problem.require_agent(agent)
-            answer = problem.checked(problem.asker(agent)(task), task)
+            answer = _checked_answer(name, agent, task)
         except InvalidTaskError as error:
             raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
         except StatesExceedHbmError as error:
@@ -250,6 +251,21 @@ def _within_host_memory(
     return FittingAnswer(answered_by, agent, final, checked, buffers < told or packed, own)
 
 
+def _checked_answer(name: str, agent: Agent, task: Task) -> Answer:
+    """The checked answer of an agent, which may not know constraints."""
+    problem = problem_of(task)
+    returned = problem.asker(agent)(task)
+    answer: Answer = problem.checked(returned, replace(task, constraints=None, known_placement=None))
+    try:
+        task.require_constraints(answer)
+    except InvalidPlanError as error:
+        raise InvalidPlanError(
+            f"{name} does not keep to the constraints. {error} Leave out `agent`, or name one that does, such as "
+            f"{SPLITTING}."
+        ) from error
+    return answer
+
+
 def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFoundError:
     return NoPlacementFoundError(f"{name} found no plan whose HBM holds the states of all rows. {error}")
 
@@ -262,7 +278,7 @@ def _within_room(own: ModelOnDevices, name: str, agent: Agent, splits: bool) -> 
             task = own.task(own.topology.with_caps(caps), splits)
             problem = problem_of(task)
             problem.require_agent(agent)
-            answer = problem.checked(problem.asker(agent)(task), task)
+            answer = _checked_answer(name, agent, task)
         except (InvalidTaskError, MemoryExceededError, NoPlacementFoundError) as error:
             if failure:  # with lower caps, of which the user knows nothing
                 break

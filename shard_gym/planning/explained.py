@@ -259,7 +259,7 @@ def replicas_report(explanation: Explanation) -> Printout:
 def _without_them(explanation: Explanation) -> str:
     """What the plan costs without its replicas, a sentence; empty if that is not known."""
     cost, now = explanation.without_replicas_ms, explanation.total_ms
-    if cost is None:
+    if cost is None or explanation.task.constraints is not None:  # which may keep them from being whole
         return ""
     return f"With them whole, each on its best device, the plan costs {format_ms(cost)} ms ({cost / now - 1:+.1%})."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -175,7 +175,10 @@ class PlannedModel:
             sent = explanation.communication_dtype, task.sync_every, explanation.index_exchange
             found = robustness(baseline, self.plan, task.tables, task.topology, *sent)
             dedup = self.model.without_dedup is not None
-            says = robustness_sentence(found, f"The placement of {BASELINE}", task.num_tables, dedup)
+            limits = task.constraints
+            breaks = limits is not None and bool(limits.problem_of(baseline, task.tables))
+            name = f"The placement of {BASELINE}" + ", which breaks the constraints," * breaks
+            says = robustness_sentence(found, name, task.num_tables, dedup)
             report.line(f"\n{says}")
         return report
 
@@ -353,8 +356,11 @@ def _maker(
 
 def _plan_of_torchrec(own: ModelOnDevices, agent: Agent, notes: Notes) -> OldPlan | None:
     """The plan of TorchRec's planner, the `agent`; None, and a note that says why, if it finds none."""
+    free = replace(own, constraints=None)  # its planner does not know constraints; what it breaks is told
+    if own.base is not None:
+        free = replace(free, base=replace(own.base, constraints=None))
     try:
-        answer = fitting_answer(own, TORCHREC, lambda _: agent, notes).answer
+        answer = fitting_answer(free, TORCHREC, lambda _: agent, notes).answer
     except NoPlacementFoundError as error:
         notes(Note(f"There is nothing to compare with. {str(error).splitlines()[0]}"))
         return None

@@ -16,6 +16,7 @@ from shard_gym.common.checks import checked_count, checked_positive, is_iterable
 from shard_gym.common.errors import (
     InvalidConstraintsError,
     InvalidOptionError,
+    InvalidPlanError,
     InvalidTopologyError,
     NoPlacementFoundError,
     ShardGymError,
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
 SAMPLES = 1e9
 """Samples of which device-hours and prices are said."""
 
+MAX_PRICE = 1e12  # of a device for an hour, in any currency
+
 MS_OF_HOUR = 3.6e6
 
 OF_TABLES = ("lookups", "batch_size", "pooling_factors", "embedding_dim", "weight_dtype", "optimizer")
 """The `ModelOptions` that say which tables there are; they are read once for all setups."""
 
-UNSUITABLE = (InvalidConstraintsError, InvalidOptionError, InvalidTopologyError)
+UNSUITABLE = (InvalidConstraintsError, InvalidOptionError, InvalidPlanError, InvalidTopologyError)
 """Errors of options that do not suit a setup; those that suit none are raised."""
 
 Price = float | Mapping[str, float]
@@ -465,7 +468,7 @@ def _prices(price: Any, profiles: Iterable[str]) -> dict[str, float]:
     if not isinstance(price, Mapping):
         if isinstance(price, str) or is_iterable(price):
             raise wrong_kind("`price`", price, "a number, or a mapping of numbers by hardware")
-        return dict.fromkeys(names, checked_positive("`price`", price))
+        return dict.fromkeys(names, _checked_price("`price`", price))
     for name in price:
         if name not in names:
             raise InvalidOptionError(
@@ -476,4 +479,11 @@ def _prices(price: Any, profiles: Iterable[str]) -> dict[str, float]:
         raise InvalidOptionError(
             f"`price` has no number for {', '.join(lacking)}; give one for each hardware, or one number for all."
         )
-    return {name: checked_positive(f"`price` of {short_repr(name)}", price[name]) for name in names}
+    return {name: _checked_price(f"`price` of {short_repr(name)}", price[name]) for name in names}
+
+
+def _checked_price(what: str, price: Any) -> float:
+    number = checked_positive(what, price)
+    if number > MAX_PRICE:
+        raise InvalidOptionError(f"{what} must be at most {MAX_PRICE:g} for a device and an hour, not {number:g}.")
+    return number

@@ -99,7 +99,8 @@ class Constraints(ReadOnlyArrays):
             object.__setattr__(self, "least_bytes", least_bytes)
         for name in ("together", "apart"):
             object.__setattr__(self, name, _sets(name, getattr(self, name), count))
-        chosen = as_indices("table", self.in_hbm or np.empty(0, np.int64), count, InvalidConstraintsError)
+        given = self.in_hbm if len(self.in_hbm) else np.empty(0, np.int64)
+        chosen = as_indices("table", given, count, InvalidConstraintsError)
         object.__setattr__(self, "in_hbm", tuple(sorted(set(chosen.tolist()))))
         seen: set[int] = set()
         for tables in self.together:
@@ -352,7 +353,9 @@ class Constraints(ReadOnlyArrays):
             if not self.devices[number].all():
                 own["devices"] = np.flatnonzero(self.devices[number]).tolist()
             if number in self.in_hbm:
-                own["compute_kernels"] = ["fused"]
+                replicas = bool(self.sharding_types[number, _DP])
+                fused = bool(np.delete(self.sharding_types[number], _DP).any())
+                own["compute_kernels"] = ["dense"] * replicas + ["fused"] * fused
             if own:
                 record[name] = own
         sets = {

@@ -26,7 +26,8 @@ from shard_gym.tables import Tables
 
 _DP = SHARDING_TYPES.index(DATA_PARALLEL)
 
-HBM_KERNELS = ("dense", "fused", "quant")
+DENSE = "dense"
+HBM_KERNELS = (DENSE, "fused", "quant")
 """TorchRec's compute kernels of tables that are in the memory of their device (torchrec/distributed/embedding_types.py,
 `EmbeddingComputeKernel`): a replica is dense, trained tables are fused, served ones quant."""
 
@@ -63,7 +64,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
         UnknownNameError: no table has a name, or matches a pattern.
     """
     if not isinstance(record, dict) or not set(record) <= set(_KEYS):
-        wrong = sorted(set(record) - set(_KEYS)) if isinstance(record, dict) else record
+        wrong = [key for key in record if key not in _KEYS] if isinstance(record, dict) else record
         raise InvalidConstraintsError(
             f"Constraints are an object with the keys {', '.join(_KEYS)}, each of which may be left out; "
             f"got {short_repr(wrong)}."
@@ -71,42 +72,71 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
     of_tables = record.get("tables", {})
     if not isinstance(of_tables, dict):
         raise InvalidConstraintsError(f"tables must map names to constraints, not be {short_repr(of_tables)}.")
-    count = len(tables)
-    types = np.ones((count, len(SHARDING_TYPES)), np.bool_)
-    least, devices = np.zeros(count, np.int64), np.ones((count, num_devices), np.bool_)
-    in_hbm: set[int] = set()
-    exact = [name for name in of_tables if name in tables.names]
-    for name in [*(each for each in of_tables if each not in tables.names), *exact]:
-        chosen, own = _named(name, tables), of_tables[name]
-        if not isinstance(own, dict) or not set(own) <= set(_OF_TABLE):
-            unknown = sorted(set(own) - set(_OF_TABLE)) if isinstance(own, dict) else own
-            raise InvalidConstraintsError(
-                f"A table's constraints have the keys {', '.join(_OF_TABLE)}; {name!r} has {short_repr(unknown)}."
-            )
+    given = _of_each_table(of_tables, tables)
+    types = np.ones((len(tables), len(SHARDING_TYPES)), np.bool_)
+    least, devices = np.zeros(len(tables), np.int64), np.ones((len(tables), num_devices), np.bool_)
+    in_hbm = []
+    for table, own in given.items():
+        name = tables.names[table]
         if "sharding_types" in own:
-            types[chosen] = _types(name, own["sharding_types"])
+            types[table] = _types(name, own["sharding_types"])
         if "min_partition" in own:
-            least[chosen] = _count(name, own["min_partition"])
+            least[table] = _count(name, own["min_partition"])
         if "devices" in own:
-            devices[chosen] = _devices(name, own["devices"], num_devices)
+            devices[table] = _devices(name, own["devices"], num_devices)
         if "compute_kernels" in own:
             kernels = _kernels(name, own["compute_kernels"], host_memory)
-            in_hbm = (in_hbm - {*chosen}) if kernels & set(HOST_KERNELS) else (in_hbm | {*chosen})
-            if kernels == {"dense"}:
-                types[chosen] &= np.arange(len(SHARDING_TYPES)) == _DP
-                if not types[chosen].any(axis=1).all():
-                    raise InvalidConstraintsError(
-                        f"The kernel dense of {name!r} is that of replicas; allow data_parallel, or the kernel fused."
-                    )
-    sets = {}
-    for key in ("together", "apart"):
-        given = record.get(key, [])
-        if not isinstance(given, list) or not all(isinstance(each, list) for each in given):
-            raise InvalidConstraintsError(f"{key} must be a list of lists of names, not {short_repr(given)}.")
-        sets[key] = tuple(
-            tuple(dict.fromkeys(table for name in each for table in _named(name, tables))) for each in given
-        )
+            if not kernels & set(HOST_KERNELS):
+                in_hbm.append(table)
+            # The kernel of replicas is dense, and that of all others is not.
+            replicas = np.arange(len(SHARDING_TYPES)) == _DP
+            types[table] &= replicas if kernels == {DENSE} else ~replicas | (DENSE in kernels)
+            if not types[table].any():
+                raise InvalidConstraintsError(
+                    f"{name!r} may have the kernel {listed(sorted(kernels))} only, and may be "
+                    f"{listed(own['sharding_types'])} only; the kernel of data_parallel is dense, and that of all "
+                    "others is not. Allow another kernel or sharding type."
+                )
+    sets = {key: _sets_of(key, record.get(key, []), tables) for key in ("together", "apart")}
     return Constraints(types, least, devices, sets["together"], sets["apart"], tuple(in_hbm))
+
+
+def _of_each_table(of_tables: Mapping[Any, Any], tables: Tables) -> dict[int, dict[str, Any]]:
+    """What is given for each table, by number: each key by its own name, or else by the last pattern that matches."""
+    given: dict[int, dict[str, Any]] = {}
+    exact = [name for name in of_tables if name in tables.names]
+    for name in [*(each for each in of_tables if each not in tables.names), *exact]:
+        own = of_tables[name]
+        if not isinstance(own, dict) or not set(own) <= set(_OF_TABLE):
+            unknown = [key for key in own if key not in _OF_TABLE] if isinstance(own, dict) else own
+            raise InvalidConstraintsError(
+                f"A table's constraints have the keys {', '.join(_OF_TABLE)}; {short_repr(name)} has "
+                f"{short_repr(unknown)}."
+            )
+        for table in _named(name, tables):
+            given.setdefault(table, {}).update(own)
+    return given
+
+
+def _sets_of(key: str, given: Any, tables: Tables) -> tuple[tuple[int, ...], ...]:
+    """Sets of tables by their names, of which each has two or more."""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, (list, tuple)) for each in given):
+        raise InvalidConstraintsError(f"{key} must be a list of lists of names, not {short_repr(given)}.")
+    found, seen = [], set[int]()
+    for each in given:
+        members = tuple(dict.fromkeys(table for name in each for table in _named(name, tables)))
+        if len(members) < 2:
+            raise InvalidConstraintsError(
+                f"Each set in {key} names two or more different tables; {short_repr(list(each))} does not."
+            )
+        if key == "together" and (twice := seen & {*members}):
+            raise InvalidConstraintsError(
+                f"Table {tables.names[min(twice)]!r} is in two sets of together; make one set of all tables that stay "
+                "together."
+            )
+        seen |= {*members}
+        found.append(members)
+    return tuple(found)
 
 
 def as_constraints(given: Any, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
@@ -148,7 +178,8 @@ def _named(name: Any, tables: Tables) -> list[int]:
         raise InvalidConstraintsError(f"A table is named by a text, not by {short_repr(name)}.")
     found = [number for number, own in enumerate(tables.names) if own == name]
     if not found and set(name) & set("*?"):
-        found = [number for number, own in enumerate(tables.names) if fnmatchcase(own, name)]
+        pattern = name.replace("[", "[[]")  # only * and ? are special
+        found = [number for number, own in enumerate(tables.names) if fnmatchcase(own, pattern)]
     if not found:
         listing = None if len(tables) <= 20 else f"{counted(len(tables), 'table')}, such as {tables.names[0]!r}"
         raise unknown_name("table", name, tables.names, listing or "")
@@ -164,7 +195,7 @@ def _list_of(name: str, key: str, given: Any) -> list[Any]:
 def _types(name: str, given: Any) -> NDArray[np.bool_]:
     for kind in _list_of(name, "sharding_types", given):
         if not is_one_of(kind, PLAN_TYPES):
-            raise unknown_name("sharding type", kind, PLAN_TYPES)
+            raise unknown_name(f"sharding type of {name!r}", kind, PLAN_TYPES)
     allowed = np.isin(SHARDING_TYPES, given)
     if not allowed.any():
         raise InvalidConstraintsError(
@@ -184,7 +215,13 @@ def _count(name: str, given: Any) -> int:
 
 def _devices(name: str, given: Any, num_devices: int) -> NDArray[np.bool_]:
     chosen = as_array("devices", _list_of(name, "devices", given), InvalidConstraintsError)
-    if chosen.ndim != 1 or not holds_integers(chosen) or chosen.min() < 0 or chosen.max() >= num_devices:
+    if (
+        not all(map(is_integer, given))
+        or chosen.ndim != 1
+        or not holds_integers(chosen)
+        or chosen.min() < 0
+        or chosen.max() >= num_devices
+    ):
         raise InvalidConstraintsError(
             f"devices of {name!r} must be numbers from 0 to {num_devices - 1}, not {short_repr(given)}."
         )
@@ -196,7 +233,9 @@ def _kernels(name: str, given: Any, host_memory: bool) -> set[str]:
     kernels: Collection[str] = _list_of(name, "compute_kernels", given)
     for kernel in kernels:
         if not is_one_of(kernel, (*HBM_KERNELS, *HOST_KERNELS)):
-            raise unknown_name("compute kernel that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS))
+            raise unknown_name(
+                f"compute kernel of {name!r} that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS)
+            )
     if not set(kernels) & set(HBM_KERNELS):
         raise InvalidConstraintsError(
             f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, "
@@ -223,10 +262,13 @@ def constraints_from_numbers(record: Any) -> Constraints:
     truths = {}
     for name in ("sharding_types", "devices"):
         value = record[name]
-        digits = {0, 1}
-        if not isinstance(value, list) or not all(isinstance(row, list) and set(row) <= digits for row in value):
+        rows = value if isinstance(value, list) else [value]
+        if not all(isinstance(row, list) and all(is_integer(each) and each in (0, 1) for each in row) for row in rows):
             raise InvalidConstraintsError(f"{name} must be lists of 0 and 1, not {short_repr(value)}.")
         truths[name] = as_array(name, value, InvalidConstraintsError).astype(np.bool_)
     least = as_array("min_columns", record["min_columns"], InvalidConstraintsError)
-    sets = record["together"], record["apart"], record.get("in_hbm", ())
+    in_hbm = record.get("in_hbm", [])
+    if not isinstance(in_hbm, list):
+        raise InvalidConstraintsError(f"in_hbm must be a list of table numbers, not {short_repr(in_hbm)}.")
+    sets = record["together"], record["apart"], tuple(in_hbm)
     return Constraints(truths["sharding_types"], least, truths["devices"], *sets)

@@ -136,7 +136,8 @@ class Task(ReadOnlyArrays):
             )
         every = variants_of(tables, topology, max_halvings=16) if self.splittable else whole_tables(tables)
         variants = every.under(given)
-        fits = variants.fit_empty_devices(topology).any(axis=1) | (self.splittable & given.may_be_cut)
+        cut = self.splittable & given.may_be_cut & (given.devices.sum(axis=1) > 1)
+        fits = variants.fit_empty_devices(topology).any(axis=1) | cut
         for possible, problem in (
             (
                 variants.legal.any(axis=1),
@@ -160,6 +161,10 @@ class Task(ReadOnlyArrays):
             if wide:
                 raise InvalidConstraintsError(
                     f"Tables {together} must be whole on one device, but {wide[0]!r} may not be whole."
+                )
+            if not open_to.any():
+                raise InvalidConstraintsError(
+                    f"Tables {together} must be whole on one device, but there is none that all of them may be on."
                 )
             if not (open_to & (needed[list(members)].sum() <= caps)).any():
                 size = format_bytes(needed[list(members)].sum())

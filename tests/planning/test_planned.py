@@ -383,3 +383,18 @@ def test_tables_that_are_kept_in_hbm_get_no_host_memory() -> None:
     assert plan(LARGE, "a100-dgx", 2, **small, **QUICK).model.topology.host is not None
     with pytest.raises(NoPlacementFoundError, match="`constraints` keep 'table0' in HBM"):
         plan(LARGE, "a100-dgx", 2, **small, constraints=record, **QUICK)
+
+
+def test_what_does_not_know_constraints_is_told_apart_from_them() -> None:
+    """An agent that breaks them, TorchRec's plan beside one that keeps to them, and a search of too few types."""
+    record = {"tables": {"table0": {"devices": [1]}, "table1": {"devices": [1]}, "table2": {"devices": [1]}}}
+    with pytest.raises(InvalidPlanError, match=r"hugectr does not keep to the constraints\. Table 'table"):
+        plan(FOUR, "a100-dgx", 2, constraints=record, agent="hugectr")
+    found = plan(FOUR, "a100-dgx", 2, constraints=record, compare="torchrec", **QUICK)
+    assert found.compared is not None
+    assert any("torchrec breaks the constraints: table 'table" in note.text for note in found.notes)
+    dense = {"tables": {"table3": {"compute_kernels": ["dense"]}}}
+    with pytest.raises(
+        NoPlacementFoundError, match="'table3' of task 'model' may be data_parallel only, and this search"
+    ):
+        plan(FOUR, "a100-dgx", 2, constraints=dense, replicas=False, **QUICK)

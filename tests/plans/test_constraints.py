@@ -142,19 +142,25 @@ def test_patterns_name_many_tables_and_a_name_comes_first() -> None:
     limits = _read(tables={"b": {"min_partition": 0}, "*": {"min_partition": 16}, "?": {"devices": [0]}})
     assert limits.min_columns.tolist() == [16, 0, 16, 16, 16, 16]
     assert (limits.devices == np.array([True, False, False, False])).all()
-    assert _read(apart=[["[", "a"]] if "[" in TABLES.names else [["a", "b"]]).apart == ((0, 1),)
+    with pytest.raises(UnknownNameError, match="no table named"):
+        _read(tables={"[ab]*": {"min_partition": 16}})  # no pattern of brackets
 
 
 def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
-    assert _read(tables={"a": {"compute_kernels": ["fused", "fused_uvm"]}}).to_json(TABLES) == {}
-    fused = {"tables": {"a": {"compute_kernels": ["fused"]}}}
+    assert _read(tables={"a": {"compute_kernels": ["fused", "fused_uvm", "dense"]}}).to_json(TABLES) == {}
+    no_replicas = ["table_wise", "column_wise", "row_wise", "table_row_wise"]
+    fused = {"tables": {"a": {"sharding_types": no_replicas, "compute_kernels": ["fused"]}}}
+    assert _read(tables={"a": {"compute_kernels": ["fused"]}}).to_json(TABLES) == fused  # replicas are dense
     for limits in (_read(**fused), constraints_from_numbers(_read(**fused).to_numbers())):
         assert limits.in_hbm == (0,)
         assert limits.to_json(TABLES) == fused
         assert limits.select([1, 0]).in_hbm == (1,)
         assert limits.num_constrained == 1
-    dense = _read(tables={"a": {"compute_kernels": ["dense"]}}).to_json(TABLES)
-    assert dense["tables"]["a"]["sharding_types"] == ["data_parallel"]
+    dense = {"tables": {"a": {"sharding_types": ["data_parallel"], "compute_kernels": ["dense"]}}}
+    assert _read(tables={"a": {"compute_kernels": ["dense"]}}).to_json(TABLES) == dense
+    assert _read(**dense).to_json(TABLES) == dense
+    both = _read(tables={"*": {"compute_kernels": ["dense"]}, "a": {"compute_kernels": ["fused", "dense"]}})
+    assert both.sharding_types.sum(axis=1).tolist() == [5, 1, 1, 1, 1, 1]  # its own name comes first
     uvm = {"tables": {"a": {"compute_kernels": ["fused_uvm_caching"]}}}
     with pytest.raises(InvalidConstraintsError, match="keeps rows in host memory, and these devices have none"):
         _read(**uvm)
@@ -177,19 +183,30 @@ def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
         ({"tables": {"a": {"pinned": [0]}}}, "'a' has ['pinned']"),
         ({"tables": {"a": {"sharding_types": "row_wise"}}}, "must be a list of sharding types"),
         ({"tables": {"a": {"sharding_types": []}}}, "must be a list of sharding types"),
-        ({"tables": {"a": {"sharding_types": ["rowwise"]}}}, "There is no sharding type named 'rowwise'"),
+        ({"tables": {"a": {"sharding_types": ["rowwise"]}}}, "There is no sharding type of 'a' named 'rowwise'"),
         ({"tables": {"a": {"sharding_types": ["grid_shard"]}}}, "may be grid_shard only, which no search"),
         ({"tables": {"a": {"min_partition": 1.5}}}, "must be an integer"),
         ({"tables": {"a": {"min_partition": -4}}}, "must be an integer"),
         ({"tables": {"a": {"devices": []}}}, "must be a list of device numbers"),
         ({"tables": {"a": {"devices": [4]}}}, "must be numbers from 0 to 3"),
         ({"tables": {"a": {"devices": [True]}}}, "must be numbers from 0 to 3"),
-        ({"tables": {"a": {"compute_kernels": ["key_value"]}}}, "There is no compute kernel that ShardGym models"),
-        ({"tables": {"a": {"compute_kernels": ["dense"], "sharding_types": ["row_wise"]}}}, "is that of replicas"),
+        (
+            {"tables": {"a": {"compute_kernels": ["key_value"]}}},
+            "There is no compute kernel of 'a' that ShardGym models",
+        ),
+        ({"tables": {"a": {"compute_kernels": ["dense"], "sharding_types": ["row_wise"]}}}, "Allow another kernel"),
+        (
+            {"tables": {"a": {"compute_kernels": ["fused"], "sharding_types": ["data_parallel"]}}},
+            "kernel of data_parallel",
+        ),
+        ({"tables": {"*": {"compute_kernels": ["dense"]}, "a": {"sharding_types": ["row_wise"]}}}, "'a' may have the"),
+        ({"tables": {"a": {1: 1, "b": 2}}}, "'a' has [1, 'b']"),
+        ({1: 2, "x": 3}, "got [1, 'x']"),
+        ({"tables": {"a": {"devices": [True, 0]}}}, "must be numbers from 0 to 3"),
         ({"together": "ab"}, "together must be a list of lists of names"),
-        ({"together": [["a"]]}, "A set in together has two or more different tables"),
+        ({"together": [["a"]]}, "Each set in together names two or more different tables; ['a'] does not"),
         ({"apart": [["a", 3]]}, "A table is named by a text"),
-        ({"together": [["a", "b"], ["b", "c"]]}, "Table 1 is in two sets of together"),
+        ({"together": [["a", "b"], ["b", "c"]]}, "Table 'b' is in two sets of together"),
         ({"together": [["a", "b"]], "apart": [["b", "a"]]}, "cannot be both together and apart"),
     ],
 )
@@ -230,7 +247,7 @@ def test_impossible_fields_are_refused(changes: dict[str, Any], says: str) -> No
         (
             {"together": [["a", "b"]], "tables": {"a": {"devices": [0]}, "b": {"devices": [1]}}},
             True,
-            "no device that all",
+            "there is none that",
         ),
         ({"apart": [list("abcde")]}, True, "too few devices"),
         ({"apart": [["a", "b"]], "tables": {"?": {"devices": [0]}}}, False, "too few devices"),
