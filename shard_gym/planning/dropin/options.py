@@ -34,6 +34,9 @@ from shard_gym.tables.workload import OPTIMIZER_STATES, WEIGHT_BYTES
 KERNELS = ("fused", "dense", "fused_triton")
 """The compute kernels with all rows in the memory of the device; of a sharding type the first of them is planned."""
 
+IN_MEMORY = (*KERNELS, "quant")
+"""All kernels of TorchRec that keep all rows there."""
+
 KEPT = "their rows are kept in a device's memory by no kernel that they may have ({})"
 
 Options = Sequence[Any]
@@ -47,6 +50,7 @@ class TableOptions:
     options: Options  #: all that the enumerator found
     forms: Mapping[str, Any]  #: those with rows in the device's memory, by sharding type
     features: tuple[str, ...]  #: that read it
+    config: Any  #: in its collection; None if that has none of its name
     why_torchrec: str  #: why TorchRec plans it, a clause; empty if ShardGym does
 
     @property
@@ -77,7 +81,7 @@ def by_table(options: Iterable[Any], ranks: int, ranks_of_host: int) -> list[Tab
         config = _config_of(each[0])
         features = tuple(getattr(config, "feature_names", ())) or (name,) * len(each[0].input_lengths)
         forms = _forms_of(each, ranks, ranks_of_host)
-        tables.append(TableOptions(name, each, forms, features, _why_torchrec(each, config, forms)))
+        tables.append(TableOptions(name, each, forms, features, config, _why_torchrec(each, config, forms)))
     return tables
 
 
@@ -336,6 +340,31 @@ def communication_dtype(sharders: Iterable[Any], note: Callable[[str], None]) ->
 
 
 # Shards
+
+
+def has_equal_blocks_of_rows(option: Any, config: Any) -> bool:
+    """Whether the blocks of rows of an option are those in which TorchRec looks rows up; True if it has none.
+
+    It finds the block of a row by dividing by ceil(rows / blocks) (`rows_per_block`), or by whole buckets of virtual
+    tables, but its enumerator cuts row_wise tables in proportion to the memory of ranks where a topology has a list of
+    it; sums are then wrong.
+    """
+    from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
+
+    if option.sharding_type not in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD):
+        return True
+    buckets = config.total_num_buckets if getattr(config, "use_virtual_table", False) else None
+    of_columns: dict[int, list[tuple[int, int]]] = {}
+    for shard in option.shards:
+        of_columns.setdefault(int(shard.offset[1]), []).append((int(shard.offset[0]), int(shard.size[0])))
+    for held in of_columns.values():
+        sizes, offsets = calculate_shard_sizes_and_offsets(
+            option.tensor, len(held), len(held), ROW_WISE, num_buckets=buckets
+        )
+        equal = [(offset[0], size[0]) for offset, size in zip(offsets, sizes, strict=True)]
+        if sorted(each for each in held if each[1]) != [each for each in equal if each[1]]:
+            return False
+    return True
 
 
 def sharding_of(option: Any) -> TableSharding:

@@ -41,10 +41,11 @@ from shard_gym.planning.answers import searched_sentence
 from shard_gym.planning.dropin.hardware import devices_of
 from shard_gym.planning.dropin.lookups import with_lookups
 from shard_gym.planning.dropin.options import (
-    KERNELS,
+    IN_MEMORY,
     TableOptions,
     by_table,
     communication_dtype,
+    has_equal_blocks_of_rows,
     has_weights,
     kept_forms,
     least_bytes,
@@ -52,7 +53,7 @@ from shard_gym.planning.dropin.options import (
     tables_of,
     workload_of,
 )
-from shard_gym.planning.dropin.problem import CostedPlan, Problem
+from shard_gym.planning.dropin.problem import CostedPlan, PlanningTask
 from shard_gym.planning.dropin.report import Searched, report_of
 from shard_gym.planning.dropin.torchrec_calls import (
     Deadline,
@@ -258,7 +259,13 @@ def _planner_errors() -> Iterator[None]:
 
 def _away(options: Sequence[Any]) -> list[str]:
     """The names of the tables with rows outside the memory of their devices."""
-    return [option.name for option in options if option.compute_kernel not in KERNELS]
+    return [option.name for option in options if option.compute_kernel not in IN_MEMORY]
+
+
+UNEQUAL = (
+    "TorchRec plans {} in blocks of rows of unequal size, as the memory of ranks is, and then computes wrong sums. "
+    "Give all ranks of the Topology the same memory, or tables another sharding type."
+)
 
 
 class _Work:
@@ -273,7 +280,7 @@ class _Work:
             with_communication_dtype(AnalyticalCostModel(), communication_dtype(sharders, self.notes.append)),
             **planner._searches,
         )
-        self.problem: Problem | None = None
+        self.problem: PlanningTask | None = None
         self.searched = Searched()
         own, topology = planner._own_enumerator, planner._topology
         self.reserved = planner._storage_reservation.reserve(
@@ -344,7 +351,9 @@ class _Work:
                 )
         self._note_left(left.values())
         if len(left) == len(self.tables):
-            return self._planned_by_torchrec(self.tables, None)
+            options = self._planned_by_torchrec(self.tables, None)
+            self._require_equal_blocks(self.tables, options)
+            return options
         planned = self._planned_first(left)
         self.problem = problem = self._problem(pins)
         try:
@@ -361,10 +370,25 @@ class _Work:
         if not left:
             return {}
         try:
-            return dict(zip(left, self._planned_by_torchrec(list(left.values()), None), strict=True))
+            found = self._planned_by_torchrec(list(left.values()), None)
         except PlannerError as error:
             names = listed([each.name for each in left.values()])
             raise PlannerError(f"TorchRec plans {names} first, and finds no plan. {error}", error.error_type) from error
+        self._require_equal_blocks(list(left.values()), found)
+        return dict(zip(left, found, strict=True))
+
+    @staticmethod
+    def _unequal(tables: Sequence[TableOptions], options: Sequence[Any]) -> list[str]:
+        """The names of tables in blocks of rows with which TorchRec computes wrong sums."""
+        return [
+            table.name
+            for table, option in zip(tables, options, strict=True)
+            if not has_equal_blocks_of_rows(option, table.config)
+        ]
+
+    def _require_equal_blocks(self, tables: Sequence[TableOptions], options: Sequence[Any], why: str = "") -> None:
+        if names := self._unequal(tables, options):
+            raise PlannerError(why + UNEQUAL.format(listed(names)), PlannerErrorType.STRICT_CONSTRAINTS)
 
     def _note_left(self, left: Any) -> None:
         reasons: dict[str, list[str]] = {}
@@ -392,7 +416,7 @@ class _Work:
             found[names[name]] = np.isin(np.arange(count), list(given))
         return found
 
-    def _problem(self, pins: Any) -> Problem:
+    def _problem(self, pins: Any) -> PlanningTask:
         planner, tables = self.planner, self.tables
         caps = np.array([getattr(each.storage, self.memory) for each in self.reserved.devices], np.int64)
         topology, self.searched.hardware = devices_of(planner._topology, caps, planner._hardware)
@@ -411,10 +435,10 @@ class _Work:
             statistics = with_lookups(statistics, features, planner._lookups)
         if weighted := [each.name for each in tables if has_weights(each)]:
             self.notes.append(f"{listed(weighted)}: gradients of the weights of lookups are in no cost")
-        self.tables = tables = self._without_wrong_replicas(topology.device.device_type, statistics)
+        self.tables = tables = self._without_wrong_replicas(planner._topology.compute_device, statistics)
         probes = [probes_of(each, topology.num_devices, topology.devices_per_host) for each in tables]
         self._estimate([option for forms in probes for option in forms.values()], perf=False)
-        return Problem(
+        return PlanningTask(
             tables,
             statistics,
             topology,
@@ -440,7 +464,7 @@ class _Work:
             self.notes.append(f"{listed(changed)}: not replicated, as TorchRec 1.8 reads replicas wrongly on a CPU")
         return found
 
-    def _search(self, problem: Problem, planned: Mapping[int, Any]) -> list[Any]:
+    def _search(self, problem: PlanningTask, planned: Mapping[int, Any]) -> list[Any]:
         """The options of the cheapest plan that is found."""
         plan = self._answer(problem, planned)
         task = problem.task(planned)
@@ -461,7 +485,7 @@ class _Work:
         others = [kind for kind in table.forms if kind != COLUMN_WISE]
         return kept_forms(table, others) if others else table
 
-    def _answer(self, problem: Problem, planned: Mapping[int, Any]) -> ShardingPlan:
+    def _answer(self, problem: PlanningTask, planned: Mapping[int, Any]) -> ShardingPlan:
         task, search = problem.task(planned), self.search
         before = search.cost_model.queries
         agent = restarted(search)
@@ -481,7 +505,7 @@ class _Work:
         self.searched.sentence = _OPTION.sub(r"`max_queries=\1`", searched_sentence(agent))
         return plan
 
-    def _instead(self, problem: Problem, error: ShardGymError) -> list[Any]:
+    def _instead(self, problem: PlanningTask, error: ShardGymError) -> list[Any]:
         """TorchRec's plan where ShardGym found none, if it keeps to the ranks that are given."""
         text = str(error).splitlines()[0]
         try:
@@ -499,12 +523,18 @@ class _Work:
                     f"{text} TorchRec's planner finds a plan, but with table {name!r} on other ranks than `ranks` has.",
                     PlannerErrorType.STRICT_CONSTRAINTS,
                 ) from error
+        self._require_equal_blocks(self.tables, options, f"{text} ")
         self.searched.instead, self.searched.away = True, _away(options)
-        host = f"; it keeps rows of {listed(self.searched.away)} in host memory" * bool(self.searched.away)
+        if not self.searched.away and not problem.fits(options):
+            raise NoPlacementFoundError(
+                f"{text} TorchRec's planner finds a plan, which does not fit by what ShardGym counts."
+            ) from error
+        host = f"; it keeps rows of {listed(self.searched.away)} outside their devices' memory"
+        host *= bool(self.searched.away)
         self.notes.append(f"this is TorchRec's plan{host}, as ShardGym found none: {text}")
         return options
 
-    def _cheaper(self, problem: Problem, limit_s: float) -> list[Any]:
+    def _cheaper(self, problem: PlanningTask, limit_s: float) -> list[Any]:
         """The cheaper of the plan and TorchRec's, which is found within the limit."""
         assert self.costed is not None
         begin = time.perf_counter()
@@ -517,12 +547,14 @@ class _Work:
             kind = error.error_type.value.replace("_", " ")
             self.searched.compared = f"TorchRec's planner finds no plan ({kind})."
             return list(self.costed.options)
-        away = _away(theirs.options)
+        kept = _away(self.costed.options)
+        away = [name for name in _away(theirs.options) if name not in kept]
+        unequal = self._unequal(self.tables, theirs.options)
         is_cheaper = theirs.estimate.total_ms < self.costed.estimate.total_ms
-        taken = is_cheaper and not away and problem.fits(theirs.options)
+        taken = is_cheaper and not unequal and not away and problem.fits(theirs.options)
         self.searched.theirs = theirs
         self.searched.compare_s = time.perf_counter() - begin
-        self.searched.away = away
+        self.searched.away, self.searched.unequal = away, unequal
         self.searched.taken, self.searched.own_ms = taken, self.costed.estimate.total_ms
         if taken:
             self.costed = theirs

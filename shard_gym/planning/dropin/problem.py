@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.hardware import Topology
-from shard_gym.planning.dropin.options import TableOptions, pieces_of, sharding_of, with_shards
+from shard_gym.planning.dropin.options import IN_MEMORY, TableOptions, pieces_of, sharding_of, with_shards
 from shard_gym.planning.explanation import estimate_of_checked
-from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding, plan_memory_used
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import COLUMN_WISE, TABLE_WISE
 from shard_gym.tables import Tables
@@ -32,7 +32,7 @@ class CostedPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PlanningTask:
     """N tables and D devices, for which options are chosen.
 
     Attributes:
@@ -140,24 +140,23 @@ class Problem:
         return CostedPlan(options, tables, plan, estimate_of_checked(self.model, plan, tables, self.topology))
 
     def used_bytes(self, options: Sequence[Any]) -> NDArray[np.int64]:
-        """(D,) int64, the bytes on each device of tables and their buffers, as TorchRec estimates them."""
+        """(D,) int64, the bytes on each device of tables and their buffers: of each shard what TorchRec estimates, or
+        what ShardGym counts of tables that it plans, if that is more."""
         used = np.zeros(self.topology.num_devices, np.int64)
-        for option in options:
+        own = set(self.own.tolist())
+        for table, option in enumerate(options):
+            counts = table in own and option.compute_kernel in IN_MEMORY
+            workload = self.tables.workload.select(np.array([table]))
             for shard in option.shards:
-                used[shard.rank] += getattr(shard.storage, self.memory)
+                held = shard.size[0] * int(workload.row_bytes(np.array([shard.size[1]]))[0]) if counts else 0
+                used[shard.rank] += max(held, getattr(shard.storage, self.memory))
         return used
 
     def fits(self, options: Sequence[Any]) -> bool:
-        """Whether all tables fit the memory caps, by what TorchRec counts and by what ShardGym does, and are where they
-        may be."""
+        """Whether all tables fit the memory caps (`used_bytes`), and are where they may be."""
         where = [self.ranks[table, [shard.rank for shard in option.shards]] for table, option in enumerate(options)]
-        if not all(each.all() for each in where) or (self.used_bytes(options) > self.topology.memory_cap_bytes).any():
-            return False
-        own = self.own
-        tables = self.tables.select(own)
-        plan = ShardingPlan(tuple(sharding_of(options[table]) for table in own))
-        held = plan_memory_used(plan, tables, self.topology.num_devices)
-        return bool((held <= self.topology.memory_cap_bytes).all())
+        fit = self.used_bytes(options) <= self.topology.memory_cap_bytes
+        return all(each.all() for each in where) and bool(fit.all())
 
 
 def _padded(columns: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shard_gym.common.text import format_bytes, format_ms, format_seconds, listed
 from shard_gym.cost_models.base import PHASES
 from shard_gym.interop.replicas import replicas_note
-from shard_gym.planning.dropin.problem import CostedPlan, Problem
+from shard_gym.planning.dropin.problem import CostedPlan, PlanningTask
 from shard_gym.planning.trust import evidence_sentence
 
 
@@ -22,13 +22,14 @@ class Searched:
     theirs: CostedPlan | None = None  #: TorchRec's plan
     compare_s: float = 0.0  #: seconds that it took
     away: Sequence[str] = field(default_factory=list)  #: its tables with rows outside the memory of a device
+    unequal: Sequence[str] = field(default_factory=list)  #: its tables in blocks of rows of unequal size
     own_ms: float = 0.0  #: what ShardGym's plan costs, where TorchRec's is taken
     taken: bool = False  #: whether TorchRec's plan was taken, as it costs less
     instead: bool = False  #: whether TorchRec's plan was taken, as ShardGym found none
 
 
 def report_of(
-    costed: CostedPlan | None, problem: Problem | None, searched: Searched, notes: Sequence[str], seconds: float
+    costed: CostedPlan | None, problem: PlanningTask | None, searched: Searched, notes: Sequence[str], seconds: float
 ) -> str:
     """The text that is logged below TorchRec's statistics.
 
@@ -70,7 +71,9 @@ def _compared(costed: CostedPlan, searched: Searched) -> list[str]:
     times = f"{cost / costed.estimate.total_ms:.2f} times as much" if costed.estimate.total_ms else "as much"
     said = f"{found}, costs {format_ms(cost)} ms under the same costs, {times}."
     if searched.away:
-        said += f" It keeps rows of {listed(searched.away)} in host memory, which this cost leaves out."
+        said += f" It keeps rows of {listed(searched.away)} outside their devices' memory, which this cost leaves out."
+    elif searched.unequal:
+        said += f" It has {listed(searched.unequal)} in blocks of rows of unequal size, with which TorchRec is wrong."
     elif cost < costed.estimate.total_ms:
         said += " It is not returned, as it does not fit by what ShardGym counts, or not the `ranks` that are given."
     return [said]

@@ -373,6 +373,24 @@ class TestDelegated:
         assert found["large"].ranks in ([2], [3])
         assert [shard.shard_sizes[0] for shard in found["rows"].sharding_spec.shards] == [250] * 4
 
+    def test_blocks_of_rows_of_unequal_size_are_never_returned(self) -> None:
+        """TorchRec cuts rows as the memory of ranks is where a topology has a list of it, and then adds up wrongly."""
+        rows, types = {"large": 10_000_000}, ["row_wise"]
+        in_memory = ParameterConstraints(sharding_types=types, compute_kernels=["fused"])
+        for caps, constraint, message in (
+            ([8 * GIB, *[GIB // 2] * 3], in_memory, "row_wise only.*plans large.* in blocks of rows of unequal size"),
+            (
+                [8 * GIB, *[4 * GIB] * 3],
+                ParameterConstraints(sharding_types=types, compute_kernels=["fused_uvm"]),
+                "Give all ranks of the Topology the same memory, or tables another sharding type",
+            ),
+        ):
+            topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
+            for others in ({}, {"small": 900}):
+                with pytest.raises(PlannerError, match=message) as error:
+                    planner(topology, constraints={"large": constraint}).plan(bags(rows | others), SHARDERS)
+                assert error.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
     def test_ranks_of_such_a_table_are_refused(self) -> None:
         with pytest.raises(PlannerError, match="`ranks` has table 'mch', which TorchRec plans") as error:
             planner(ranks={"mch": [0]}).plan(managed(), SHARDERS)
@@ -382,12 +400,26 @@ class TestDelegated:
         own = planner(gpus(2, GIB), timeout_seconds=20)
         found = entries(own.plan(bags({"huge": 20_000_000}), SHARDERS))
         assert found["huge"].compute_kernel.startswith("fused_uvm")
-        assert "this is TorchRec's plan; it keeps rows of huge in host memory, as ShardGym found none" in own.report
+        assert (
+            "this is TorchRec's plan; it keeps rows of huge outside their devices' memory, as ShardGym found none"
+            in own.report
+        )
         with pytest.raises(PlannerError, match="but with table 'huge' on other ranks than `ranks` has") as error:
             planner(gpus(2, GIB), timeout_seconds=20, ranks={"huge": [1], "small": [0]}).plan(
                 bags({"huge": 20_000_000, "small": 9}), SHARDERS
             )
         assert error.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
+    def test_torchrecs_plan_that_does_not_fit_by_shardgyms_count_is_no_plan(self) -> None:
+        """TorchRec does not count the state of Adam in `fused_params`."""
+        constraint = ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])
+        sharder = EmbeddingBagCollectionSharder({"optimizer": EmbOptimType.ADAM})
+        own = planner(gpus(1, 8 * GIB), constraints={"a": constraint})
+        with pytest.raises(PlannerError, match="which does not fit by what ShardGym counts") as error:
+            own.plan(bags({"a": 12_000_000}), [sharder])
+        assert error.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+        own.plan(bags({"a": 6_000_000}), [sharder])  # 6e6 rows of 3 * 64 numbers
+        assert "rank 0: 4.29 GiB of the" in own.report
 
 
 class TestApproximations:
@@ -421,10 +453,11 @@ class TestApproximations:
         assert "t: more than 4,096 bags of a sample count as so many" in own.report
 
     def test_replicas_of_sequences_are_left_out_on_a_cpu(self) -> None:
-        own = planner(Topology(2, "cpu"), hardware=None)
-        found = entries(own.plan(sequences({"s0": 8, "s1": 8}), SHARDERS))
-        assert all(entry.sharding_type != "data_parallel" for entry in found.values())
-        assert "s0, s1: not replicated, as TorchRec 1.8 reads replicas wrongly on a CPU" in own.report
+        for hardware in (None, "h100-dgx"):  # the ranks are CPUs, whatever the costs are of
+            own = planner(Topology(2, "cpu"), hardware=hardware)
+            found = entries(own.plan(sequences({"s0": 8, "s1": 8}), SHARDERS))
+            assert all(entry.sharding_type != "data_parallel" for entry in found.values())
+            assert "s0, s1: not replicated, as TorchRec 1.8 reads replicas wrongly on a CPU" in own.report
 
     def test_optimizers_and_dtypes_of_several_kinds(self) -> None:
         model = nn.ModuleDict(
@@ -528,6 +561,27 @@ class TestBesideTorchRec:
         assert {n: (e.sharding_type, e.ranks) for n, e in found.items()} == {
             n: (e.sharding_type, e.ranks) for n, e in entries(theirs).items()
         }
+
+    def test_torchrecs_plan_with_unequal_blocks_of_rows_is_not_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same search, and a topology of which TorchRec cuts rows as memory is."""
+        from shard_gym.agents.search.plan_search import PlanSearchAgent
+        from shard_gym.plans import plan_of_placement
+
+        monkeypatch.setattr(
+            PlanSearchAgent, "plan", lambda _, task: plan_of_placement([0] * task.num_tables, task.tables)
+        )
+        caps = [8 * GIB, *[4 * GIB] * 3]
+        topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
+        types, rows = ["row_wise", "table_wise"], {f"t{number}": 200_000 + number for number in range(6)}
+        constraints = {
+            name: ParameterConstraints(pooling_factors=[30.0], compute_kernels=["fused"], sharding_types=types)
+            for name in rows
+        }
+        own = planner(topology, constraints=constraints, compare=30.0, batch_size=2048)
+        found = entries(own.plan(bags(rows), SHARDERS))
+        assert own.searched.theirs.estimate.total_ms < own.costed.estimate.total_ms
+        assert all(entry.sharding_type == "table_wise" for entry in found.values())
+        assert "It has t0, t1 in blocks of rows of unequal size, with which TorchRec is wrong" in own.report
 
     def test_the_limit_of_time_ends_torchrecs_planner(self) -> None:
         with pytest.warns(UserWarning, match="proposer"):
