@@ -69,6 +69,10 @@ class GroupedShardingModel(AdditiveCostModel):
     def maxima(self) -> slice:
         return slice(self.num_sum_loads, self.model.num_loads)
 
+    @override
+    def num_loads_with(self, host_memory: bool, num_groups: int = 1) -> int:
+        return self.model.num_loads_with(host_memory, num_groups) + 1
+
     @property
     @override
     def fingerprint(self) -> str:

@@ -43,6 +43,10 @@ class CountedCostModel(AdditiveCostModel):
     def maxima(self) -> slice:
         return self.model.maxima
 
+    @override
+    def num_loads_with(self, host_memory: bool, num_groups: int = 1) -> int:
+        return self.model.num_loads_with(host_memory, num_groups)
+
     @property
     @override
     def fingerprint(self) -> str:

@@ -99,6 +99,11 @@ def fitting_answer(
                 f"{error} Host memory could hold rows, but `constraints` keep {kept!r} in HBM, and which rows are "
                 "there is decided for each device, not for each table."
             ) from error
+        if len(own.tables.workloads) > 1:
+            raise type(error)(
+                f"{error} Rows of tables of several dtypes or optimizers are not planned in host memory; plan the "
+                "tables of each by themselves."
+            ) from error
         if not knows:
             raise type(error)(
                 f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "

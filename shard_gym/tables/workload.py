@@ -221,6 +221,9 @@ class Workload:
         may_lack = {key: kind for key, kind in WORKLOAD_MAY_LACK.items() if key in SHARED}
         require_fields(record, {**shared, "groups": list, "group": list}, source, may_lack)
         of_all = {key: value for key, value in record.items() if key in SHARED}
+        for each in record["groups"]:
+            if own := sorted(set(each) & set(SHARED)) if isinstance(each, dict) else []:
+                raise DamagedFileError(f"A group of {source} has {own[0]}, which all groups share; leave it out there.")
         workloads = [
             Workload.from_json({**each, **of_all} if isinstance(each, dict) else each, f"A group of {source}")
             for each in record["groups"]

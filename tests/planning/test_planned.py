@@ -398,3 +398,15 @@ def test_what_does_not_know_constraints_is_told_apart_from_them() -> None:
         NoPlacementFoundError, match="'table3' of task 'model' may be data_parallel only, and this search"
     ):
         plan(FOUR, "a100-dgx", 2, constraints=dense, replicas=False, **QUICK)
+
+
+def test_tables_of_several_workloads_are_planned_in_groups_of_devices() -> None:
+    own = FOUR.workload, replace(FOUR.workload, weight_dtype="fp32", optimizer="adam")
+    mixed = replace(FOUR, workload=Workload.mixed(own, [0, 1, 0, 1]))
+    found = plan(mixed, "a100-dgx", 4, sync_every=10**9, host_memory=0, **QUICK)
+    assert found.plan.groups.count > 1  # copies that are never averaged cost nothing
+    assert found.cost_ms < plan(mixed, "a100-dgx", 4, host_memory=0, **QUICK).cost_ms
+    with pytest.raises(
+        NoPlacementFoundError, match="not planned in host memory; plan the tables of each by themselves"
+    ):
+        plan(mixed, "a100-dgx", 4, memory_cap_gib=0.1, **QUICK)

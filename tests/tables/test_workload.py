@@ -172,3 +172,10 @@ def test_states_are_those_that_fbgemm_keeps(optimizer: str, of_row: int) -> None
         tables.with_training(training=False).memory_bytes.tolist()
         == (tables.num_embeddings * tables.row_bytes).tolist()
     )
+
+
+def test_a_group_in_a_file_has_no_batch_size_of_its_own() -> None:
+    record = Workload.mixed((Workload(64), Workload(64, "fp32")), [0, 1]).to_json()
+    record["groups"][1]["batch_size"] = 2
+    with pytest.raises(DamagedFileError, match="A group of it has batch_size, which all groups share"):
+        Workload.from_json(record, "it")
