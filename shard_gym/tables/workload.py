@@ -222,8 +222,8 @@ class Workload:
         require_fields(record, {**shared, "groups": list, "group": list}, source, may_lack)
         of_all = {key: value for key, value in record.items() if key in SHARED}
         for each in record["groups"]:
-            if own := sorted(set(each) & set(SHARED)) if isinstance(each, dict) else []:
-                raise DamagedFileError(f"A group of {source} has {own[0]}, which all groups share; leave it out there.")
+            if isinstance(each, dict) and (again := sorted(set(each) & set(SHARED))):
+                raise DamagedFileError(f"A group of {source} has {again[0]}, which all groups share; leave it out.")
         workloads = [
             Workload.from_json({**each, **of_all} if isinstance(each, dict) else each, f"A group of {source}")
             for each in record["groups"]
