@@ -102,6 +102,13 @@ def _nearest(topology: Any, device: str) -> tuple[HardwareProfile, str]:
             "shard-gym calibrate."
         )
 
+    for name, value in given.items():
+        if not 0 < value < math.inf:
+            raise InvalidOptionError(
+                f"{name} of the topology is {getattr(topology, name)!r}, and a bandwidth is a positive number of bytes "
+                "per ms. Give it, or `hardware`."
+            )
+
     def distance(profile: HardwareProfile) -> float:
         return sum(abs(math.log(value / _number(profile, name))) for name, value in given.items())
 

@@ -38,6 +38,7 @@ IN_MEMORY = (*KERNELS, "quant")
 """All kernels of TorchRec that keep all rows there."""
 
 KEPT = "their rows are kept in a device's memory by no kernel that they may have ({})"
+SERVED = "their rows are quantized, to be served ({})"
 
 Options = Sequence[Any]
 
@@ -81,7 +82,9 @@ def by_table(options: Iterable[Any], ranks: int, ranks_of_host: int) -> list[Tab
         config = _config_of(each[0])
         features = tuple(getattr(config, "feature_names", ())) or (name,) * len(each[0].input_lengths)
         forms = _forms_of(each, ranks, ranks_of_host)
-        tables.append(TableOptions(name, each, forms, features, config, _why_torchrec(each, config, forms)))
+        tables.append(
+            TableOptions(name, each, forms, features, config, _why_torchrec(each, config, forms, ranks, ranks_of_host))
+        )
     return tables
 
 
@@ -98,23 +101,32 @@ def _config_of(option: Any) -> Any:
 
 def _forms_of(options: Options, ranks: int, ranks_of_host: int) -> dict[str, Any]:
     """The options of a table that a search may choose, by their sharding types."""
-    rows, dim = options[0].tensor.shape
-    hosts = ranks_of_host if ranks % ranks_of_host == 0 else 0
-    legal = {
-        COLUMN_WISE: dim % COLUMNS == 0,
-        ROW_WISE: bool(has_equal_blocks(rows, ranks)),
-        TABLE_ROW_WISE: bool(hosts and has_equal_blocks(rows, hosts)) and options[0].is_pooled,
-    }
     found: dict[str, Any] = {}
     for kernel in KERNELS:
         for option in options:
             kind = option.sharding_type
-            if option.compute_kernel == kernel and kind in SHARDING_TYPES and legal.get(kind, True):
+            if option.compute_kernel == kernel and not _why_not(option, ranks, ranks_of_host):
                 found.setdefault(kind, option)
     return found
 
 
-def _why_torchrec(options: Options, config: Any, forms: Mapping[str, Any]) -> str:
+def _why_not(option: Any, ranks: int, ranks_of_host: int) -> str:
+    """Why no search may choose the sharding type of an option, a clause; empty if one may."""
+    rows, dim = option.tensor.shape
+    kind = option.sharding_type
+    if kind not in SHARDING_TYPES:
+        return "no search knows it"
+    if kind == COLUMN_WISE and dim % COLUMNS:
+        return f"the dim {dim} is no multiple of {COLUMNS}"
+    if kind == TABLE_ROW_WISE and not option.is_pooled:
+        return "for pooled tables alone"
+    if kind == TABLE_ROW_WISE and ranks % ranks_of_host:
+        return f"hosts of {ranks_of_host} do not divide {ranks} ranks"
+    blocks = {ROW_WISE: ranks, TABLE_ROW_WISE: ranks_of_host}.get(kind, 1)
+    return "" if has_equal_blocks(rows, blocks) else f"{rows:,} rows leave some of {blocks} blocks without any"
+
+
+def _why_torchrec(options: Options, config: Any, forms: Mapping[str, Any], ranks: int, ranks_of_host: int) -> str:
     """Why TorchRec plans a table, a clause; empty if it does not."""
     from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
@@ -128,9 +140,10 @@ def _why_torchrec(options: Options, config: Any, forms: Mapping[str, Any]) -> st
     if forms:
         return ""
     if not any(kernel in KERNELS for kernel in kernels):
-        return KEPT.format(", ".join(kernels))
-    types = ", ".join(sorted({option.sharding_type for option in options}))
-    return f"no search of ShardGym knows the sharding types that they may have ({types})"
+        return (SERVED if "quant" in kernels else KEPT).format(", ".join(kernels))
+    types = {option.sharding_type: option for option in options if option.compute_kernel in KERNELS}
+    each = "; ".join(f"{kind}: {_why_not(types[kind], ranks, ranks_of_host)}" for kind in sorted(types))
+    return f"ShardGym plans no sharding type that they may have ({each})"
 
 
 def probes_of(table: TableOptions, ranks: int, ranks_of_host: int) -> dict[str, Any]:
@@ -181,7 +194,10 @@ def kept_forms(table: TableOptions, types: Iterable[str]) -> TableOptions:
 
 def lookups_of(table: TableOptions, constraint: Any) -> tuple[float, int, str]:
     """The mean lookups of a sample, its bags, and what is approximated, a clause or nothing."""
+    features = len(table.features)
     lengths = [float(each) for each in table.first.input_lengths]
+    said = "" if lengths else "pooling_factors without a number count as 1 for each feature"
+    lengths = lengths or [1.0] * features
     poolings = [float(each) for each in getattr(constraint, "num_poolings", None) or [1.0] * len(lengths)]
     sizes = getattr(constraint, "batch_sizes", None)
     shares = [size / table.first.batch_size for size in sizes] if sizes else [1.0] * len(lengths)
@@ -192,8 +208,9 @@ def lookups_of(table: TableOptions, constraint: Any) -> tuple[float, int, str]:
         )
     bags = [pooling * share for pooling, share in zip(poolings, shares, strict=True)]
     total, count = sum(length * bag for length, bag in zip(lengths, bags, strict=True)), sum(bags)
-    said = "num_poolings and batch_sizes count as lookups and bags of whole batches" if count != len(bags) else ""
-    if len(lengths) != (features := len(table.features)):  # one number stands for all, as TorchRec's default does
+    if count != len(bags):
+        said = "num_poolings and batch_sizes count as lookups and bags of whole batches"
+    if len(lengths) != features:  # one number stands for all, as TorchRec's default does
         total, count = total / len(lengths) * features, count / len(lengths) * features
         if len(lengths) > 1:
             said = "the mean of the pooling_factors counts for each feature, as there are more or fewer features"

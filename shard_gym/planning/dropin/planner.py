@@ -6,9 +6,10 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ MAX_SHARDS = (8, 64)
 
 _OPTION = re.compile(r"`agent_options=\{'max_queries': (\d+)\}`")
 
+_WORDS = {
+    " of task 'model'": "",
+    "Task 'model' needs": "The model needs",
+    "Raise memory_cap_bytes": "Give the Topology more hbm_cap or ddr_cap, or reserve less",
+}
+
 ONLY_TORCHREC = ("proposer", "partitioner", "performance_model")
 """Arguments of `EmbeddingShardingPlanner` that only TorchRec's planner uses, where it plans something."""
 
@@ -138,7 +145,7 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         hardware: Any = None,
         exponent: float | None = None,
         lookups: Any = None,
-        ranks: Mapping[str, Sequence[int]] | None = None,
+        ranks: Mapping[str, Iterable[int]] | None = None,
         max_queries: int = 200_000,
         seed: int = 0,
         compare: bool | float = False,
@@ -174,7 +181,9 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             self._compare_s = None if compare is False else COMPARE_S
             if not isinstance(compare, bool):
                 self._compare_s = checked_positive("`compare`", compare)
-        self._hardware, self._ranks = hardware, dict(ranks or {})
+            self._ranks = _checked_ranks(ranks)
+            lookups = _checked_lookups(lookups)
+        self._hardware = hardware
         self._exponent, self._lookups = EXPONENT if exponent is None else float(exponent), lookups
         self._num_proposals = self._num_plans = 0
         self._best_plan: list[Any] | None = None
@@ -199,6 +208,8 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             return TorchRecPlan({})
         with _planner_errors():
             best = work.best()
+        if work.searched.instead:
+            warnings.warn(work.notes[-1][0].upper() + work.notes[-1][1:], stacklevel=2)
         for callback in self._callbacks:
             best = callback(best)
         self._best_plan = best
@@ -250,11 +261,45 @@ def _planner_errors() -> Iterator[None]:
     try:
         yield
     except InvalidConstraintsError as error:
-        raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
+        raise PlannerError(_in_words_of_torchrec(str(error)), PlannerErrorType.STRICT_CONSTRAINTS) from error
     except (InvalidTaskError, NoPlacementFoundError, MemoryExceededError) as error:
-        raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+        raise PlannerError(_in_words_of_torchrec(str(error)), PlannerErrorType.INSUFFICIENT_STORAGE) from error
     except ShardGymError as error:
         raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
+
+
+def _checked_ranks(ranks: Any) -> dict[str, list[Any]]:
+    """The ranks of each table as lists, which are checked where the model is known."""
+    if not isinstance(ranks, (Mapping, type(None))):
+        raise InvalidOptionError(
+            "`ranks` has a list of ranks by the name of each table, such as {'user': [0, 1]}, not "
+            f"{short_repr(ranks)}."
+        )
+    found = {}
+    for name, given in (ranks or {}).items():
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            raise InvalidOptionError(f"`ranks` of table {name!r} must be a list of ranks, not {short_repr(given)}.")
+        found[name] = list(given)
+    return found
+
+
+def _checked_lookups(lookups: Any) -> Any:
+    """Lookups of which several, also those of a generator, are a list, as each plan counts them."""
+    if lookups is None or isinstance(lookups, (str, Path)) or hasattr(lookups, "to_dict"):
+        return lookups
+    if not isinstance(lookups, Iterable):
+        raise InvalidOptionError(
+            "`lookups` are `KeyedJaggedTensor`s, or paths of NPZ or Parquet files, one or several, not "
+            f"{short_repr(lookups)}."
+        )
+    return list(lookups)
+
+
+def _in_words_of_torchrec(text: str) -> str:
+    """A sentence of a search, which has one task, with the names that a model and a `Topology` have."""
+    for words, own in _WORDS.items():
+        text = text.replace(words, own)
+    return text
 
 
 def _away(options: Sequence[Any]) -> list[str]:
@@ -403,17 +448,22 @@ class _Work:
         found = np.ones((len(self.tables), count), np.bool_)
         names = {each.name: table for table, each in enumerate(self.tables)}
         for name, ranks in self.planner._ranks.items():
+            group = getattr(self.constraints.get(name), "device_group", None)
+            if name not in names and group not in (None, self.planner._topology.compute_device):
+                raise InvalidOptionError(
+                    f"`ranks` has table {name!r}, which is in no plan of this topology, as its device_group is "
+                    f"{group!r}. Leave it out."
+                )
             if name not in names:
                 raise InvalidOptionError(f"`ranks` has table {name!r}, and the model has {listed(list(names))}.")
-            given: Any = ranks
-            if not isinstance(given, (list, tuple, range)) or not given:
-                raise InvalidOptionError(f"`ranks` of table {name!r} must be a list of ranks, not {short_repr(given)}.")
-            for rank in given:
+            if not ranks:
+                raise InvalidOptionError(f"`ranks` of table {name!r} must be a list of ranks, not [].")
+            for rank in ranks:
                 if not is_integer(rank) or not 0 <= rank < count:
                     raise InvalidOptionError(
                         f"`ranks` of table {name!r} has {short_repr(rank)}; the ranks are 0 to {count - 1}."
                     )
-            found[names[name]] = np.isin(np.arange(count), list(given))
+            found[names[name]] = np.isin(np.arange(count), ranks)
         return found
 
     def _problem(self, pins: Any) -> PlanningTask:
@@ -507,7 +557,7 @@ class _Work:
 
     def _instead(self, problem: PlanningTask, error: ShardGymError) -> list[Any]:
         """TorchRec's plan where ShardGym found none, if it keeps to the ranks that are given."""
-        text = str(error).splitlines()[0]
+        text = _in_words_of_torchrec(str(error).splitlines()[0])
         try:
             options = self._planned_by_torchrec(self.tables, Deadline(self._limit_s()))
         except OutOfTimeError:
@@ -546,6 +596,10 @@ class _Work:
         except PlannerError as error:
             kind = error.error_type.value.replace("_", " ")
             self.searched.compared = f"TorchRec's planner finds no plan ({kind})."
+            return list(self.costed.options)
+        except Exception as error:  # whatever it is, there is a plan
+            why = str(error).splitlines()[0] if str(error) else "no message"
+            self.searched.compared = f"TorchRec's planner fails, {type(error).__name__}: {why}"
             return list(self.costed.options)
         kept = _away(self.costed.options)
         away = [name for name in _away(theirs.options) if name not in kept]

@@ -132,6 +132,11 @@ class TestConstraints:
         assert {kernel for name, kernel in kernels.items() if found[name].sharding_type == "data_parallel"} <= {"dense"}
         assert kernels["t6"] == kernels["t1"] == "fused"
 
+    @pytest.mark.parametrize("ranks", [{1, 2}, np.array([1, 2]), (np.int64(1),)])
+    def test_ranks_may_be_any_collection(self, ranks: Any) -> None:
+        found = entries(planner(ranks={"t1": ranks}).plan(bags({"t1": 900}), SHARDERS))
+        assert set(found["t1"].ranks) <= {1, 2}
+
     def test_column_wise_alone_may_be_one_shard(self) -> None:
         constraints = {"t0": ParameterConstraints(sharding_types=["column_wise"], min_partition=64)}
         entry = entries(planner(constraints=constraints).plan(bags(ROWS), SHARDERS))["t0"]
@@ -175,6 +180,18 @@ class TestErrors:
             ({"ranks": {"t9": [0]}}, r"`ranks` has table 't9', and the model has t0, t1"),
             ({"ranks": {"t1": [4]}}, r"`ranks` of table 't1' has 4; the ranks are 0 to 3"),
             ({"ranks": {"t1": []}}, r"`ranks` of table 't1' must be a list of ranks"),
+            ({"ranks": {"t1": 4}}, r"`ranks` of table 't1' must be a list of ranks, not 4"),
+            ({"ranks": [1]}, r"`ranks` has a list of ranks by the name of each table.*not \[1\]"),
+            (
+                {"ranks": {"t1": [0]}, "constraints": {"t1": ParameterConstraints(device_group="cpu")}},
+                "table 't1', which is in no plan of this topology, as its device_group is 'cpu'",
+            ),
+            ({"lookups": 5}, "`lookups` are `KeyedJaggedTensor`s.*not 5"),
+            ({"lookups": [5]}, "A recorded batch is a KeyedJaggedTensor of TorchRec, not 5"),
+            (
+                {"hardware": None, "topology": gpus(hbm_mem_bw=0.0)},
+                r"hbm_mem_bw of the topology is 0.0, and a bandwidth is a positive number",
+            ),
             ({"exponent": 1.0, "lookups": []}, "Give `exponent` or `lookups`, not both"),
             ({"exponent": -1.0}, "`exponent` must be a number of at least 0"),
             ({"compare": -1.0}, "`compare` must be a positive number"),
@@ -196,7 +213,9 @@ class TestErrors:
             planner(topology, timeout_seconds=5).plan(bags({"a": 10_000_000, "b": 9_000_000}), SHARDERS)
         kind, text = failed(error)
         assert kind == PlannerErrorType.INSUFFICIENT_STORAGE
-        assert "Table 0 (a) of task 'model' needs 2600000000 bytes" in text
+        assert "Table 0 (a) needs 2600000000 bytes" in text
+        assert "Give the Topology more hbm_cap or ddr_cap, or reserve less" in text
+        assert not any(words in text for words in ("memory_cap_bytes", "task 'model'"))
         assert "insufficient storage" in text  # TorchRec's own
 
     def test_ranks_that_no_form_can_have(self) -> None:
@@ -274,9 +293,18 @@ class TestDelegated:
             ParameterConstraints(compute_kernels=["key_value"]),
             "by no kernel that they may have (key_value)",
         ),
-        "grid": (ParameterConstraints(sharding_types=["grid_shard"], min_partition=32), "(grid_shard)"),
-        "twcw": (ParameterConstraints(sharding_types=["table_column_wise"], min_partition=32), "(table_column_wise)"),
-        "few_rows": (ParameterConstraints(sharding_types=["row_wise"]), "(row_wise)"),
+        "grid": (
+            ParameterConstraints(sharding_types=["grid_shard"], min_partition=32),
+            "(grid_shard: no search knows it)",
+        ),
+        "twcw": (
+            ParameterConstraints(sharding_types=["table_column_wise"], min_partition=32),
+            "(table_column_wise: no search knows it)",
+        ),
+        "few_rows": (
+            ParameterConstraints(sharding_types=["row_wise"]),
+            "(row_wise: 3 rows leave some of 8 blocks without any)",
+        ),
     }
 
     def test_what_shardgym_does_not_model_is_planned_by_torchrec_and_named(self) -> None:
@@ -398,7 +426,8 @@ class TestDelegated:
 
     def test_torchrecs_plan_stands_in_where_hbm_is_too_small(self) -> None:
         own = planner(gpus(2, GIB), timeout_seconds=20)
-        found = entries(own.plan(bags({"huge": 20_000_000}), SHARDERS))
+        with pytest.warns(UserWarning, match="This is TorchRec's plan; it keeps rows of huge outside"):
+            found = entries(own.plan(bags({"huge": 20_000_000}), SHARDERS))
         assert found["huge"].compute_kernel.startswith("fused_uvm")
         assert (
             "this is TorchRec's plan; it keeps rows of huge outside their devices' memory, as ShardGym found none"
@@ -443,6 +472,12 @@ class TestApproximations:
         lookups = dict(zip(tables.names, tables.pooling_factor.tolist(), strict=True))
         assert (lookups["t1"], lookups["t2"], lookups["t3"]) == (6.0, 1.5, 1.0)
         assert tables.workload.batch_size == 4 * BATCH
+
+    def test_no_pooling_factors_are_ones(self) -> None:
+        own = planner(constraints={"t1": ParameterConstraints(pooling_factors=[])})
+        own.plan(bags({"t1": 900}), SHARDERS)
+        assert own.costed.tables.pooling_factor.tolist() == [1.0]
+        assert "t1: pooling_factors without a number count as 1 for each feature" in own.report
 
     def test_very_many_features(self) -> None:
         names = [f"f{number}" for number in range(5000)]
@@ -500,6 +535,12 @@ class TestLookups:
         distinct = dict(zip(tables.names, tables.distinct_rows.tolist(), strict=True))
         assert distinct["a"] == 50
         assert 1500 < distinct["b"] < 1700  # of 2,048 lookups in 4,000 rows
+
+    def test_those_of_a_generator_are_counted_in_every_plan(self) -> None:
+        own = planner(lookups=(recorded(BATCH, {"a": 50}, seed) for seed in range(4)))
+        for _ in range(2):
+            own.plan(bags({"a": 50}), SHARDERS)
+            assert own.costed.tables.distinct_rows.tolist() == [50]
 
     def test_lookups_beside_tables_of_torchrec(self) -> None:
         own = planner(lookups=recorded(4 * BATCH, {"a": 50}))
@@ -582,6 +623,23 @@ class TestBesideTorchRec:
         assert own.searched.theirs.estimate.total_ms < own.costed.estimate.total_ms
         assert all(entry.sharding_type == "table_wise" for entry in found.values())
         assert "It has t0, t1 in blocks of rows of unequal size, with which TorchRec is wrong" in own.report
+
+    def test_tables_outside_memory_in_both_plans_are_not_held_against_torchrecs(self) -> None:
+        constraints = {"huge": ParameterConstraints(compute_kernels=["fused_uvm"])}
+        own = planner(gpus(2), constraints=constraints, compare=30.0)
+        own.plan(bags({"huge": 90_000, "small": 500}), SHARDERS)
+        assert own.searched.theirs is not None
+        assert own.searched.away == []
+
+    def test_an_error_of_torchrec_does_not_lose_the_plan(self) -> None:
+        class Fails(GreedyProposer):
+            def propose(self) -> Any:
+                raise AssertionError("no proposal")
+
+        with pytest.warns(UserWarning, match="proposer"):
+            own = planner(proposer=Fails(), compare=30.0)
+        assert len(entries(own.plan(bags(ROWS), SHARDERS))) == 8
+        assert "TorchRec's planner fails, AssertionError: no proposal" in own.report
 
     def test_the_limit_of_time_ends_torchrecs_planner(self) -> None:
         with pytest.warns(UserWarning, match="proposer"):
