@@ -86,6 +86,7 @@ _OPTION = re.compile(r"`agent_options=\{'max_queries': (\d+)\}`")
 _WORDS = {
     " of task 'model'": "",
     "Task 'model' needs": "The model needs",
+    "Add devices or raise the caps": "Give the Topology more ranks or memory",
     "Raise memory_cap_bytes": "Give the Topology more hbm_cap or ddr_cap, or reserve less",
 }
 

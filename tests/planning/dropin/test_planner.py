@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.proposers import GreedyProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, PlannerErrorType
+from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
@@ -37,6 +39,7 @@ from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCo
 from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.optim import Adam, LarsSGD, RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shard_gym.hardware import hardware_profile
@@ -322,6 +325,46 @@ class TestDelegated:
         assert found["cached"].cache_params == CacheParams(load_factor=0.3)
         assert "mch, as their ids are mapped to rows while they train (managed collision)" in own.report
         assert found["mch"].sharding_type == "row_wise"
+
+    def test_the_reason_is_what_rules_the_types_out(self) -> None:
+        for ranks, dim, kind, why in (
+            (5, 64, "table_row_wise", "table_row_wise: hosts of 2 do not divide 5 ranks"),
+            (4, 10, "column_wise", "column_wise: the dim 10 is no multiple of 4"),
+        ):
+            own = planner(
+                gpus(ranks, local_world_size=2), constraints={"a": ParameterConstraints(sharding_types=[kind])}
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # TorchRec plans all tables of the first
+                own.plan(bags({"a": 5000}, dim=dim), SHARDERS)
+            assert f"as ShardGym plans no sharding type that they may have ({why})" in own.report
+
+    def test_quantized_tables_are_in_the_memory_of_devices(self) -> None:
+        collection = EmbeddingBagCollection(tables=bags({"q": 500}).embedding_bag_configs(), device=torch.device("cpu"))
+        observer = torch.quantization.PlaceholderObserver.with_args
+        collection.qconfig = torch.quantization.QConfig(observer(dtype=torch.float), observer(dtype=torch.qint8))
+        model = nn.ModuleDict({"q": QuantEmbeddingBagCollection.from_float(collection), "b": bags({"t": 900})})
+        own = planner(gpus(2), compare=30.0)
+        own.plan(model, [QuantEmbeddingBagCollectionSharder(), *SHARDERS])
+        assert "TorchRec plans q, as their rows are quantized, to be served (quant, " in own.report
+        assert "outside" not in own.report
+
+    def test_blocks_of_virtual_tables_are_whole_buckets(self) -> None:
+        config = EmbeddingConfig(
+            name="v",
+            num_embeddings=3 * 2**30,
+            embedding_dim=64,
+            feature_names=["f_v"],
+            use_virtual_table=True,
+            total_num_buckets=3,
+        )
+        constraint = ParameterConstraints(
+            sharding_types=["row_wise"], compute_kernels=["ssd_virtual_table"], use_virtual_table=True
+        )
+        own = planner(gpus(2, ssd_cap=10**15), constraints={"v": constraint})
+        plan = own.plan(EmbeddingCollection(tables=[config], device=META), SHARDERS)
+        shards = entries(plan)["v"].sharding_spec.shards
+        assert [shard.shard_sizes[0] for shard in shards] == [2 * 2**30, 2**30]
 
     def test_their_memory_and_their_work_count(self) -> None:
         """TorchRec puts a table on a rank; the other one goes elsewhere, as that rank is full or busy."""
