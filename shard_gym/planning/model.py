@@ -54,6 +54,11 @@ class ModelOnDevices:
         return self.topology.num_devices
 
     @property
+    def limits(self) -> Constraints | None:
+        """What plans must keep to."""
+        return self.constraints if self.base is None else self.base.constraints
+
+    @property
     def has_host(self) -> bool:
         """Whether tables may take host memory."""
         return self.topology.host is not None
@@ -215,10 +220,9 @@ def other_split_notes(explanation: Explanation, name: str, hbm_rows: NDArray[np.
 
 def broken_notes(own: ModelOnDevices, plan: ShardingPlan, name: str) -> list[Note]:
     """A warning if the plan `name` does what the constraints forbid."""
-    limits = own.constraints if own.base is None else own.base.constraints
-    if limits is None or plan.groups != ONE_GROUP:
+    if own.limits is None or plan.groups != ONE_GROUP:
         return []
-    problem = limits.problem_of(plan, own.tables)
+    problem = own.limits.problem_of(plan, own.tables)
     return [Note(f"{name} breaks the constraints: {problem[0].lower()}{problem[1:]}")] if problem else []
 
 

@@ -186,6 +186,8 @@ class PlannedModel:
         """The plan as the JSON value that `shard-gym place` writes, every table by its name."""
         content = {"agent": self.agent} | explanation_to_json(self.explanation)
         content |= {"index_dedup": True} if self.model.without_dedup is not None else {}
+        limits = self.model.limits
+        content |= {} if limits is None else {"constraints": limits.to_json(self.model.tables)}
         content |= searched_to_json(self.answer.agent) | ({} if self.relief is None else self.relief.to_json())
         return content | ({} if self.compared is None else {"compared": self.compared.to_json()})
 

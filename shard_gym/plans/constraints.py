@@ -214,25 +214,6 @@ class Constraints(ReadOnlyArrays):
                     free = free & (every == placed[0])
         return free
 
-    def select(self, tables: NDArray[np.int64] | Sequence[int]) -> Constraints:
-        """Those of some of the tables, by number, each once; sets of tables of which one is left are dropped."""
-        chosen = np.asarray(tables, np.int64)
-        number = {table: place for place, table in enumerate(chosen.tolist())}
-
-        def kept(sets: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-            left = (tuple(number[table] for table in each if table in number) for each in sets)
-            return tuple(each for each in left if len(each) > 1)
-
-        return Constraints(
-            self.sharding_types[chosen],
-            self.min_columns[chosen],
-            self.devices[chosen],
-            kept(self.together),
-            kept(self.apart),
-            tuple(number[table] for table in self.in_hbm if table in number),
-            None if self.least_bytes is None else self.least_bytes[chosen],
-        )
-
     def of_parts(self, table: NDArray[np.int64]) -> Constraints:
         """Those of whole parts of the tables, (P,) the table of each; of tables apart, all their parts are."""
         parts = [np.flatnonzero(table == number).tolist() for number in range(len(self))]

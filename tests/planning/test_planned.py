@@ -355,6 +355,8 @@ def test_a_plan_keeps_to_constraints_and_one_that_does_not_is_told(tmp_path: Pat
     for each in found:
         assert each.plan == found[0].plan != free.plan
         assert limits.problem_of(each.plan, FOUR) == ""
+        assert each.to_json()["constraints"] == record
+        assert plan(FOUR, "a100-dgx", 2, compare=each.to_json(), **QUICK).compared is not None
         told = [note.text for note in each.notes]
         assert "The plan keeps to the constraints of 3 tables." in told
         assert any("breaks the constraints: table 'table0' is table_wise" in text for text in told)

@@ -154,7 +154,6 @@ def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
     for limits in (_read(**fused), constraints_from_numbers(_read(**fused).to_numbers())):
         assert limits.in_hbm == (0,)
         assert limits.to_json(TABLES) == fused
-        assert limits.select([1, 0]).in_hbm == (1,)
         assert limits.num_constrained == 1
     dense = {"tables": {"a": {"sharding_types": ["data_parallel"], "compute_kernels": ["dense"]}}}
     assert _read(tables={"a": {"compute_kernels": ["dense"]}}).to_json(TABLES) == dense
@@ -268,12 +267,6 @@ def test_a_task_refuses_tables_that_fit_no_permitted_device() -> None:
     known = np.zeros(6, np.int64)
     with pytest.raises(InvalidPlanError, match="must be apart"):
         Task("t", TABLES, TOPOLOGY, known, constraints=_read(apart=[["a", "b"]]))
-
-
-def test_selected_tables_keep_their_constraints() -> None:
-    limits = _read(tables={"c": {"devices": [1]}}, together=[["a", "b"]], apart=[["c", "d"]]).select([2, 3, 0])
-    assert limits.devices[0].tolist() == [False, True, False, False]
-    assert (limits.together, limits.apart) == ((), ((0, 1),))
 
 
 def test_other_numbers_of_devices_keep_what_names_no_device() -> None:
