@@ -78,9 +78,11 @@ def require_executable(device: str, weight_dtype: str, optimizer: str) -> None:
             trained = device == "cuda" and name in OPTIMIZER_STATES  # all of them, says FBGEMM
             who = "ShardGym" if trained else "FBGEMM's operator"
             why = "; a measurement trains with" if trained else ", so nobody can measure it there; it trains with"
+            *most, last = names
+            known = f"{', '.join(most)} and {last}" if most else last
             raise InvalidOptionError(
                 f"{who} does not train with {what} {name} on {where}{why} "
-                f"{what} {' and '.join(names)}. The analytical cost model estimates {name}."
+                f"{what} {known}. The analytical cost model estimates {name}."
             )
 
 

@@ -156,7 +156,7 @@ def test_a_data_set_has_one_layout(run, fake, tmp_path: Path, layout: str, gpus:
         (("--count", 0), "count must be an integer of at least 1"),
         (("--batch-size", 0), "--batch-size must be an integer from 1 to"),
         (("--profile", "h300"), "There is no hardware profile named 'h300'"),
-        (("--weight-dtype", "int8"), "weight dtype must be one of"),
+        (("--weight-dtype", "int4"), "weight dtype must be one of"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(
