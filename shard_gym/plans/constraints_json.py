@@ -44,11 +44,11 @@ _KEYS = ("tables", "together", "apart")
 
 
 def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host_memory: bool = False) -> Constraints:
-    """The constraints in a JSON value, which has TorchRec's names (`ParameterConstraints`).
+    """The constraints in a JSON value, an object of three keys that has TorchRec's names (`ParameterConstraints`).
 
-    {"tables": {"user": {"sharding_types": ["row_wise"], "min_partition": 32, "devices": [0, 1]},
-                "ad_*": {"compute_kernels": ["fused"]}},
-     "together": [["a", "b"]], "apart": [["c", "d", "e"]]}
+    - "tables": {"user": {"sharding_types": ["row_wise"], "min_partition": 32}, "ad_*": {"devices": [0, 1]}}
+    - "together": [["a", "b"]]
+    - "apart": [["c", "d", "e"]]
 
     Every key may be left out. A name with * or ? means all tables that match, but a table's own name comes before a
     pattern, and of several patterns the last one that says something counts.
