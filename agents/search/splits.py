@@ -28,7 +28,7 @@ from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
-from shard_gym.plans.variants import variants_of
+from shard_gym.plans.variants import Variants, variants_of
 from shard_gym.tasks import Task
 
 NOT_SPREAD = -1  # stands for a spread in a table whose parts have one device each
@@ -110,18 +110,7 @@ class SplitOptions:
         else:
             self.loads = model.loads(task.tables, topology)[:, None]
         if task.constraints is not None:
-            self.memory = np.stack(
-                [
-                    task.constraints.bytes_of(name, form.embedding_dim, memory)
-                    for name, form, memory in zip(variants.sharding_types, variants.tables, self.memory.T, strict=True)
-                ],
-                axis=1,
-            )
-        if self.units is not None:
-            self._join()
-        if task.constraints is not None:
-            self.memory = np.where(self.legal, self.memory, NO_ROOM_BYTES)
-            self.levels = self.levels.restricted(self.legal[:, : len(self.levels)])
+            self._constrain(task.constraints, variants)
         parts = self.loads[:, : len(self.levels)]
         self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
         every = np.arange(task.num_devices)
@@ -132,6 +121,16 @@ class SplitOptions:
             elif name == TABLE_ROW_WISE and self.legal[:, variant].any():
                 hosts = every.reshape(-1, int(variants.parts[variant]))
                 self.spreads += [Spread(name, variant, devices, host) for host, devices in enumerate(hosts)]
+
+    def _constrain(self, limits: Constraints, variants: Variants) -> None:
+        """Count the bytes that constraints ask for, join tables that stay together, and leave out illegal forms."""
+        forms = zip(variants.sharding_types, variants.tables, self.memory.T, strict=True)
+        own = [limits.bytes_of(name, form.embedding_dim, memory) for name, form, memory in forms]
+        self.memory = np.stack(own, axis=1)
+        if self.units is not None:
+            self._join()
+        self.memory = np.where(self.legal, self.memory, NO_ROOM_BYTES)
+        self.levels = self.levels.restricted(self.legal[:, : len(self.levels)])
 
     def _join(self) -> None:
         """Give each table that stands for several their loads and bytes."""

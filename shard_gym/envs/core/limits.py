@@ -28,9 +28,8 @@ def _narrow_one(problem: EnvProblem, state: PlacementState, env: int, limits: Co
     order, memory = problem.tables.order[row], problem.tables.memory[row].reshape(problem.max_tables, -1)[:, 0]
     table, count, fits = int(order[step]), limits.num_devices, state.fits[env]
     assignment = state.assignment[env].reshape(problem.max_tables, -1)
-    placed, _ = np.nonzero((assignment >= 0) & (assignment < problem.max_devices))
-    on = assignment[(assignment >= 0) & (assignment < problem.max_devices)].astype(np.int64)
-    held = order[placed]
+    on_one = (assignment >= 0) & (assignment < problem.max_devices)  # other actions give a table to many devices
+    held, on = order[np.nonzero(on_one)[0]], assignment[on_one].astype(np.int64)
     open_to = limits.open_to([table], held[held != table], on[held != table])
     mates = limits.companions.get(table, ())
     if mates and not np.isin(held, mates).any():

@@ -82,8 +82,8 @@ def with_constraints(task: Task, rng: np.random.Generator) -> Task:
     """`task` with constraints as people have them, which its known placement meets but for the sharding types.
 
     - A tenth of the tables may be on 1, 2 or 4 devices next to one another alone: they are kept near what feeds them.
-    - Two or three tables of a device, twice, stay together: their outputs are concatenated before the exchange.
-    - The tables that are read most, two to four of them on different devices, are kept apart.
+    - Up to twice, two or three tables of a device stay together: their outputs are concatenated before the exchange.
+    - Of the tables that are read most, up to four on different devices are kept apart.
     - Where tables may be split, a tenth, the largest ones, are row-wise, on all devices or on a host; another tenth is
       replicated, the smallest ones; a fifth is table-wise; and a fifth has no shards with fewer than 16, 32 or 64
       columns.
