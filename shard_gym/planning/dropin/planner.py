@@ -303,14 +303,20 @@ def _in_words_of_torchrec(text: str) -> str:
     return text
 
 
+def _preceded(text: str, error: Exception) -> Exception:
+    """The same error with a text before its message."""
+    if isinstance(error, PlannerError):
+        return PlannerError(f"{text}{error}", error.error_type)
+    return type(error)(f"{text}{error}")
+
+
 def _away(options: Sequence[Any]) -> list[str]:
     """The names of the tables with rows outside the memory of their devices."""
     return [option.name for option in options if option.compute_kernel not in IN_MEMORY]
 
 
 UNEQUAL = (
-    "TorchRec plans {} in blocks of rows of unequal size, as the memory of ranks is, and then computes wrong sums. "
-    "Give all ranks of the Topology the same memory, or tables another sharding type."
+    "which TorchRec cuts into blocks of rows of unequal size, as the memory of ranks is, and then computes wrong sums"
 )
 
 
@@ -320,6 +326,7 @@ class _Work:
     def __init__(self, planner: ShardGymPlanner, module: Any, sharders: Any) -> None:
         self.planner, self.module, self.sharders = planner, module, sharders
         self.notes: list[str] = []
+        self.unequal: dict[str, dict[str, None]] = {}  # tables that TorchRec is not offered, by sharding type
         self.evaluations = self.plans = 0
         self.costed: CostedPlan | None = None
         self.search = PlanSearchAgent(
@@ -360,14 +367,22 @@ class _Work:
     # What TorchRec plans
 
     def _planned_by_torchrec(self, tables: Sequence[TableOptions], deadline: Deadline | None) -> list[Any]:
-        """TorchRec's plan of some tables, of which it is told all options; raises its errors, and OutOfTimeError."""
+        """TorchRec's plan of some tables, of which it is told all options that it computes rightly.
+
+        Raises:
+            PlannerError: it finds none.
+            InvalidConstraintsError: it is wrong with all options of a table.
+            OutOfTimeError: the time is over.
+        """
         names = {table.first.fqn for table in tables}
         if isinstance(self.enumerator, PlainEnumerator):
             enumerator = self._plain(in_memory=False)
             options = [each for each in enumerator.enumerate(self.module, self.sharders) if each.fqn in names]
-            enumerator.estimate(options, perf=True, deadline=deadline)
         else:
             enumerator, options = self.enumerator, [option for table in tables for option in table.options]
+        options = self._with_equal_blocks(tables, options)
+        if isinstance(enumerator, PlainEnumerator):
+            enumerator.estimate(options, perf=True, deadline=deadline)
         planner = self.planner
         some = len(tables) < len(self.tables)  # TorchRec misses the others in its plan, unless nothing shards them
         torchrec = TorchRecPlanner(
@@ -380,6 +395,25 @@ class _Work:
         found = torchrec.planned(self.module, [] if some else self.sharders, options, enumerator, deadline)
         by_name = {option.fqn: option for option in found}
         return [by_name[table.first.fqn] for table in tables]
+
+    def _with_equal_blocks(self, tables: Sequence[TableOptions], options: Sequence[Any]) -> list[Any]:
+        """The options without blocks of rows with which TorchRec computes wrong sums."""
+        of = {table.first.fqn: table for table in tables}
+        right = []
+        for option in options:
+            table = of[option.fqn]
+            if has_equal_blocks_of_rows(option, table.config):
+                right.append(option)
+            else:
+                self.unequal.setdefault(option.sharding_type, {})[table.name] = None
+        known = {each.fqn for each in right}
+        if none := [table.name for fqn, table in of.items() if fqn not in known]:
+            types = [kind for kind, names in self.unequal.items() if names.keys() & set(none)]
+            raise InvalidConstraintsError(
+                f"TorchRec has no sharding type for {listed(none)} but {listed(types)}, {UNEQUAL}. "
+                "Give all ranks of the Topology the same memory, or these tables another sharding type."
+            )
+        return right
 
     def _limit_s(self) -> float:
         return FALLBACK_S if self.planner._timeout_seconds is None else float(self.planner._timeout_seconds)
@@ -397,9 +431,7 @@ class _Work:
                 )
         self._note_left(left.values())
         if len(left) == len(self.tables):
-            options = self._planned_by_torchrec(self.tables, None)
-            self._require_equal_blocks(self.tables, options)
-            return options
+            return self._planned_by_torchrec(self.tables, None)
         planned = self._planned_first(left)
         self.problem = problem = self._problem(pins)
         try:
@@ -417,24 +449,10 @@ class _Work:
             return {}
         try:
             found = self._planned_by_torchrec(list(left.values()), None)
-        except PlannerError as error:
+        except (PlannerError, InvalidConstraintsError) as error:
             names = listed([each.name for each in left.values()])
-            raise PlannerError(f"TorchRec plans {names} first, and finds no plan. {error}", error.error_type) from error
-        self._require_equal_blocks(list(left.values()), found)
+            raise _preceded(f"TorchRec plans {names} first, and finds no plan. ", error) from error
         return dict(zip(left, found, strict=True))
-
-    @staticmethod
-    def _unequal(tables: Sequence[TableOptions], options: Sequence[Any]) -> list[str]:
-        """The names of tables in blocks of rows with which TorchRec computes wrong sums."""
-        return [
-            table.name
-            for table, option in zip(tables, options, strict=True)
-            if not has_equal_blocks_of_rows(option, table.config)
-        ]
-
-    def _require_equal_blocks(self, tables: Sequence[TableOptions], options: Sequence[Any], why: str = "") -> None:
-        if names := self._unequal(tables, options):
-            raise PlannerError(why + UNEQUAL.format(listed(names)), PlannerErrorType.STRICT_CONSTRAINTS)
 
     def _note_left(self, left: Any) -> None:
         reasons: dict[str, list[str]] = {}
@@ -565,8 +583,8 @@ class _Work:
             raise NoPlacementFoundError(
                 f"{text} TorchRec's planner found none either, within {format_seconds(self._limit_s())}."
             ) from error
-        except PlannerError as theirs:
-            raise PlannerError(f"{text}\n{theirs}", theirs.error_type) from error
+        except (PlannerError, InvalidConstraintsError) as theirs:
+            raise _preceded(f"{text}\n", theirs) from error
         for number, option in enumerate(options):
             if not problem.ranks[number, [shard.rank for shard in option.shards]].all():
                 name = self.tables[number].name
@@ -574,7 +592,6 @@ class _Work:
                     f"{text} TorchRec's planner finds a plan, but with table {name!r} on other ranks than `ranks` has.",
                     PlannerErrorType.STRICT_CONSTRAINTS,
                 ) from error
-        self._require_equal_blocks(self.tables, options, f"{text} ")
         self.searched.instead, self.searched.away = True, _away(options)
         if not self.searched.away and not problem.fits(options):
             raise NoPlacementFoundError(
@@ -598,18 +615,20 @@ class _Work:
             kind = error.error_type.value.replace("_", " ")
             self.searched.compared = f"TorchRec's planner finds no plan ({kind})."
             return list(self.costed.options)
+        except InvalidConstraintsError as error:
+            self.searched.compared = str(error)
+            return list(self.costed.options)
         except Exception as error:  # whatever it is, there is a plan
             why = str(error).splitlines()[0] if str(error) else "no message"
             self.searched.compared = f"TorchRec's planner fails, {type(error).__name__}: {why}"
             return list(self.costed.options)
         kept = _away(self.costed.options)
         away = [name for name in _away(theirs.options) if name not in kept]
-        unequal = self._unequal(self.tables, theirs.options)
         is_cheaper = theirs.estimate.total_ms < self.costed.estimate.total_ms
-        taken = is_cheaper and not unequal and not away and problem.fits(theirs.options)
+        taken = is_cheaper and not away and problem.fits(theirs.options)
         self.searched.theirs = theirs
         self.searched.compare_s = time.perf_counter() - begin
-        self.searched.away, self.searched.unequal = away, unequal
+        self.searched.away = away
         self.searched.taken, self.searched.own_ms = taken, self.costed.estimate.total_ms
         if taken:
             self.costed = theirs
@@ -617,4 +636,8 @@ class _Work:
 
     def report(self, seconds: float) -> str:
         """What was found, as text."""
-        return report_of(self.costed, self.problem, self.searched, self.notes, seconds)
+        notes = [
+            f"{listed(list(names))}: TorchRec's planner is not offered {kind}, {UNEQUAL}"
+            for kind, names in self.unequal.items()
+        ]
+        return report_of(self.costed, self.problem, self.searched, self.notes + notes, seconds)

@@ -22,7 +22,6 @@ class Searched:
     theirs: CostedPlan | None = None  #: TorchRec's plan
     compare_s: float = 0.0  #: seconds that it took
     away: Sequence[str] = field(default_factory=list)  #: its tables with rows outside the memory of a device
-    unequal: Sequence[str] = field(default_factory=list)  #: its tables in blocks of rows of unequal size
     own_ms: float = 0.0  #: what ShardGym's plan costs, where TorchRec's is taken
     taken: bool = False  #: whether TorchRec's plan was taken, as it costs less
     instead: bool = False  #: whether TorchRec's plan was taken, as ShardGym found none
@@ -72,8 +71,6 @@ def _compared(costed: CostedPlan, searched: Searched) -> list[str]:
     said = f"{found}, costs {format_ms(cost)} ms under the same costs, {times}."
     if searched.away:
         said += f" It keeps rows of {listed(searched.away)} outside their devices' memory, which this cost leaves out."
-    elif searched.unequal:
-        said += f" It has {listed(searched.unequal)} in blocks of rows of unequal size, with which TorchRec is wrong."
     elif cost < costed.estimate.total_ms:
         said += " It is not returned, as it does not fit by what ShardGym counts, or not the `ranks` that are given."
     return [said]

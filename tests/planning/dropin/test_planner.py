@@ -83,6 +83,11 @@ def gpus(count: int = 4, cap: int = 8 * GIB, **options: Any) -> Topology:
     return Topology(count, "cuda", hbm_cap=cap, **options)
 
 
+def of_caps(caps: list[int]) -> Topology:
+    """GPUs of a host with a list of memory."""
+    return Topology(len(caps), "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, len(caps)))
+
+
 def planner(topology: Any = None, **options: Any) -> Any:
     given: dict[str, Any] = {"hardware": "a100-dgx", "max_queries": 2000, "batch_size": BATCH} | options
     return ShardGymPlanner(topology=topology or gpus(), **given)
@@ -433,7 +438,7 @@ class TestDelegated:
     def test_unequal_memory(self) -> None:
         """The largest table goes where there is room, and blocks of rows stay equal, with which TorchRec is right."""
         caps = [GIB // 2, GIB, 4 * GIB, 4 * GIB]
-        topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
+        topology = of_caps(caps)
         constraints = {
             "large": ParameterConstraints(sharding_types=["table_wise"]),
             "rows": ParameterConstraints(sharding_types=["row_wise"]),
@@ -449,14 +454,18 @@ class TestDelegated:
         rows, types = {"large": 10_000_000}, ["row_wise"]
         in_memory = ParameterConstraints(sharding_types=types, compute_kernels=["fused"])
         for caps, constraint, message in (
-            ([8 * GIB, *[GIB // 2] * 3], in_memory, "row_wise only.*plans large.* in blocks of rows of unequal size"),
+            (
+                [8 * GIB, *[GIB // 2] * 3],
+                in_memory,
+                "(?s)row_wise only.*no sharding type for large but.* blocks of rows of unequal size",
+            ),
             (
                 [8 * GIB, *[4 * GIB] * 3],
                 ParameterConstraints(sharding_types=types, compute_kernels=["fused_uvm"]),
-                "Give all ranks of the Topology the same memory, or tables another sharding type",
+                "Give all ranks of the Topology the same memory, or these tables another sharding type",
             ),
         ):
-            topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
+            topology = of_caps(caps)
             for others in ({}, {"small": 900}):
                 with pytest.raises(PlannerError, match=message) as error:
                     planner(topology, constraints={"large": constraint}).plan(bags(rows | others), SHARDERS)
@@ -646,26 +655,34 @@ class TestBesideTorchRec:
             n: (e.sharding_type, e.ranks) for n, e in entries(theirs).items()
         }
 
-    def test_torchrecs_plan_with_unequal_blocks_of_rows_is_not_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The same search, and a topology of which TorchRec cuts rows as memory is."""
-        from shard_gym.agents.search.plan_search import PlanSearchAgent
-        from shard_gym.plans import plan_of_placement
+    def test_torchrecs_planner_is_not_offered_unequal_blocks_of_rows(self) -> None:
+        """Where a topology has a list of memory, it cuts rows as memory is, and chooses that for these tables."""
+        topology = of_caps([8 * GIB, *[4 * GIB] * 3])
+        rows = {"t0": 2_000_001, "t1": 2_000_001}
+        for kernel, others in (("fused", {}), ("fused_uvm", {}), ("fused_uvm", {"ours": 900})):
+            constraint = ParameterConstraints(
+                pooling_factors=[30.0], compute_kernels=[kernel], sharding_types=["row_wise", "table_wise"]
+            )
+            constraints = dict.fromkeys(rows, constraint)
+            theirs = EmbeddingShardingPlanner(topology, 2048, constraints=constraints)
+            blocks = [
+                shard.shard_sizes[0] for shard in entries(theirs.plan(bags(rows), SHARDERS))["t0"].sharding_spec.shards
+            ]
+            assert blocks == [800_000, 400_000, 400_000, 400_001]
+            own = planner(topology, constraints=constraints, compare=30.0, batch_size=2048)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # TorchRec plans all tables of the second
+                found = entries(own.plan(bags(rows | others), SHARDERS))
+            assert [found[name].sharding_type for name in rows] == ["table_wise"] * 2
+            assert f"t0, t1{', ours' * bool(others)}: TorchRec's planner is not offered row_wise" in own.report
 
-        monkeypatch.setattr(
-            PlanSearchAgent, "plan", lambda _, task: plan_of_placement([0] * task.num_tables, task.tables)
-        )
-        caps = [8 * GIB, *[4 * GIB] * 3]
-        topology = Topology(4, "cuda", custom_topology_data=CustomTopologyData({"hbm_cap": caps}, 4))
-        types, rows = ["row_wise", "table_wise"], {f"t{number}": 200_000 + number for number in range(6)}
-        constraints = {
-            name: ParameterConstraints(pooling_factors=[30.0], compute_kernels=["fused"], sharding_types=types)
-            for name in rows
-        }
-        own = planner(topology, constraints=constraints, compare=30.0, batch_size=2048)
-        found = entries(own.plan(bags(rows), SHARDERS))
-        assert own.searched.theirs.estimate.total_ms < own.costed.estimate.total_ms
-        assert all(entry.sharding_type == "table_wise" for entry in found.values())
-        assert "It has t0, t1 in blocks of rows of unequal size, with which TorchRec is wrong" in own.report
+    def test_tables_of_which_torchrec_has_unequal_blocks_alone_have_no_comparison(self) -> None:
+        topology = of_caps([8 * GIB, *[4 * GIB] * 3])
+        constraints = {"t0": ParameterConstraints(sharding_types=["row_wise"])}
+        own = planner(topology, constraints=constraints, compare=30.0)
+        entry = entries(own.plan(bags({"t0": 1000, "t1": 800}), SHARDERS))["t0"]
+        assert [shard.shard_sizes[0] for shard in entry.sharding_spec.shards] == [250] * 4
+        assert "TorchRec has no sharding type for t0 but row_wise, which TorchRec cuts into" in own.report
 
     def test_tables_outside_memory_in_both_plans_are_not_held_against_torchrecs(self) -> None:
         constraints = {"huge": ParameterConstraints(compute_kernels=["fused_uvm"])}
