@@ -303,11 +303,12 @@ def _in_words_of_torchrec(text: str) -> str:
     return text
 
 
-def _preceded(text: str, error: Exception) -> Exception:
+def _preceded(text: str, error: PlannerError | InvalidConstraintsError) -> Exception:
     """The same error with a text before its message."""
-    if isinstance(error, PlannerError):
-        return PlannerError(f"{text}{error}", error.error_type)
-    return type(error)(f"{text}{error}")
+    if isinstance(error, InvalidConstraintsError):
+        return InvalidConstraintsError(f"{text}{error}")
+    made: Exception = PlannerError(f"{text}{error}", error.error_type)
+    return made
 
 
 def _away(options: Sequence[Any]) -> list[str]:
