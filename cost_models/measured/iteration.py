@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,8 @@ class Iteration:
     the all-reduce of their gradients and the dense update.
 
     Args:
-        operators: those of this device, one for each kind of part that it has.
+        operators: those of this device, one for each kind of part that it has, and group of tables; they are executed
+            one after the other, and the outputs of a kind are joined, as TorchRec does.
         device: where the tensors are.
         team: the devices that exchange; None if nothing is exchanged, and gradients stay.
         widths: what they exchange.
@@ -46,7 +48,7 @@ class Iteration:
         batch_size: int,
         replicas: int,
     ) -> None:
-        self.operators = {each.part.kind: each for each in operators}
+        self.operators = operators
         self._team, self._replicas, self._nothing = team, replicas, torch.empty(0, device=device)
         self._exchanges = {} if team is None else exchanges_of(team, widths, batch_size, device)
         self._outputs: dict[str, Tensor] = {}
@@ -80,11 +82,13 @@ class Iteration:
 
     @property
     def _replicated(self) -> list[ReplicatedTables]:
-        return [each for each in self.operators.values() if isinstance(each, ReplicatedTables)]
+        return [each for each in self.operators if isinstance(each, ReplicatedTables)]
 
     def _forward(self, batches: Sequence[Batch]) -> None:
-        for (kind, operator), batch in zip(self.operators.items(), batches, strict=True):
-            self._outputs[kind] = operator.forward(batch)
+        each = zip(self.operators, batches, strict=True)
+        for kind, own in groupby(each, lambda pair: pair[0].part.kind):
+            found = [operator.forward(batch) for operator, batch in own]
+            self._outputs[kind] = found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
     def _send_outputs(self) -> None:
         for kind, exchange in self._exchanges.items():

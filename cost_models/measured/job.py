@@ -37,7 +37,7 @@ class Part:
     kind: str
     """`column_wise`: columns of all rows, of whole tables too, whose outputs pass an all-to-all; `row_wise` and
     `table_row_wise`: blocks of rows, whose outputs are added up; `data_parallel`: replicas, whose gradients are."""
-    tables: Tables  # the rows and the statistics of the whole tables, the columns of the shards
+    tables: Tables  # of one workload: the rows and the statistics of the whole tables, the columns of the shards
     first_row: tuple[int, ...]  # of each shard
     num_rows: tuple[int, ...]  # of each shard
     samples: tuple[int, int] | None = None  # the first one and how many, of replicas; None for the whole batch
@@ -61,7 +61,11 @@ class Part:
 
     def to_key(self) -> Any:
         """All that decides how long it takes, as JSON values and arrays; of columns, the tables that have these."""
-        return asdict(self.tables if self.kind == COLUMN_WISE else self)
+        record = asdict(self.tables if self.kind == COLUMN_WISE else self)
+        workload = record.get("tables", record)["workload"]
+        if not workload["weighted"]:  # keys of times that were measured before lookups had weights
+            del workload["weighted"]
+        return record
 
 
 @dataclass(frozen=True)

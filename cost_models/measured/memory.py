@@ -15,6 +15,7 @@ from shard_gym.plans.plan import DATA_PARALLEL
 
 DENSE_COPIES = 4  # the gradients of replicas, their squares, and steps
 COPIES = 3  # pooled outputs, their gradients, and what arrives from the other devices
+JOINED_COPIES = 2  # of outputs of several operators that are exchanged together, and of their gradients
 WORKER_BYTES = 200 * 2**20  # memory of a process that imported torch and FBGEMM
 STREAM_COPIES = 3  # a table's lookups while they are drawn: the accesses, their order, and the batch
 
@@ -29,6 +30,8 @@ def _part_bytes(part: Part, job: Job) -> int:
     samples = job.batch_size if part.samples is None else part.samples[1]
     lookups = tables.pooling_factor * samples * (np.array(part.num_rows) / tables.num_embeddings)
     bags = tables.num_features.sum() * samples
+    weights = int(tables.workload.lookup_weight_bytes)
+    copies = COPIES + JOINED_COPIES * (sum(other.kind == part.kind for other in job.parts) > 1)
     drawn = (tables.pooling_factor * max(job.batch_size, tables.workload.batch_size)).max()
     gradients = 0
     if part.kind == DATA_PARALLEL:  # of all rows; the update makes as large numbers of them
@@ -36,7 +39,8 @@ def _part_bytes(part: Part, job: Job) -> int:
     return int(
         part.memory_bytes
         + INDEX_BYTES * (job.repeats.batches * (lookups.sum() + bags) + STREAM_COPIES * drawn)
-        + OUTPUT_BYTES * COPIES * part.width * samples
+        + weights * job.repeats.batches * lookups.sum()
+        + OUTPUT_BYTES * copies * part.width * samples
         + gradients
     )
 

@@ -36,7 +36,7 @@ from shard_gym.cost_models.measured.parts import (
 from shard_gym.cost_models.measured.session import Session
 from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan, check_plan, plan_of_placement
-from shard_gym.plans.needs import SPLITS, TRAINING
+from shard_gym.plans.needs import MIXED, SPLITS, TRAINING, WEIGHTED
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE
 from shard_gym.tables import Tables
@@ -214,9 +214,11 @@ class MeasuredCostModel(CostModel):
         warmup: iterations before them; on a GPU at least as many, until its clock is up.
         batches: different batches of lookups, used one after the other, so that no batch finds its rows in a cache.
         seed: of the lookups.
-        weight_dtype: "fp32" or "fp16"; None for FP32 on a CPU, and for that of the tables' workload on a GPU.
-        optimizer: "rowwise_adagrad" or "sgd", or "adam" on a GPU; None for that of the tables' workload on a GPU, and
-            for rowwise Adagrad on a CPU, because FBGEMM runs every other optimizer there in a scalar loop.
+        weight_dtype: "fp32" or "fp16", of all tables; None for that of the tables' workload, but FP32 on a CPU if they
+            have one workload.
+        optimizer: "adagrad", "rowwise_adagrad" or "sgd", or "adam" on a GPU, of all tables; None for that of the
+            tables' workload, but rowwise Adagrad on a CPU if they have one, because FBGEMM runs every other optimizer
+            there in a scalar loop.
         threads: of each process on a CPU. With more than one, other load on the machine slows a process down many
             times, because its threads wait for each other.
         timeout_s: limit of one measurement.
@@ -234,7 +236,7 @@ class MeasuredCostModel(CostModel):
     name = "measured"
     version = 2
     detail_names = DETAIL_NAMES
-    supports = frozenset({TRAINING, SPLITS})
+    supports = frozenset({TRAINING, WEIGHTED, MIXED, SPLITS})
 
     def __init__(
         self,
@@ -423,18 +425,19 @@ class MeasuredCostModel(CostModel):
         return {**self.__dict__, "_session": None}
 
     def as_measured(self, tables: Tables) -> Tables:
-        """`tables` with the batch, the dtype and the optimizer they are executed with.
+        """`tables` with the batch, the dtypes and the optimizers they are executed with, in groups as they are.
 
         Raises:
-            InvalidOptionError: FBGEMM does not execute those of the tables' workload on this device.
+            InvalidOptionError: FBGEMM does not execute those of the tables' workloads on this device.
         """
-        cpu = self.device == "cpu"
+        cpu = self.device == "cpu" and len(tables.workloads) == 1
         in_batch = tables if self.batch_size is None else tables.at_batch_size(self.batch_size)
         executed = in_batch.with_training(
             weight_dtype=self.weight_dtype or ("fp32" if cpu else None),
             optimizer=self.optimizer or ("rowwise_adagrad" if cpu else None),
         )
-        require_executable(self.device, executed.workload.weight_dtype, executed.workload.optimizer)
+        for each in executed.workloads:
+            require_executable(self.device, each.weight_dtype, each.optimizer)
         return executed
 
     def layout_of(self, num_devices: int) -> str:

@@ -27,6 +27,9 @@ FIRST_WEIGHT = 0.01
 """Every weight before a measurement. Drawing billions of random weights would take longer than the measurement, and
 the time of a lookup or an update does not depend on them."""
 
+LOOKUP_WEIGHT = 0.5
+"""Of every lookup of tables with such weights; the time does not depend on it either."""
+
 WEIGHTS = {"fp16": SparseType.FP16, "fp32": SparseType.FP32}
 OPTIMIZERS = {
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
@@ -36,13 +39,14 @@ OPTIMIZERS = {
 }
 EPS = 1e-8  # of rowwise Adagrad, FBGEMM's default
 
-Batch = tuple[Tensor, Tensor]  # indices and offsets in FBGEMM's layout, on the device
+Batch = tuple[Tensor, Tensor, Tensor | None]
+"""Indices and offsets in FBGEMM's layout, and the weights of the lookups if they have some, on the device."""
 
 
 class Operator(ABC):
     """A table-batched embedding operator over the shards of a part: sum pooling, FP32 outputs.
 
-    The workload of the tables names the dtype of the weights and the optimizer.
+    The workload of the tables, which is one, names the dtype of the weights and the optimizer.
     """
 
     _module: Any
@@ -59,7 +63,9 @@ class Operator(ABC):
 
     def batch(self, indices: NDArray[Any] | Tensor, offsets: NDArray[Any]) -> Batch:
         """A batch of lookups in FBGEMM's layout (see `streams.fused_batch`), moved to the device."""
-        return torch.as_tensor(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
+        reads, starts = torch.as_tensor(indices).to(self.device), torch.from_numpy(offsets).to(self.device)
+        weighted = self.part.tables.workload.weighted
+        return reads, starts, torch.full((len(reads),), LOOKUP_WEIGHT, device=self.device) if weighted else None
 
     def forward(self, batch: Batch) -> Tensor:
         """(samples, sum of columns * features) float32, pooled outputs of every sample."""

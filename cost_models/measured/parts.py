@@ -1,8 +1,9 @@
-"""From a plan to what each device executes: its shards by collective, and the columns that devices exchange."""
+"""From a plan to what each device executes: its shards by collective and group, and the columns that are exchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,18 +51,20 @@ def require_executable_plan(plan: ShardingPlan, tables: Tables, topology: Topolo
 
 
 def parts_of(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[Parts]:
-    """What each device executes of a checked plan.
+    """What each device executes of a checked plan: of each kind a part for each group of tables, one after the other.
 
     A table that one device has, and every table of a single device, is whole, whatever its sharding type. Where all
     devices are on one host, `table_row_wise` is `row_wise`.
     """
     arrays = plan.shard_arrays()
     kinds = np.array([_kind(sharding.shard_type, topology) for sharding in plan.tables])[arrays[:, 0]]
+    groups = tables.group[arrays[:, 0]]
     return [
         tuple(
             _part(kind, tables, arrays[chosen], device, topology)
             for kind in KINDS
-            if (chosen := (arrays[:, 1] == device) & (kinds == kind)).any()
+            for group in range(len(tables.workloads))
+            if (chosen := (arrays[:, 1] == device) & (kinds == kind) & (groups == group)).any()
         )
         for device in range(topology.num_devices)
     ]
@@ -85,18 +88,18 @@ def _part(kind: str, tables: Tables, shards: IntArray, device: int, topology: To
     chosen = tables.select(table)
     if (chosen.embedding_dim != num_columns).any():
         chosen = chosen.with_dims(num_columns)
+    if len(tables.workloads) > 1:
+        chosen = replace(chosen, workload=tables.workloads[tables.group[table[0]]])
     return Part(kind, chosen, tuple(first_row.tolist()), tuple(num_rows.tolist()), samples, hosts)
 
 
 def widths_of(parts: Sequence[Parts], topology: Topology) -> Widths:
     """What the devices exchange."""
-    by_kind = [{part.kind: part.width for part in own} for own in parts]
-    outputs = tuple(own.get(COLUMN_WISE, 0) for own in by_kind)
-    partial = by_kind[0].get(ROW_WISE, 0)
-    if not any(TABLE_ROW_WISE in own for own in by_kind):
-        return Widths(outputs, partial)
-    size = devices_of_hosts(topology)
-    return Widths(outputs, partial, tuple(own.get(TABLE_ROW_WISE, 0) for own in by_kind[::size]))
+    outputs, blocks, of_hosts = (
+        tuple(sum(part.width for part in own if part.kind == kind) for own in parts)
+        for kind in (COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE)
+    )
+    return Widths(outputs, blocks[0], of_hosts[:: devices_of_hosts(topology)] if any(of_hosts) else ())
 
 
 def contents_of(parts: Sequence[Part]) -> Any:

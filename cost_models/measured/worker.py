@@ -144,7 +144,7 @@ class Worker:
         import torch
 
         iteration, batches = self._prepare(job)
-        own = [each.weights() for each in iteration.operators.values()]
+        own = [each.weights() for each in iteration.operators]
         for shards, given in zip(own, weights, strict=True):
             for weight, values in zip(shards, given, strict=True):
                 weight.copy_(torch.tensor(values))

@@ -14,6 +14,7 @@ from shard_gym.cost_models.measured import MeasuredCostModel, profile_of
 from shard_gym.hardware import hardware_profile
 from shard_gym.plans.needs import require_supported
 from shard_gym.tasks import Suite, Task, TaskSource, TaskSuite
+from shard_gym.tasks.task import num_groups_of
 
 Source = TypeVar("Source", bound=TaskSource | Suite[Any])
 
@@ -44,6 +45,7 @@ def as_measured(source: Source, model: CostModel) -> Source:
 class _SourceAsMeasured:
     def __init__(self, source: TaskSource, hardware: str, batch_size: int | None) -> None:
         self.max_tables, self.max_devices = source.max_tables, source.max_devices
+        self.num_groups = num_groups_of(source)
         self._source, self._hardware, self._batch_size = source, hardware, batch_size
 
     def sample(self, rng: np.random.Generator) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.measured import MeasuredCostModel, Session
 from shard_gym.cost_models.measured.job import Job, Repeats
 from shard_gym.cost_models.measured.model import modelled_exchange_ms
+from shard_gym.cost_models.measured.operator import LOOKUP_WEIGHT
 from shard_gym.cost_models.measured.parts import KINDS, exchange_of, parts_of, widths_of
 from shard_gym.cost_models.measured.shard_streams import streams_of
 from shard_gym.cost_models.measured.streams import HistogramStream
@@ -38,6 +40,11 @@ pytest.importorskip("fbgemm_gpu", reason="the extra real is not installed")
 BATCH, EPS = 16, 1e-8
 REPEATS = Repeats(iterations=1, warmup=0, batches=1, seed=3)
 FOUR = hardware_profile("cpu").topology(4, devices_per_host=2)  # two hosts of two devices
+OWN = (
+    Workload(BATCH, "fp16", "sgd"),
+    Workload(BATCH, "fp32", "adagrad", weighted=True),
+    Workload(BATCH, "fp32", "rowwise_adagrad"),
+)
 
 
 def some_tables(optimizer: str = "rowwise_adagrad") -> Tables:
@@ -46,6 +53,11 @@ def some_tables(optimizer: str = "rowwise_adagrad") -> Tables:
     dims, features = np.resize([8, 16, 12], count), np.resize([1, 1, 2, 1], count)
     workload = Workload(BATCH, "fp32", optimizer)
     return Tables.from_zipf(np.arange(count) * 7 + 30, dims, np.resize([2.0, 1.5, 3.0], count), 1.0, workload, features)
+
+
+def mixed_tables() -> Tables:
+    """The same in three groups; of each kind of shard that some device has, it has two or three."""
+    return replace(some_tables(), workload=Workload.mixed(OWN, [0, 1, 1, 0, 2, 0, 1, 2, 0]))
 
 
 def every_type(tables: Tables, topology: Topology, host: int = 1) -> ShardingPlan:
@@ -68,13 +80,17 @@ def session() -> Iterator[Session]:
     session.close()
 
 
+def workload_of(tables: Tables, table: int) -> Workload:
+    return tables.workloads[tables.group[table]]
+
+
 class Expected:
     """What plain torch computes for whole tables with random weights."""
 
     def __init__(self, tables: Tables) -> None:
         rng = np.random.default_rng(5)
         shapes = zip(tables.num_embeddings.tolist(), tables.embedding_dim.tolist(), strict=True)
-        self.weights = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+        self.weights = [rng.uniform(-1, 1, shape).astype(np.float16).astype(np.float32) for shape in shapes]
         self.outputs: list[Any] = []  # (B, features * dim) of each table
         self.gradients: list[Any] = []
         for table, given in enumerate(self.weights):
@@ -82,6 +98,8 @@ class Expected:
             weight = torch.tensor(given, requires_grad=True)
             offsets = torch.tensor(np.concatenate([[0], np.cumsum(found.lengths.ravel())[:-1]]))
             bags = torch.nn.functional.embedding_bag(torch.tensor(found.indices), weight, offsets, mode="sum")
+            if workload_of(tables, table).weighted:
+                bags = LOOKUP_WEIGHT * bags
             outputs = bags.view(found.lengths.shape[0], BATCH, -1)
             (0.5 * (outputs**2).sum()).backward()
             self.outputs.append(outputs.detach().transpose(0, 1).numpy())  # (B, features, dim)
@@ -90,13 +108,16 @@ class Expected:
     def after(self, tables: Tables, table: int, rows: slice, columns: slice, replicas: int) -> Any:
         """The weights of a shard after a step."""
         step = self.gradients[table][rows, columns] / replicas
-        if tables.workload.optimizer == "rowwise_adagrad":
+        optimizer = workload_of(tables, table).optimizer
+        if optimizer == "rowwise_adagrad":
             step = step / (np.sqrt((step**2).mean(axis=1, keepdims=True)) + EPS)
+        elif optimizer == "adagrad":
+            step = step / (np.abs(step) + EPS)
         return self.weights[table][rows, columns] - LEARNING_RATE * step
 
 
 def executed(session: Session, plan: ShardingPlan, tables: Tables, topology: Topology) -> tuple[Any, Any, Any]:
-    """The parts of each device, the cells of each shard, and what the workers answer to one iteration."""
+    """What is expected, the cells of the shards of each device and kind, by group, and what the workers answer."""
     expected, parts = Expected(tables), parts_of(plan, tables, topology)
     widths = widths_of(parts, topology)
     arrays, types = plan.shard_arrays(), [sharding.sharding_type for sharding in plan.tables]
@@ -107,7 +128,10 @@ def executed(session: Session, plan: ShardingPlan, tables: Tables, topology: Top
         cells[device].setdefault(kind, []).append(shard)
     commands = []
     for own, shards in zip(parts, cells, strict=True):
-        given = [[expected.weights[table][rows, columns] for table, rows, columns in shards[part.kind]] for part in own]
+        for of_kind in shards.values():
+            of_kind.sort(key=lambda shard: int(tables.group[shard[0]]))  # and in the order of the plan
+        in_order = iter([expected.weights[t][rows, columns] for kind in KINDS for t, rows, columns in shards.get(kind, ())])
+        given = [list(islice(in_order, len(part.tables))) for part in own]
         job = Job(own, topology.num_devices, BATCH, widths, REPEATS, exchange=True)
         commands.append(("run_iteration", {"job": job, "weights": given}))
     subjects = [f"device {device}" for device in range(len(parts))]
@@ -121,12 +145,14 @@ def flat(expected: Expected, samples: Any, shards: list[tuple[int, slice, slice]
     return np.concatenate(outputs, axis=1).ravel() if outputs else np.empty(0)
 
 
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "sgd"])
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "sgd", "of each group"])
 @pytest.mark.parametrize("host", [0, 1])
 def test_all_types_compute_what_plain_torch_does(
     forked_workers: None, session: Session, optimizer: str, host: int
 ) -> None:
-    tables = some_tables(optimizer)
+    """Tables of several workloads, too: a kind of shard is exchanged once, whatever its groups."""
+    mixed = optimizer == "of each group"
+    tables = mixed_tables() if mixed else some_tables(optimizer)
     plan = every_type(tables, FOUR, host)
     expected, cells, answers = executed(session, plan, tables, FOUR)
     samples = np.split(np.arange(BATCH), 4)
@@ -140,12 +166,13 @@ def test_all_types_compute_what_plain_torch_does(
         assert len(outputs) == len(KINDS)
         for found, kind in zip(outputs, KINDS, strict=True):
             np.testing.assert_allclose(found, np.concatenate(wanted[kind]), rtol=1e-4, atol=1e-5, err_msg=kind)
-        own = [kind for kind in KINDS if kind in cells[device]]
-        assert len(weights) == len(own)
-        for kind, after in zip(own, weights, strict=True):
-            for found, shard in zip(after, cells[device][kind], strict=True):
-                step = expected.after(tables, *shard, replicas=4 if kind == DATA_PARALLEL else 1)
-                np.testing.assert_allclose(found, step, rtol=1e-4, atol=1e-5, err_msg=kind)
+        own = [(kind, shard) for kind in KINDS for shard in cells[device].get(kind, ())]
+        operators = {(kind, tables.group[shard[0]]) for kind, shard in own}
+        assert len(weights) == len(operators)
+        for (kind, shard), found in zip(own, [each for after in weights for each in after], strict=True):
+            step = expected.after(tables, *shard, replicas=4 if kind == DATA_PARALLEL else 1)
+            tolerance = 4e-3 if workload_of(tables, shard[0]).weight_dtype == "fp16" else 1e-5  # rounded at random
+            np.testing.assert_allclose(found, step, rtol=10 * tolerance, atol=tolerance, err_msg=kind)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +273,37 @@ def test_every_device_is_measured_and_the_exchange_is_that_of_the_model(
     assert sequential.estimate(plan, tables, FOUR).iterations_ms.tolist() == again.iterations_ms.tolist()
 
 
+def test_groups_of_a_device_are_executed_and_those_that_are_alone_are_tables_of_one_workload(
+    forked_workers: None, sequential: MeasuredCostModel
+) -> None:
+    tables = mixed_tables()
+    group, whole = tables.group, plan_of_placement(np.arange(9) % 4, tables)
+    found = sequential.estimate(whole, tables, FOUR)
+    assert (found.phases_ms > 0).all()
+    assert found.phases_ms[:, 1:3].tolist() == modelled_exchange_ms(whole, tables, FOUR).tolist()
+    parts = parts_of(whole, tables, FOUR)
+    assert [[part.tables.workload for part in own] for own in parts] == [
+        [OWN[each] for each in sorted(set(group[device::4].tolist()))] for device in range(4)
+    ]
+    by_group = plan_of_placement(group, tables)  # a device for each group
+    apart = sequential.estimate(by_group, tables, FOUR)
+    of_one = replace(tables.select(np.flatnonzero(group == 2)), workload=OWN[2])
+    alone = sequential.estimate(np.full(len(of_one), 2), of_one, FOUR)
+    assert alone.phases_ms[2, [0, 3]].tolist() == apart.phases_ms[2, [0, 3]].tolist()  # it was not measured again
+
+
+def test_a_group_that_is_not_executed_is_named(sequential: MeasuredCostModel) -> None:
+    """All groups take one dtype or optimizer only if it is asked for."""
+    own = [OWN[0], replace(OWN[1], optimizer="lamb")]
+    tables = replace(some_tables(), workload=Workload.mixed(own, np.arange(9) % 2))
+    with pytest.raises(InvalidOptionError, match="does not train with the optimizer lamb on a CPU"):
+        sequential.estimate(np.zeros(9, np.int64), tables, FOUR)
+    assert [each.optimizer for each in MeasuredCostModel("cpu", optimizer="sgd").as_measured(tables).workloads] == [
+        "sgd",
+        "sgd",
+    ]
+
+
 @pytest.mark.parametrize("layout", ["sequential", "parallel"])
 def test_equal_shards_have_one_time_which_the_cache_has_too(quick_workers: None, layout: str) -> None:
     table, two = some_tables().select([1]), hardware_profile("cpu").topology(2)
@@ -265,6 +323,18 @@ def test_the_dtype_of_replicas_is_part_of_their_exchange() -> None:
         parts = parts_of(ShardingPlan(tuple(data_parallel(tables, table, FOUR) for table in range(9))), tables, FOUR)
         keys.append(exchange_of(parts, widths_of(parts, FOUR), BATCH))
     assert keys[0] != keys[1]
+
+
+def test_times_of_tables_without_weights_keep_their_keys() -> None:
+    tables, topology = some_tables(), hardware_profile("cpu").topology(1)
+    for kind in (COLUMN_WISE, DATA_PARALLEL):
+        weighted = [False, True]
+        own = [replace(tables, workload=replace(tables.workload, weighted=each)) for each in weighted]
+        ((part,), (other,)) = (parts_of(plan_of_placement([0] * 9, each), each, topology)[0] for each in own)
+        keys = [replace(each, kind=kind).to_key() for each in (part, other)]
+        workloads = [key.get("tables", key)["workload"] for key in keys]
+        assert [each.pop("weighted", None) for each in workloads] == [None, True]
+        assert workloads[0] == workloads[1] == {**tables.workload.to_json(), "training": True}
 
 
 def test_parallel_devices_execute_the_collectives_and_the_dense_update(forked_workers: None) -> None:
