@@ -73,7 +73,9 @@ def main() -> None:
         [name, f"{np.median(own):.2f}", f"{own.min():.2f} to {own.max():.2f}"]
         for name, own in zip(("forward", "backward", "both"), found.T, strict=True)
     ]
-    print(f"{model.hardware}; the second least of {given.rounds} measurements is {np.mean(noise):.1%} above the least\n")
+    print(
+        f"{model.hardware}; the second least of {given.rounds} measurements is {np.mean(noise):.1%} above the least\n"
+    )
     print(table(("phase", "together / sum of the groups", f"range over {given.loads} loads"), rows))
 
 

@@ -130,7 +130,9 @@ def executed(session: Session, plan: ShardingPlan, tables: Tables, topology: Top
     for own, shards in zip(parts, cells, strict=True):
         for of_kind in shards.values():
             of_kind.sort(key=lambda shard: int(tables.group[shard[0]]))  # and in the order of the plan
-        in_order = iter([expected.weights[t][rows, columns] for kind in KINDS for t, rows, columns in shards.get(kind, ())])
+        in_order = iter(
+            [expected.weights[t][rows, columns] for kind in KINDS for t, rows, columns in shards.get(kind, ())]
+        )
         given = [list(islice(in_order, len(part.tables))) for part in own]
         job = Job(own, topology.num_devices, BATCH, widths, REPEATS, exchange=True)
         commands.append(("run_iteration", {"job": job, "weights": given}))
