@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
+from shard_gym.agents.base.assignment import constraint_rows
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
@@ -87,7 +88,8 @@ class RecShardAgent(Agent):
 
         unit = max(float(costs.min(axis=1).sum()) / num_devices, float(np.finfo(np.float64).tiny))
         upper = np.append(table_bytes[table] <= caps[device], np.inf)
-        if (caps == caps[0]).all():  # equal devices are numbered by the first of their tables
+        limits = task.constraints
+        if limits is None and (caps == caps[0]).all():  # equal devices are numbered by the first of their tables
             rank = np.argsort(np.argsort(-costs[:, 0], kind="stable"))
             upper[:-1][device > rank[table]] = 0.0
         with silent_c_output():  # HiGHS has a line of debugging in it that no option turns off
@@ -100,6 +102,7 @@ class RecShardAgent(Agent):
                     LinearConstraint(sums(device, num_devices, in_hbm[table, step] / hbm[device]), -np.inf, 1.0),
                     LinearConstraint(sums(device, num_devices, table_bytes[table] / caps[device]), -np.inf, 1.0),
                     LinearConstraint(sums(device, num_devices, costs[table, step] / unit, -1.0), -np.inf, 0.0),
+                    *([] if limits is None else constraint_rows(limits, np.append(table * num_devices + device, -1))),
                 ],
                 options={"time_limit": self.max_seconds, "mip_rel_gap": self.gap},
             )

@@ -28,8 +28,18 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.hardware import Topology
-from shard_gym.plans.plan import COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE, devices_of_hosts, has_equal_blocks
+from shard_gym.plans import SHARDING_TYPES
+from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.plan import (
+    COLUMN_WISE,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    devices_of_hosts,
+    has_equal_blocks,
+)
 from shard_gym.tables import STATE_BYTES, Tables, Workload
+from shard_gym.tasks import Task
 
 # What TorchRec's planner is told of caches: the miss rates of an LRU cache of each table, by its size.
 #
@@ -118,15 +128,14 @@ def _quiet() -> Iterator[None]:
 
 @_quiet()
 def planned(
-    tables: Tables,
-    topology: Topology,
+    task: Task,
     extra_bytes: float,
     sharding_types: tuple[str, ...],
     min_partition: int,
     sort_by: str,
     offloads: bool,
 ) -> Any:
-    """TorchRec's plan of tables with names that differ, with `extra_bytes` of memory more on each device.
+    """TorchRec's plan of a task whose tables have names that differ, with `extra_bytes` of memory more on each device.
 
     With host memory TorchRec may choose kernels that read rows there. They are named "fused" in the plan, because the
     cost model knows the best split of each device. On CPUs TorchRec counts memory as that of hosts, and has no blocks
@@ -139,6 +148,7 @@ def planned(
     Raises:
         PlannerError: it finds none.
     """
+    tables, topology = task.tables, task.topology
     memory = _memory_of(topology)
     count, batch_size = topology.num_devices, max(1, tables.workload.batch_size // topology.num_devices)
     hardware = {
@@ -156,7 +166,7 @@ def planned(
         caps = {"hbm_cap": hbm, "ddr_cap": topology.memory_cap_bytes - hbm}
     told = {name: [int(cap * _counted_share(tables.workload)) for cap in each] for name, each in caps.items()}
     told[f"{memory}_cap"] = [int(cap + extra_bytes) for cap in told[f"{memory}_cap"]]
-    constraints = _constraints(tables, topology, sharding_types, min_partition, offloads)
+    constraints = _constraints(task, sharding_types, min_partition, offloads)
     planner = EmbeddingShardingPlanner(
         topology=TorchRecTopology(**hardware, custom_topology_data=CustomTopologyData(told, count)),
         batch_size=batch_size,
@@ -231,26 +241,31 @@ def _counted_share(workload: Workload) -> float:
 
 
 def _constraints(
-    tables: Tables, topology: Topology, sharding_types: tuple[str, ...], min_partition: int, offloads: bool
+    task: Task, sharding_types: tuple[str, ...], min_partition: int, offloads: bool
 ) -> dict[str, ParameterConstraints]:
-    """What each table may be, and its pooling factors, by its name."""
+    """What each table may be, by the constraints of the task, too, and its pooling factors, by its name."""
+    tables, topology = task.tables, task.topology
+    limits = task.constraints or Constraints.none(len(tables), topology.num_devices)
     can_split = tables.embedding_dim.max() >= 2 * min_partition
     types = [name for name in sharding_types if name != COLUMN_WISE or can_split]
     of_host = devices_of_hosts(topology)
     legal = {
-        ROW_WISE: has_equal_blocks(tables.num_embeddings, topology.num_devices),
-        TABLE_ROW_WISE: has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0),
+        **{name: limits.sharding_types[:, number].copy() for number, name in enumerate(SHARDING_TYPES)},
+        TABLE_WISE: limits.may_be_whole,
+        COLUMN_WISE: limits.may_be_cut,
     }
+    legal[ROW_WISE] &= has_equal_blocks(tables.num_embeddings, topology.num_devices)
+    legal[TABLE_ROW_WISE] &= has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0)
     features = tables.num_features.tolist()
     caches: list[CacheParams | None] = [None] * len(tables)
     if offloads:
         caches = [CacheParams(load_factor=_SMALLEST_CACHE, stats=each) for each in lru_statistics(tables)]
     return {
         name: ParameterConstraints(
-            sharding_types=[kind for kind in types if kind not in legal or legal[kind][table]],
+            sharding_types=[kind for kind in types if legal[kind][table]],
             compute_kernels=list(_KERNELS if topology.host is None else _KERNELS + _HOST_KERNELS),
             cache_params=caches[table],
-            min_partition=min_partition,
+            min_partition=max(min_partition, int(limits.min_columns[table])),
             pooling_factors=[float(tables.pooling_factor[table] / features[table])] * features[table],
         )
         for table, name in enumerate(tables.names)

@@ -38,7 +38,9 @@ class TorchRecAgent(Agent):
 
     Nothing of the memory is reserved, because all of it is for tables. Of TorchRec's sharding types it may use those
     that ShardGym's plans have, and of its kernels those with the rows in HBM; with host memory, those with the rows
-    there, too. Which rows are in HBM is then the best split of each device, as for all agents.
+    there, too. Which rows are in HBM is then the best split of each device, as for all agents. Of the constraints of a
+    task it is told the sharding types and the narrowest shards; it knows no devices of a table, and no tables that stay
+    together or apart, so a plan that breaks those counts as none.
 
     Args:
         sharding_types: those it may use.
@@ -84,9 +86,11 @@ class TorchRecAgent(Agent):
             extra = multiple * buffers
             try:
                 found = calls.planned(
-                    tables, topology, extra, sharding_types, self.min_partition, self.sort_by, offloads
+                    replace(task, tables=tables), extra, sharding_types, self.min_partition, self.sort_by, offloads
                 )
-                return from_torchrec(found, tables, topology)
+                plan = from_torchrec(found, tables, topology)
+                task.require_constraints(plan)
+                return plan
             except (InvalidPlanError, MemoryExceededError, calls.PlannerError) as error:
                 failure = str(error).split("\n", 1)[0]
         raise NoPlacementFoundError(f"TorchRec's planner found no plan of task {task.name!r} that fits: {failure}")

@@ -21,6 +21,7 @@ from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models import CostModel
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tasks import Task
@@ -93,10 +94,13 @@ def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -
     free = rows.new_zeros(count, network.max_devices)  # none where the task has no device
     free[:, : task.num_devices] = torch.tensor(task.topology.memory_cap_bytes)
     stuck = torch.full_like(rows, -1)
-    chosen, log_probabilities, entropies = [], [], []
+    chosen: list[Tensor] = []
+    log_probabilities, entropies = [], []
     for table, needed in enumerate(task.tables.memory_bytes[order].tolist()):
         logits, memory = network.step(encoded, table, device, memory)
         fits = free >= needed
+        if task.constraints is not None:
+            fits = fits & _permitted(task, task.constraints, order[: table + 1], chosen, free)
         stuck = torch.where((stuck < 0) & ~fits.any(dim=-1), table, stuck)
         active = stuck < 0
         legal = (logits + NOWHERE * ~fits).log_softmax(dim=-1)
@@ -114,6 +118,21 @@ def decode(network: PlacementNetwork, task: Task, noise: Tensor | None = None) -
         entropy=torch.stack(entropies).mean(dim=0),
         stuck=np.where(ended < 0, -1, order[ended]),
     )
+
+
+def _permitted(task: Task, limits: Constraints, order: NDArray[np.int64], chosen: list[Tensor], free: Tensor) -> Tensor:
+    """(B, max_devices) bool, which devices constraints permit for the last table of `order`, after the others.
+
+    The first of several tables that stay together goes where all of them fit.
+    """
+    table, held = int(order[-1]), order[:-1]
+    mates = limits.companions.get(table, ())
+    permitted = torch.zeros_like(free, dtype=torch.bool)
+    needed = 0 if np.isin(held, mates).any() else int(task.tables.memory_bytes[list(mates)].sum())
+    devices = torch.stack(chosen, dim=-1).cpu().numpy() if chosen else np.empty((len(free), 0), np.int64)
+    for row, on in enumerate(devices):
+        permitted[row, : task.num_devices] = torch.from_numpy(limits.open_to([table], held, on))
+    return permitted & (free >= needed)
 
 
 MAX_SIZE = 2**16  # the most units of a layer in a network that is loaded from a file

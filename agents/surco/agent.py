@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
+from shard_gym.agents.base.assignment import constraint_rows
 from shard_gym.agents.base.presets import COST, WEIGHT_DECAY, CostNetworkOptions, options_to_place
 from shard_gym.agents.search.items import Items
 from shard_gym.common.arrays import FloatArray
@@ -20,7 +21,9 @@ from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread, silent_c_output
 from shard_gym.cost_models import AdditiveCostModel, CostModel
-from shard_gym.plans.placement import Placement
+from shard_gym.plans import plan_of_placement
+from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.placement import Placement, memory_used
 from shard_gym.tasks import Task
 
 MAX_STEPS = 100_000  # the most steps; a file that says more would keep its agent busy for hours
@@ -85,33 +88,38 @@ def assign(costs: FloatArray, task: Task) -> Placement:
     """The placement of `task` with the least sum of the (T, D) `costs` of its tables on their devices.
 
     Where each table can have the device that costs it least, that is the answer; otherwise HiGHS solves the integer
-    program, to within its relative gap of 0.01%.
+    program, to within its relative gap of 0.01%. Constraints of the task are rows of the program.
 
     Raises:
         NoPlacementFoundError: HiGHS found none.
     """
     cheapest = np.asarray(costs.argmin(axis=1), np.int64)
     needed, caps = task.tables.memory_bytes, task.topology.memory_cap_bytes
-    if _fits(cheapest, needed, caps):
+    if _fits(cheapest, task):
         return cheapest
     unit = max(int(caps.max()) // UNITS, 1)
     # Rounded up, tables that fill a device to the last byte are too large; rounded down, or as they are, they may fit.
     for rounded, within in ((-(-needed // unit), caps // unit), (needed // unit, caps // unit), (needed, caps)):
-        placement = _solved(costs, rounded, within)
-        if placement is not None and _fits(placement, needed, caps):
+        placement = _solved(costs, rounded, within, task.constraints)
+        if placement is not None and _fits(placement, task):
             return placement
     raise NoPlacementFoundError(
         f"HiGHS found no assignment of the tables of {task.name!r} to devices within {NODES:,} nodes of its tree."
     )
 
 
-def _fits(placement: Placement, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> bool:
-    used = np.zeros(len(caps), np.int64)
-    np.add.at(used, placement, needed)
-    return bool((used <= caps).all())
+def _fits(placement: Placement, task: Task) -> bool:
+    used = memory_used(placement, task.tables, task.num_devices)
+    if not (used <= task.topology.memory_cap_bytes).all():
+        return False
+    return task.constraints is None or not task.constraints.problem_of(
+        plan_of_placement(placement, task.tables), task.tables
+    )
 
 
-def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64]) -> Placement | None:
+def _solved(
+    costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64], limits: Constraints | None
+) -> Placement | None:
     """The same with HiGHS, and costs and memory in shares of the largest; None if it found nothing."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -125,7 +133,11 @@ def _solved(costs: FloatArray, needed: NDArray[np.int64], caps: NDArray[np.int64
             costs.reshape(-1) / max(np.abs(costs).max(), np.finfo(float).tiny),
             integrality=np.ones(len(variable)),
             bounds=Bounds(0, 1),
-            constraints=[LinearConstraint(once, 1, 1), LinearConstraint(memory, -np.inf, caps / caps.max())],
+            constraints=[
+                LinearConstraint(once, 1, 1),
+                LinearConstraint(memory, -np.inf, caps / caps.max()),
+                *([] if limits is None else constraint_rows(limits, variable)),
+            ],
             options={"node_limit": max(LEAST_NODES, min(NODES, MAX_WORK // len(variable)))},
         )
     if found.x is None:

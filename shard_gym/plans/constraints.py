@@ -227,6 +227,39 @@ class Constraints(ReadOnlyArrays):
         in_hbm = tuple(np.flatnonzero(np.isin(table, self.in_hbm)).tolist())
         return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart), in_hbm)
 
+    def crowded(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Tables that must be apart and the fewer devices that they may all be on; None where there are no such.
+
+        Hall's theorem: each table of a set has a device of its own unless some of them have fewer devices in all than
+        they are. Tables that stay together with others may be only where all of these may be.
+        """
+        for members in self.apart:
+            open_to = [self.devices[list(self.companions.get(each, (each,)))].all(axis=0) for each in members]
+            holder: dict[int, int] = {}  # of a device the position of the table that has it
+            for first in range(len(members)):
+                came_from: dict[int, int] = {}  # of a device the position of the table that asks for it
+                queue, free = [first], -1
+                while queue and free < 0:
+                    table = queue.pop(0)
+                    for device in np.flatnonzero(open_to[table]).tolist():
+                        if device not in came_from:
+                            came_from[device] = table
+                            if device not in holder:
+                                free = device
+                                break
+                            queue.append(holder[device])
+                if free < 0:
+                    crowd = {first, *(holder[device] for device in came_from)}
+                    return tuple(members[each] for each in sorted(crowd)), tuple(sorted(came_from))
+                while free >= 0:  # each table on the way takes the device that it asked for
+                    table = came_from[free]
+                    before = next((device for device, held in holder.items() if held == table), -1)
+                    holder[free] = table
+                    if before >= 0:
+                        del holder[before]
+                    free = before
+        return None
+
     def on(self, num_devices: int) -> Constraints:
         """Those of another number of devices, if no table is kept to some of them.
 

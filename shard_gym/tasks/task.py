@@ -172,14 +172,17 @@ class Task(ReadOnlyArrays):
                     f"Tables {together} must be whole on one device, and need {size}, but no device that all of them "
                     "may be on has as much memory."
                 )
-        for members in given.apart:
-            one = given.devices[list(members)]
-            pinned = one[one.sum(axis=1) == 1].argmax(axis=1)
-            if len(members) > one.any(axis=0).sum() or len(set(pinned.tolist())) < len(pinned):
-                raise InvalidConstraintsError(
-                    f"Tables {listed([repr(names[member]) for member in members])} must be apart, but there are too "
-                    "few devices that they may be on."
-                )
+        if crowd := given.crowded():
+            members, devices = crowd
+            noun = "device" if len(devices) == 1 else "devices"
+            mates = [(member, other) for member in members for other in given.companions.get(member, ())]
+            tied = [
+                f" Table {names[one]!r} stays together with {names[other]!r}." for one, other in mates if one != other
+            ]
+            raise InvalidConstraintsError(
+                f"Tables {listed([repr(names[member]) for member in members])} must be apart, but there are too few "
+                f"devices that they may be on: {noun} {short_repr(list(devices))[1:-1]}." + "".join(tied)
+            )
 
     def require_constraints(self, answer: Any) -> None:
         """Raise InvalidPlanError if a valid placement, or plan, does what the constraints forbid."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.evaluation import evaluate
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite, problem_of
 
 MODEL = make_cost_model("analytical")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -55,6 +56,19 @@ def test_placements_are_legal_or_stuck_and_penalised_devices_are_never_taken(ran
             assert task.tables.memory_bytes[stuck] > free.max()
         else:
             check_placement(placement, task.tables, task.topology)
+
+
+def test_placements_keep_to_constraints_or_are_stuck(random_task: Any, random_constraints: Any) -> None:
+    ended = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        task = random_task(rng, 10, 4, slack=2.0)
+        task = replace(task, constraints=random_constraints(rng, task))
+        decoded = drawn(small_network(6), task, 5, seed)
+        for placement in decoded.placements[decoded.stuck < 0]:
+            problem_of(task).checked(placement, task)
+            ended += 1
+    assert ended > 25
 
 
 def test_devices_are_drawn_as_often_as_the_probabilities_say(random_task: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from shard_gym.agents.surco.agent import SurCoAgent, ZeroOptions, assign, load_s
 from shard_gym.agents.surco.learner import SurCoLearner
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import make_cost_model
+from shard_gym.plans import plan_of_placement
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import check_placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Task, TaskSuite, problem_of
 
 MakeTask = Callable[..., Task]
 MODEL = make_cost_model("analytical", additive=True)
@@ -37,6 +40,24 @@ def test_the_solver_is_as_good_as_trying_everything(random_task: MakeTask, seed:
     ]
     placement = check_placement(assign(costs, task), task.tables, task.topology)
     assert costs[np.arange(5), placement].sum() == pytest.approx(min(sums), abs=1e-9)
+
+
+def test_the_solver_keeps_to_constraints_and_is_as_good_as_trying_everything_that_does(
+    random_task: MakeTask, random_constraints: Callable[..., Constraints], valid_placements: Callable[[Task], Any]
+) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        task = random_task(rng, 6, 3, slack=2.0)
+        task = replace(task, constraints=random_constraints(rng, task))
+        costs = rng.normal(size=(6, 3))
+        placement = problem_of(task).checked(assign(costs, task), task)
+        assert task.constraints is not None
+        sums = [
+            costs[np.arange(6), way].sum()
+            for way in valid_placements(task)
+            if not task.constraints.problem_of(plan_of_placement(way, task.tables), task.tables)
+        ]
+        assert costs[np.arange(6), placement].sum() == pytest.approx(min(sums), abs=1e-3)  # HiGHS stops at a gap
 
 
 def test_the_solver_fills_devices_to_the_last_byte_and_says_what_is_impossible(random_task: MakeTask) -> None:

@@ -6,11 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shard_gym.common.errors import (
     InvalidConstraintsError,
@@ -249,12 +252,42 @@ def test_impossible_fields_are_refused(changes: dict[str, Any], says: str) -> No
             "there is none that",
         ),
         ({"apart": [list("abcde")]}, True, "too few devices"),
-        ({"apart": [["a", "b"]], "tables": {"?": {"devices": [0]}}}, False, "too few devices"),
+        (
+            {"apart": [["a", "c"]], "together": [["a", "b"]], "tables": {name: {"devices": [0]} for name in "bc"}},
+            False,
+            "device 0. Table 'a' stays together with 'b'.",
+        ),
+        ({"apart": [["a", "b"]], "tables": {"?": {"devices": [0]}}}, False, "may be on: device 0."),
+        (
+            {"apart": [list("abcd")], "tables": {name: {"devices": [0, 3]} for name in "abc"}},
+            True,
+            "Tables 'a', 'b', 'c' must be apart, but there are too few devices that they may be on: devices 0, 3.",
+        ),
     ],
 )
 def test_a_task_refuses_what_no_answer_can_meet(record: dict[str, Any], splittable: bool, says: str) -> None:
     with pytest.raises(InvalidConstraintsError, match=re.escape(says)):
         Task("t", TABLES, TOPOLOGY, splittable=splittable, constraints=_read(**record))
+
+
+@given(data=st.data())
+def test_tables_are_crowded_if_and_only_if_they_cannot_all_have_devices_of_their_own(data: st.DataObject) -> None:
+    devices = np.array(
+        data.draw(st.lists(st.lists(st.booleans(), min_size=4, max_size=4).filter(any), min_size=6, max_size=6))
+    )
+    limits = replace(
+        NONE, devices=devices, apart=((0, 2, 4, 5),), together=((0, 1),) if (devices[0] & devices[1]).any() else ()
+    )
+    open_to = devices[[0, 2, 4, 5]]
+    if limits.together:
+        open_to[0] &= devices[1]
+    possible = any(open_to[range(4), list(order)].all() for order in permutations(range(4)))
+    crowd = limits.crowded()
+    assert (crowd is None) == possible
+    if crowd is not None:
+        tables, on = crowd
+        assert len(tables) > len(on)
+        assert set(np.flatnonzero(open_to[[(0, 2, 4, 5).index(table) for table in tables]].any(axis=0))) == set(on)
 
 
 def test_a_task_refuses_tables_that_fit_no_permitted_device() -> None:

@@ -16,7 +16,7 @@ from shard_gym.agents.published.recshard import device_ms, hbm_bytes
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
 from shard_gym.tables import RowSteps, Tables, Workload
-from shard_gym.tasks import Task
+from shard_gym.tasks import Task, problem_of
 
 
 def tiered(random_tables: Any, seed: int, tables: int, devices: int, share: float) -> Task:
@@ -93,3 +93,11 @@ def test_tables_that_do_not_fit_are_a_named_error(packing_task: Any) -> None:
 def test_options_out_of_range_are_named(option: str, value: float) -> None:
     with pytest.raises(InvalidOptionError, match=option):
         make_agent("recshard", **{option: value})
+
+
+def test_constraints_are_part_of_the_program(random_task: Any, random_constraints: Any) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        task = random_task(rng, 8, 3, slack=2.0)
+        task = replace(task, constraints=random_constraints(rng, task))
+        problem_of(task).checked(make_agent("recshard", gap=0.1).place(task), task)

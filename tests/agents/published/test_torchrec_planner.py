@@ -14,8 +14,9 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.published import torchrec_calls
-from shard_gym.common.errors import UnknownNameError
+from shard_gym.common.errors import NoPlacementFoundError, UnknownNameError
 from shard_gym.hardware import hardware_profile
+from shard_gym.plans.constraints_json import constraints_from_json
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task
 
@@ -192,3 +193,22 @@ def test_a_cpu_has_the_sharding_types_that_torchrec_has_there(pooled: bool, kind
     topology = hardware_profile("cpu").topology(2)
     plan = agent.plan(Task("task", tables, topology, splittable=True))
     assert {each.sharding_type for each in plan.tables} == kinds
+
+
+def test_constraints_that_torchrec_knows_are_told_and_others_count_as_no_plan() -> None:
+    tables = plain([4000, 1000, 1000], [1024, 64, 64], [3.0, 2.0, 2.0], Workload(1024, "fp32"))
+    free = task(tables, 2)
+    record = {
+        "table_0": {"sharding_types": ["column_wise"], "min_partition": 512},
+        "table_1": {"sharding_types": ["row_wise"]},
+    }
+
+    def constrained(**given: Any) -> Task:
+        return replace(free, constraints=constraints_from_json(given, tables, 2))
+
+    agent = make_agent("torchrec", min_partition=32)
+    plan = agent.plan(constrained(tables=record))
+    assert [sharding.sharding_type for sharding in plan.tables[:2]] == ["column_wise", "row_wise"]
+    assert min(shard.num_columns for shard in plan.tables[0].shards) >= 512
+    with pytest.raises(NoPlacementFoundError, match="must be whole on one device"):
+        agent.plan(constrained(together=[["table_0", "table_1", "table_2"]]))
