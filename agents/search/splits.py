@@ -66,7 +66,14 @@ def _units(task: Task) -> tuple[Task, list[IntArray] | None]:
     types[~single] = [name == TABLE_WISE for name in SHARDING_TYPES]
     apart = tuple(each for each in sets if len(each) > 1)
     least_bytes = None if limits.least_bytes is None else limits.least_bytes[kept]
-    own = Constraints(types, limits.min_columns[kept], devices, apart=apart, least_bytes=least_bytes)
+    own = Constraints(
+        types,
+        limits.min_columns[kept],
+        devices,
+        apart=apart,
+        least_bytes=least_bytes,
+        empty_blocks=limits.empty_blocks,
+    )
     units = [units[table] for table in kept]
     return Task(task.name, task.tables.select(kept), task.topology, splittable=True, constraints=own), units
 
@@ -87,6 +94,7 @@ class SplitOptions:
         legal: (T, V) bool, whether the table has the variant.
         part_ms: (T, L) float64, the cost of one part alone on a device, by its level.
         spreads: the ways to put a table on many devices.
+        empty_blocks: whether blocks of rows may be empty (`Constraints`).
     """
 
     def __init__(
@@ -102,7 +110,10 @@ class SplitOptions:
         task, self.units = _units(task)
         max_shards = max_shards if COLUMN_WISE in sharding_types else 1
         self.levels = ColumnLevels.of(task.tables.embedding_dim, max_shards, every_count)
-        variants = variants_of(task.tables, topology, sharding_types, levels=self.levels).under(task.constraints)
+        self.empty_blocks = task.constraints is not None and task.constraints.empty_blocks
+        variants = variants_of(
+            task.tables, topology, sharding_types, levels=self.levels, empty_blocks=self.empty_blocks
+        ).under(task.constraints)
         self.task, self.model, self.cluster = task, model, topology.cluster()
         self.memory, self.legal = variants.memory, variants.legal
         if SPLITS in model.supports and variants.num_variants > 1:
@@ -334,10 +345,12 @@ class SplitTables:
     def _sharding(self, table: int) -> TableSharding:
         tables, topology = self.options.task.tables, self.options.task.topology
         if self.spread[table] != NOT_SPREAD:
-            spread = self.options.spreads[self.spread[table]]
+            spread, empty = self.options.spreads[self.spread[table]], self.options.empty_blocks
             if spread.sharding_type == TABLE_ROW_WISE:
-                return table_row_wise(tables, table, topology, spread.host)
-            return {ROW_WISE: row_wise, DATA_PARALLEL: data_parallel}[spread.sharding_type](tables, table, topology)
+                return table_row_wise(tables, table, topology, spread.host, empty)
+            if spread.sharding_type == ROW_WISE:
+                return row_wise(tables, table, topology, empty)
+            return data_parallel(tables, table, topology)
         parts = np.flatnonzero(self.table == table)
         if len(parts) == 1:
             return table_wise(tables, table, int(self.device[parts[0]]))

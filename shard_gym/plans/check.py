@@ -118,18 +118,18 @@ def _check_cells(
             raise InvalidPlanError(f"Table {table} ({tables.names[table]}) {problem}.")
 
 
-def check_answer(plan: ShardingPlan, tables: Tables, topology: Topology) -> ShardingPlan:
+def check_answer(plan: ShardingPlan, tables: Tables, topology: Topology, empty_blocks: bool = False) -> ShardingPlan:
     """`plan` itself, if it is valid (`check_plan`) and an answer to a task: in forms that environments offer.
 
     Their actions, and the bounds of costs, know `SHARDING_TYPES` alone, and no blocks without rows; plans that are read
-    may have others.
+    may have others. Blocks without rows are permitted with `empty_blocks`, as constraints may do.
 
     Raises:
         InvalidPlanError, MemoryExceededError: see `check_plan`; or it has another type, or a block has no rows.
     """
     shards = check_plan(plan, tables, topology, SHARDING_TYPES).shard_arrays()
     empty = np.flatnonzero(shards[:, 3] == 0)
-    if empty.size:
+    if empty.size and not empty_blocks:
         table, device = shards[empty[0], :2].tolist()
         raise InvalidPlanError(
             f"Table {table} ({tables.names[table]}) is {plan.tables[table].sharding_type} with "

@@ -47,6 +47,8 @@ class Constraints(ReadOnlyArrays):
         least_bytes: (T, 5, 2) int64 or None: bytes that a search counts at least for a shard, block or replica of each
             sharding type, a constant and bytes for each of its columns, where they are more than the bytes of its
             weights and states; such as what another planner reserves. Checks of plans do not count them.
+        empty_blocks: whether a search may put a table of few rows in blocks of which the last ones are empty, as other
+            planners do.
 
     Raises:
         InvalidConstraintsError: an array has a wrong shape or dtype, a table may have no sharding type or no device, or
@@ -60,6 +62,7 @@ class Constraints(ReadOnlyArrays):
     apart: tuple[tuple[int, ...], ...] = ()
     in_hbm: tuple[int, ...] = ()
     least_bytes: NDArray[np.int64] | None = None
+    empty_blocks: bool = False
 
     def __post_init__(self) -> None:
         types = as_array("sharding_types", self.sharding_types, InvalidConstraintsError)
@@ -336,10 +339,11 @@ class Constraints(ReadOnlyArrays):
         """The fields as lists of integers, for files of tasks (`constraints_from_numbers`).
 
         Raises:
-            InvalidConstraintsError: they have `least_bytes`, which belong to no file.
+            InvalidConstraintsError: they have `least_bytes` or `empty_blocks`, which belong to no file.
         """
-        if self.least_bytes is not None:
-            raise InvalidConstraintsError("Constraints with least_bytes cannot be written to a file; leave them out.")
+        for name, given in (("least_bytes", self.least_bytes is not None), ("empty_blocks", self.empty_blocks)):
+            if given:
+                raise InvalidConstraintsError(f"Constraints with {name} cannot be written to a file; leave them out.")
         return {
             "sharding_types": self.sharding_types.astype(int).tolist(),
             "min_columns": self.min_columns.tolist(),

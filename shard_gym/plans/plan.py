@@ -26,7 +26,8 @@ SHARDING_TYPES: tuple[str, ...] = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_
 - table_wise: one shard, the table.
 - column_wise: shards of some columns and all rows, on any devices.
 - row_wise: one block of ceil(rows / D) rows on every device; the last block holds what is left. Where a table has few
-  rows, the last blocks are empty; plans that are read may have such blocks, and none that is searched.
+  rows, the last blocks are empty; plans that are read may have such blocks, and of those that are searched the plans of
+  a task whose constraints say so (`Constraints.empty_blocks`).
 - table_row_wise: the same over the devices of one host.
 - data_parallel: a replica on every device.
 """
@@ -158,10 +159,15 @@ def rows_per_block(num_embeddings: int, blocks: int) -> int:
     return -(-num_embeddings // blocks)
 
 
-def has_equal_blocks(num_embeddings: ArrayLike, blocks: int) -> NDArray[np.bool_]:
-    """Whether every one of `blocks` blocks has a row; broadcasts. Five rows in four blocks of two leave one empty."""
+def filled_blocks(num_embeddings: ArrayLike, blocks: int) -> NDArray[np.int64]:
+    """How many of `blocks` blocks have rows; broadcasts. Five rows in four blocks of two fill three."""
     rows = np.asarray(num_embeddings, np.int64)
-    return np.asarray((blocks - 1) * -(-rows // blocks) < rows)
+    return np.asarray(-(-rows // -(-rows // blocks)))
+
+
+def has_equal_blocks(num_embeddings: ArrayLike, blocks: int) -> NDArray[np.bool_]:
+    """Whether every one of `blocks` blocks has a row; broadcasts."""
+    return np.asarray(filled_blocks(num_embeddings, blocks) == blocks)
 
 
 def blocks_of_rows(shards: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,20 +225,28 @@ def column_wise(
     return TableSharding(COLUMN_WISE, tuple(shards))
 
 
-def row_wise(tables: Tables, table: int, topology: Topology) -> TableSharding:
+def row_wise(tables: Tables, table: int, topology: Topology, empty_blocks: bool = False) -> TableSharding:
     """A block of rows on every device.
 
+    Args:
+        empty_blocks: whether the last blocks of a table with few rows may be empty.
+
     Raises:
-        InvalidPlanError: the table has so few rows that a block would be empty.
+        InvalidPlanError: the table has so few rows that a block would be empty, and none may be.
     """
-    return TableSharding(ROW_WISE, _blocks(tables, table, range(topology.num_devices)))
+    return TableSharding(ROW_WISE, _blocks(tables, table, range(topology.num_devices), empty_blocks))
 
 
-def table_row_wise(tables: Tables, table: int, topology: Topology, host: int) -> TableSharding:
+def table_row_wise(
+    tables: Tables, table: int, topology: Topology, host: int, empty_blocks: bool = False
+) -> TableSharding:
     """A block of rows on every device of `host`.
 
+    Args:
+        empty_blocks: whether the last blocks of a table with few rows may be empty.
+
     Raises:
-        InvalidPlanError: there is no such host, hosts differ in size, or a block would be empty.
+        InvalidPlanError: there is no such host, hosts differ in size, or a block would be empty, and none may be.
     """
     size = devices_of_hosts(topology)
     hosts = topology.num_devices // size if size else 0
@@ -241,7 +255,7 @@ def table_row_wise(tables: Tables, table: int, topology: Topology, host: int) ->
             f"Table {table} ({tables.names[table]}) cannot be table_row_wise on host {short_repr(host)}: "
             + (f"the hosts are 0 to {hosts - 1}." if size else "the hosts have different numbers of devices.")
         )
-    return TableSharding(TABLE_ROW_WISE, _blocks(tables, table, range(host * size, (host + 1) * size)))
+    return TableSharding(TABLE_ROW_WISE, _blocks(tables, table, range(host * size, (host + 1) * size), empty_blocks))
 
 
 def data_parallel(tables: Tables, table: int, topology: Topology) -> TableSharding:
@@ -268,14 +282,15 @@ def _shape(tables: Tables, table: int) -> tuple[int, int]:
     return int(tables.num_embeddings[checked]), int(tables.embedding_dim[checked])
 
 
-def _blocks(tables: Tables, table: int, devices: range) -> tuple[Shard, ...]:
+def _blocks(tables: Tables, table: int, devices: range, empty: bool) -> tuple[Shard, ...]:
     rows, dim = _shape(tables, table)
-    if not has_equal_blocks(rows, len(devices)):
+    if not empty and not has_equal_blocks(rows, len(devices)):
         raise InvalidPlanError(
             f"Table {table} ({tables.names[table]}) has {rows} rows, so {len(devices)} blocks of "
             f"{rows_per_block(rows, len(devices))} leave some empty. Split it by columns, or do not split it."
         )
     size = rows_per_block(rows, len(devices))
+    first = [min(index * size, rows) for index in range(len(devices))]
     return tuple(
-        Shard(device, index * size, min(size, rows - index * size), 0, dim) for index, device in enumerate(devices)
+        Shard(device, begin, min(size, rows - begin), 0, dim) for device, begin in zip(devices, first, strict=True)
     )

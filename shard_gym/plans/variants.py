@@ -21,7 +21,7 @@ from shard_gym.plans.plan import (
     TABLE_ROW_WISE,
     TABLE_WISE,
     devices_of_hosts,
-    has_equal_blocks,
+    filled_blocks,
 )
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import MAX_DIM, Tables
@@ -42,8 +42,8 @@ class Variants:
     # `with_all_widths` (T, V) float64.
     parts: NDArray[np.int64] | NDArray[np.float64]
     tables: tuple[Tables, ...]  # V times what a part of each table is to its device (`shard_tables`)
-    # (T, V) bool, whether the table has the variant: widths are multiples of 4, no block is empty, and constraints
-    # permit it, for blocks on a host on some host.
+    # (T, V) bool, whether the table has the variant: widths are multiples of 4, no block is empty, or may be, and
+    # constraints permit it, for blocks on a host on some host.
     legal: NDArray[np.bool_]
     memory: NDArray[np.int64]  # (T, V) int64, bytes of one part; of blocks, the largest
     constraints: Constraints | None = None  # see `under`
@@ -145,11 +145,14 @@ def variants_of(
     sharding_types: Collection[str] = SHARDING_TYPES,
     max_halvings: int = 3,
     levels: ColumnLevels | None = None,
+    empty_blocks: bool = False,
 ) -> Variants:
     """The variants of `tables` on `topology`.
 
     With column_wise, a table is halved at most `max_halvings` times, or has the parts of `levels`. Where hosts differ
     in size, table_row_wise is legal for no table; it never is for sequence tables, for which TorchRec does not have it.
+    With `empty_blocks`, tables of few rows may be in blocks of which the last ones are empty, and which count as much
+    as the others.
     """
     types = checked_sharding_types(sharding_types)
     every = np.ones(len(tables), np.bool_)
@@ -167,8 +170,9 @@ def variants_of(
     for name in (ROW_WISE, TABLE_ROW_WISE):
         if name in types:
             blocks = topology.num_devices if name == ROW_WISE else devices_of_hosts(topology)
-            part = shard_tables(tables, name, topology) if blocks else tables
-            fits = has_equal_blocks(tables.num_embeddings, blocks) if blocks else ~every
+            filled = filled_blocks(tables.num_embeddings, max(blocks, 1))
+            part = shard_tables(tables, name, topology, blocks=filled if empty_blocks else None) if blocks else tables
+            fits = (filled == blocks) | empty_blocks if blocks else ~every
             fits = fits & tables.pooled if name == TABLE_ROW_WISE else fits
             found.append((name, max(blocks, 1), part, fits))
     if DATA_PARALLEL in types:

@@ -134,7 +134,9 @@ class Task(ReadOnlyArrays):
                 "have host memory, and which rows are there is decided for each device, not for each table. Give the "
                 "devices no host memory."
             )
-        every = variants_of(tables, topology, max_halvings=16) if self.splittable else whole_tables(tables)
+        every = whole_tables(tables)
+        if self.splittable:
+            every = variants_of(tables, topology, max_halvings=16, empty_blocks=given.empty_blocks)
         variants = every.under(given)
         cut = self.splittable & given.may_be_cut & (given.devices.sum(axis=1) > 1)
         fits = variants.fit_empty_devices(topology).any(axis=1) | cut

@@ -223,6 +223,8 @@ def test_blocks_without_rows_are_valid_in_plans_and_not_in_answers(
     ]
     with pytest.raises(InvalidPlanError, match=f"row_wise with {rows} rows, which leaves device {of_devices.index(0)}"):
         check_answer(plan, tables, devices(8))
+    assert check_answer(plan, tables, devices(8), empty_blocks=True) is plan
+    assert row_wise(tables, 0, devices(8), empty_blocks=True) == plan.tables[0]
 
 
 @pytest.mark.parametrize("kind", READ_TYPES)

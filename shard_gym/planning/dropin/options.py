@@ -24,7 +24,6 @@ from shard_gym.plans.plan import (
     ROW_WISE,
     TABLE_ROW_WISE,
     TABLE_WISE,
-    has_equal_blocks,
     rows_per_block,
 )
 from shard_gym.tables import RowPopularity, Tables, Workload
@@ -112,8 +111,7 @@ def _forms_of(options: Options, ranks: int, ranks_of_host: int) -> dict[str, Any
 
 def _why_not(option: Any, ranks: int, ranks_of_host: int) -> str:
     """Why no search may choose the sharding type of an option, a clause; empty if one may."""
-    rows, dim = option.tensor.shape
-    kind = option.sharding_type
+    dim, kind = option.tensor.shape[1], option.sharding_type
     if kind not in SHARDING_TYPES:
         return "no search knows it"
     if kind == COLUMN_WISE and dim % COLUMNS:
@@ -122,8 +120,7 @@ def _why_not(option: Any, ranks: int, ranks_of_host: int) -> str:
         return "for pooled tables alone"
     if kind == TABLE_ROW_WISE and ranks % ranks_of_host:
         return f"hosts of {ranks_of_host} do not divide {ranks} ranks"
-    blocks = {ROW_WISE: ranks, TABLE_ROW_WISE: ranks_of_host}.get(kind, 1)
-    return "" if has_equal_blocks(rows, blocks) else f"{rows:,} rows leave some of {blocks} blocks without any"
+    return ""
 
 
 def _why_torchrec(options: Options, config: Any, forms: Mapping[str, Any], ranks: int, ranks_of_host: int) -> str:

@@ -367,8 +367,21 @@ class _Work:
 
     # What TorchRec plans
 
-    def _planned_by_torchrec(self, tables: Sequence[TableOptions], deadline: Deadline | None) -> list[Any]:
+    def _left_to_torchrec(self, tables: Sequence[TableOptions]) -> list[Any]:
+        """TorchRec's plan of tables that ShardGym does not plan; those that may be in the devices' memory are, if that
+        can be; raises as `_planned_by_torchrec`."""
+        try:
+            return self._planned_by_torchrec(tables, None, in_memory=True)
+        except PlannerError:
+            return self._planned_by_torchrec(tables, None)
+
+    def _planned_by_torchrec(
+        self, tables: Sequence[TableOptions], deadline: Deadline | None, *, in_memory: bool = False
+    ) -> list[Any]:
         """TorchRec's plan of some tables, of which it is told all options that it computes rightly.
+
+        Args:
+            in_memory: see `PlainEnumerator`.
 
         Raises:
             PlannerError: it finds none.
@@ -377,7 +390,7 @@ class _Work:
         """
         names = {table.first.fqn for table in tables}
         if isinstance(self.enumerator, PlainEnumerator):
-            enumerator = self._plain(in_memory=False)
+            enumerator = self._plain(in_memory=in_memory)
             options = [each for each in enumerator.enumerate(self.module, self.sharders) if each.fqn in names]
         else:
             enumerator, options = self.enumerator, [option for table in tables for option in table.options]
@@ -432,7 +445,7 @@ class _Work:
                 )
         self._note_left(left.values())
         if len(left) == len(self.tables):
-            return self._planned_by_torchrec(self.tables, None)
+            return self._left_to_torchrec(self.tables)
         planned = self._planned_first(left)
         self.problem = problem = self._problem(pins)
         try:
@@ -449,7 +462,7 @@ class _Work:
         if not left:
             return {}
         try:
-            found = self._planned_by_torchrec(list(left.values()), None)
+            found = self._left_to_torchrec(list(left.values()))
         except (PlannerError, InvalidConstraintsError) as error:
             names = listed([each.name for each in left.values()])
             raise _preceded(f"TorchRec plans {names} first, and finds no plan. ", error) from error

@@ -107,6 +107,7 @@ class PlanningTask:
             min_columns=min_columns,
             devices=np.array(ranks, np.bool_),
             least_bytes=np.array(least, np.int64),
+            empty_blocks=True,
         )
         tables = self.tables.select(index).with_dims(widths)
         topology = self.topology.with_caps(np.maximum(caps, 1))

@@ -54,7 +54,8 @@ class ShardingProblem(Problem[Task]):
     @override
     def checked(self, returned: Any, task: Task) -> ShardingPlan:
         own = task_of_plan(returned, task) if isinstance(returned, ShardingPlan) else task
-        plan = check_answer(returned, own.tables, own.topology)
+        empty_blocks = own.constraints is not None and own.constraints.empty_blocks
+        plan = check_answer(returned, own.tables, own.topology, empty_blocks)
         own.require_constraints(plan)
         return plan
 

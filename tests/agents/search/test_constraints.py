@@ -13,12 +13,14 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.search import LocalSearchAgent, PlanSearchAgent
 from shard_gym.agents.search.balance import balanced, joined
 from shard_gym.agents.search.heuristics import PAPER_SCORES
-from shard_gym.common.errors import InvalidPlanError, NoPlacementFoundError
+from shard_gym.agents.search.splits import SplitOptions
+from shard_gym.common.errors import InvalidConstraintsError, InvalidPlanError, NoPlacementFoundError
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
 from shard_gym.hardware import hardware_profile
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import constraints_from_json
+from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, load_suite, problem_of
 from shard_gym.tasks.forms import forms_of
@@ -177,6 +179,26 @@ def test_bytes_that_another_planner_reserves_count(random_task: Callable[..., Ta
     fits = replace(task, constraints=replace(limits, least_bytes=reserved))
     plan = PlanSearchAgent(max_queries=200).plan(fits)
     assert sorted(plan.tables[0].devices + plan.tables[1].devices) == [0, 1]
+
+
+def test_blocks_without_rows_where_constraints_permit_them(random_task: Callable[..., Task]) -> None:
+    """Of 5 rows in four blocks of two, three have rows; the search counts the last block as one of these."""
+    task = random_task(np.random.default_rng(8), 2, 4)
+    rows = np.array([5, 9])
+    distinct = np.minimum(rows, task.tables.lookups_per_batch) * 0.5
+    tables = replace(task.tables, num_embeddings=rows, distinct_rows=distinct)
+    types = np.array([[name == "row_wise" for name in SHARDING_TYPES], [True] * 5])
+    limits = replace(Constraints.none(2, 4), sharding_types=types)
+    topology = replace(task.topology, memory_cap_bytes=2**30)
+    with pytest.raises(InvalidConstraintsError, match="may be row_wise only, and has no such form"):
+        Task("few", tables, topology, splittable=True, constraints=limits)
+    task = Task("few", tables, topology, splittable=True, constraints=replace(limits, empty_blocks=True))
+    plan = problem_of(task).checked(PlanSearchAgent(max_queries=500).plan(task), task)
+    assert [shard.num_rows for shard in plan.tables[0].shards] == [2, 2, 1, 0]
+    options = SplitOptions(task, SPLITTING, SHARDING_TYPES)
+    row_wise = next(way for way in options.spreads if way.sharding_type == "row_wise")
+    third = SPLITTING.loads(shard_tables(tables, "row_wise", topology, blocks=np.array([3, 3])), topology, "row_wise")
+    assert options.loads[:, row_wise.variant].tolist() == third.tolist()
 
 
 def test_exact_says_that_no_placement_meets_the_constraints(random_task: Callable[..., Task]) -> None:
