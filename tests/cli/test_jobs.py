@@ -1,6 +1,6 @@
 """`--jobs` and `--cluster`: the same results as in one process, and what is refused; and nodes that are lost.
 
-The cluster has two nodes on this machine, and starts once for all tests here.
+The cluster has one node on this machine until a test adds another, and starts once for all tests here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 
 from shard_gym.agents import load_agent
 from shard_gym.cli import main
+from shard_gym.common import jobs
 from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import format_ms
@@ -33,18 +34,17 @@ SUITE = "dlrm-20x4"
 
 
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Any]:
-    """A cluster of two nodes with a CPU each, to which this process is connected."""
+def started_cluster() -> Iterator[Any]:
+    """A cluster of a node with two CPUs, to which this process is connected."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     noticed = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    node = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS / "workers"), *sys.path]))
         cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": noticed})
-        cluster.add_node(**node)
         patch.setenv("RAY_ADDRESS", cluster.address)
         ray.init(cluster.address, log_to_driver=False)
         try:
@@ -59,7 +59,7 @@ def elsewhere(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """The options that make a command work in other processes."""
     if request.param == "processes":
         return ("--jobs", "2")
-    request.getfixturevalue("two_nodes")
+    request.getfixturevalue("started_cluster")
     return ("--cluster", "auto")
 
 
@@ -121,23 +121,11 @@ def trained_here(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_train_gives_the_same_files_and_table(
-    run, agent_rows, elsewhere: tuple[str, ...], few: Path, trained_here: Path, tmp_path: Path
-) -> None:
-    """The table, of what these files answer, in other processes; that a run is resumed, on the cluster."""
-    command = (*train(few, tmp_path / "there"), *elsewhere)
-    if "--jobs" in elsewhere:
-        there = run.ok(*command, columns=200)
-        rows = {name: row[0] for name, row in agent_rows(there.out).items() if name.startswith("rnn")}
-        means = [evaluate(load_agent(trained_here / f"seed-{seed}"), few).mean_cost_ms for seed in (0, 1)]
-        assert rows == {f"rnn/seed-{seed}": format_ms(mean) for seed, mean in enumerate(means)}
-    else:
-        there = run.ok(*command, "--no-evaluate")
-    assert "Trained rnn/seed-1: 2 iterations, 8 cost-model evaluations, " in there.out
-    files = {path.relative_to(trained_here) for path in trained_here.rglob("*") if path.is_file()}
+def require_same_files(here: Path, there: Path) -> None:
+    files = {path.relative_to(here) for path in here.rglob("*") if path.is_file()}
     assert len(files) > 4
     for name in sorted(files):
-        one, other = trained_here / name, tmp_path / "there" / name
+        one, other = here / name, there / name
         if name.suffix == ".safetensors":
             kind = name.name.partition(".")[0]
             ours, theirs = load_arrays(one, kind)[0], load_arrays(other, kind)[0]
@@ -147,9 +135,38 @@ def test_train_gives_the_same_files_and_table(
             assert one.read_bytes() == other.read_bytes()
         else:
             assert other.exists() or name.name == ".lock"
-    if "--cluster" in elsewhere:
-        further = run.ok(*command, "--resume", "--no-evaluate")
-        assert "Trained rnn/seed-0: 2 iterations, 8 cost-model evaluations, " in further.out
+
+
+TRAINED = "Trained rnn/seed-1: 2 iterations, 8 cost-model evaluations, "
+
+
+def test_processes_train_the_same_files_and_give_their_table(
+    run, agent_rows, few: Path, trained_here: Path, tmp_path: Path
+) -> None:
+    there = run.ok(*train(few, tmp_path), "--jobs", 2, columns=200)
+    assert TRAINED in there.out
+    rows = {name: row[0] for name, row in agent_rows(there.out).items() if name.startswith("rnn")}
+    means = [evaluate(load_agent(trained_here / f"seed-{seed}"), few).mean_cost_ms for seed in (0, 1)]
+    assert rows == {f"rnn/seed-{seed}": format_ms(mean) for seed, mean in enumerate(means)}
+    require_same_files(trained_here, tmp_path)
+
+
+def test_the_files_of_a_training_on_a_cluster_come_back_and_go_there_again(
+    run, few: Path, trained_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that are meant for a cluster run in this process, and get no folder."""
+    asked = []
+
+    def here(function: Any, values: Any, cluster: str, retries: int) -> Any:
+        asked.append((cluster, len(values)))
+        return jobs._here(function, values)
+
+    monkeypatch.setattr(jobs, "_on_cluster", here)
+    command = (*train(few, tmp_path / "there"), "--cluster", "auto", "--no-evaluate")
+    assert TRAINED in run.ok(*command).out
+    require_same_files(trained_here, tmp_path / "there")
+    assert TRAINED in run.ok(*command, "--resume").out
+    assert asked == [("auto", 2)] * 2
 
 
 def test_verify_gives_the_same_findings(run, elsewhere: tuple[str, ...], tmp_path: Path) -> None:
@@ -165,18 +182,18 @@ def test_verify_gives_the_same_findings(run, elsewhere: tuple[str, ...], tmp_pat
     assert run(*args, *elsewhere) == here
 
 
-def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, two_nodes: Any, tmp_path: Path) -> None:
-    node = two_nodes.add_node(num_cpus=1, object_store_memory=100 * 2**20)
-    jobs = [(str(tmp_path), value, 1) for value in range(8)]
-    results = run_jobs(functions.killed, jobs, cluster="auto")
+def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, started_cluster: Any, tmp_path: Path) -> None:
+    node = started_cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    values = [(str(tmp_path), value, 1) for value in range(8)]
+    results = run_jobs(functions.killed, values, cluster="auto")
     found = dict([next(results)])
-    two_nodes.remove_node(node, allow_graceful=False)
+    started_cluster.remove_node(node, allow_graceful=False)
     found |= results
     assert found == {index: index**2 for index in range(8)}
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_ctrl_c_ends_the_tasks_of_a_cluster(two_nodes: Any, tmp_path: Path, gone: Callable[[int], bool]) -> None:
+def test_ctrl_c_ends_the_tasks_of_a_cluster(started_cluster: Any, tmp_path: Path, gone: Callable[[int], bool]) -> None:
     script = (
         "import signal; from shard_gym.common.jobs import run_jobs; import job_functions\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background\n"
