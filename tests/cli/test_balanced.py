@@ -29,7 +29,7 @@ def test_balance_takes_a_less_full_plan_and_no_balance_the_cheapest(run: Any, tm
     path = tmp_path / "mine.json"
     save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), path)
     command = ("place", "--tables", path, "--hardware", "rtx2080ti-pcie", "--num-devices", 4, "--host-memory", 0)
-    more = ("--memory-cap-gib", CAP_GIB, "--option", "max_queries=20000")
+    more = ("--memory-cap-gib", CAP_GIB, "--option", "max_queries=12000")
     even, cheapest = (run.ok(*command, *more, "--balance", balance, columns=400) for balance in ("yes", "no"))
     content, least = json.loads(even.out), json.loads(cheapest.out)
     told = content["balance"]

@@ -182,7 +182,9 @@ def test_verify_gives_the_same_findings(run, elsewhere: tuple[str, ...], tmp_pat
     assert run(*args, *elsewhere) == here
 
 
-def test_killed_processes_and_a_lost_node_change_no_result(functions: Any, started_cluster: Any, tmp_path: Path) -> None:
+def test_killed_processes_and_a_lost_node_change_no_result(
+    functions: Any, started_cluster: Any, tmp_path: Path
+) -> None:
     node = started_cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     values = [(str(tmp_path), value, 1) for value in range(8)]
     results = run_jobs(functions.killed, values, cluster="auto")

@@ -254,12 +254,12 @@ def test_it_is_far_below_the_best_known_placements() -> None:
     """The suites have no plans yet; these placements are best known for whole tables."""
     suite = load_suite("mlperf-x8")
     best = best_known_costs(suite, make_cost_model("analytical"))[suite[0].name]
-    assert cost_ms(PlanSearchAgent().plan(suite[0]), suite[0]) < 0.4 * best
+    assert cost_ms(PlanSearchAgent(max_queries=40_000).plan(suite[0]), suite[0]) < 0.4 * best
 
 
 def test_equal_seeds_give_equal_plans_and_others_differ() -> None:
     task = load_suite("mixdim-8")[1]
-    first, again, *others = [PlanSearchAgent(seed=seed, max_queries=40_000).plan(task) for seed in (1, 1, 2, 3, 4)]
+    first, again, *others = [PlanSearchAgent(seed=seed, max_queries=20_000).plan(task) for seed in (1, 1, 2)]
     assert first == again
     assert any(other != first for other in others)
 

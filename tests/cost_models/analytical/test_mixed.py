@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,13 @@ def test_pooled_and_sequence_tables_of_a_group_are_one_operator(random_task: Any
 
 
 def plans_of(task: Task) -> Iterator[ShardingPlan]:
-    """Whole tables anywhere, halves anywhere, blocks of rows and replicas, of each table."""
+    """Whole tables anywhere, equal halves anywhere, blocks of rows and replicas, of each table."""
     tables, topology, devices = task.tables, task.topology, range(task.num_devices)
+    halves = list(combinations_with_replacement(devices, 2))
 
     def forms(table: int) -> Iterator[TableSharding]:
         yield from (table_wise(tables, table, device) for device in devices)
-        yield from (column_wise(tables, table, pair) for pair in product(devices, repeat=2))
+        yield from (column_wise(tables, table, pair) for pair in halves)
         yield row_wise(tables, table, topology)
         yield data_parallel(tables, table, topology)
 
@@ -116,8 +117,7 @@ def plans_of(task: Task) -> Iterator[ShardingPlan]:
         yield ShardingPlan(chosen)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in MODELS for seed in range(2)])
 def test_bounds_hold_for_all_plans_and_placements_of_tiny_tasks(random_task: Any, name: str, seed: int) -> None:
     pytest.importorskip("scipy")
     from shard_gym.cost_models.bounds import lower_bound_ms, plan_lower_bound_ms
@@ -139,7 +139,7 @@ def test_bounds_hold_for_all_plans_and_placements_of_tiny_tasks(random_task: Any
     assert low * (1 - 1e-9) <= lower_bound_ms(tables, topology, placing) <= min(whole)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_search_finds_the_best_placement_and_exact_proves_no_more_than_it(random_task: Any, seed: int) -> None:
     pytest.importorskip("ortools")
     rng = np.random.default_rng(seed)
@@ -148,9 +148,9 @@ def test_a_search_finds_the_best_placement_and_exact_proves_no_more_than_it(rand
     best = min(
         model.estimate(np.array(each), task.tables, task.topology).total_ms for each in product(range(2), repeat=6)
     )
-    found = make_agent("local-search", seed=0).place(task)
+    found = make_agent("local-search", seed=0, max_queries=3_000).place(task)
     assert model.estimate(found, task.tables, task.topology).total_ms == pytest.approx(best, rel=1e-9)
-    exact: Any = make_agent("exact", max_work=0.5)
+    exact: Any = make_agent("exact", max_work=0.1)
     solution = exact.solve(task)
     assert solution.lower_bound_ms <= best * (1 + 1e-9)
     assert solution.cost_ms == pytest.approx(best, rel=1e-6)
