@@ -58,15 +58,14 @@ GENERATIVE = ("shard-kuairand-x8", "inference-dlrm-v3-x8")  # whole models of se
 CONSTRAINED = ("constrained-8", "shard-constrained-8")
 LATER = (*TIERED, *SEQUENCES, *GROUPS, *SERVED, *GENERATIVE, *CONSTRAINED)
 IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in LATER)
-"""Suites with entries of DreamShard as it ships; of what it has not learned, others answer: host memory, sequences,
-serving and constraints. Of groups it plans one, and 256 devices are more than it learned."""
+"""Suites with entries of DreamShard as it ships, beside those with constraints; of what it has not learned, others
+answer: host memory, sequences and serving. Of groups it plans one, and 256 devices are more than it learned."""
 
-MAY_BE_WHOLE = tuple(name for track in BOTH for name in suite_names(track) if name != CONSTRAINED[1])
-"""Suites whose constraints let every table be whole. On the other one only agents answer that know constraints and
-split tables, and none has entered yet."""
+KNOWN_TO_ALL = tuple(name for name in suite_names(SHARDING) if name not in CONSTRAINED)
+"""Suites of plans that have no constraints, of which HugeCTR's planner knows nothing."""
 
 ONE_DECIDES = (SEQUENCES[1], *GROUPS, *GENERATIVE)
-IN_BALANCE = tuple(name for name in MAY_BE_WHOLE if name not in ONE_DECIDES)
+IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in ONE_DECIDES)
 """Suites with entries of local search; on the others one whole table decides, whatever the seed does with the rest."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
@@ -100,17 +99,17 @@ ALSO = {"also": ",".join(MIXED[1:])}
 SEARCH = "dream-search"
 
 ENTRANTS = (
-    Entrant("random", "Random", suites=MAY_BE_WHOLE, tracks=BOTH),
+    Entrant("random", "Random", tracks=BOTH),
     Entrant("size-greedy", "Greedy by size"),
     Entrant("dim-greedy", "Greedy by dim"),
-    Entrant("lookup-greedy", "Greedy by lookups", suites=MAY_BE_WHOLE, tracks=BOTH),
+    Entrant("lookup-greedy", "Greedy by lookups", tracks=BOTH),
     Entrant("size-lookup-greedy", "Greedy by size and lookups"),
-    Entrant("lane-greedy", "Greedy by lanes", suites=MAY_BE_WHOLE, tracks=BOTH),
-    Entrant("cost-greedy", "Greedy by cost", suites=MAY_BE_WHOLE, tracks=BOTH),
+    Entrant("lane-greedy", "Greedy by lanes", tracks=BOTH),
+    Entrant("cost-greedy", "Greedy by cost", tracks=BOTH),
     Entrant("local-search", "Local search", suites=IN_BALANCE, tracks=BOTH),
-    Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=IN_HBM, tracks=BOTH),
-    Entrant("plan-search", "Local search over plans", suites=MAY_BE_WHOLE, tracks=(SHARDING,)),
-    Entrant("hugectr", "HugeCTR's planner", suites=MAY_BE_WHOLE, tracks=(SHARDING,)),
+    Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=(*IN_HBM, *CONSTRAINED), tracks=BOTH),
+    Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
+    Entrant("hugectr", "HugeCTR's planner", suites=KNOWN_TO_ALL, tracks=(SHARDING,)),
     Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0], *GENERATIVE), tracks=(SHARDING,)),
     Entrant(
         "blind-search", "Local search, blind to host memory", suites=(*TIERED, *SERVED, GENERATIVE[1]), tracks=BOTH

@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 import numpy as np
 from typing_extensions import override
 
+from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import AdditiveCostModel, CostModel, counted, make_cost_model
 from shard_gym.cost_models.analytical.additive_wrapper import AdditiveWrapper
 from shard_gym.plans import ShardingPlan, plan_of_placement
 from shard_gym.plans.placement import Placement
 from shard_gym.tasks import Task
+from shard_gym.tasks.forms import WHOLE_WHERE_PERMITTED, formed
 
 MAX_QUERIES = 10_000_000
 """The most evaluations of a search for one task: minutes. A file that says more would keep its agent busy for ever."""
@@ -48,10 +50,20 @@ class Agent(ABC):
     def plan(self, task: Task) -> ShardingPlan:
         """A sharding for every table of `task`; of an agent that only places, that of whole tables.
 
+        Tables that constraints do not let be whole are first made row-wise, or data-parallel, on all devices.
+
         Raises:
             NoPlacementFoundError: no valid plan was found; an evaluation counts it as a failure.
         """
-        return plan_of_placement(self.place(task), task.tables)
+        if task.constraints is None or task.constraints.may_be_whole.all():
+            return plan_of_placement(self.place(task), task.tables)
+        spread = formed(task, WHOLE_WHERE_PERMITTED)
+        if spread is None:
+            raise NoPlacementFoundError(
+                f"Agent {self.name!r} places whole tables, and others of task {task.name!r} row-wise or data-parallel "
+                "on all devices; its constraints, or its memory, permit that not for all tables."
+            )
+        return spread.plan(self.place(spread.task))
 
     @property
     def search_budget(self) -> int:

@@ -35,7 +35,7 @@ from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.hardware import Cluster
-from shard_gym.plans import ShardingPlan, plan_of_placement
+from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import checked_max_shards
@@ -261,7 +261,7 @@ class SurrogateSearchAgent(Agent):
     @override
     def plan(self, task: Task) -> ShardingPlan:
         if not self.splits:
-            return plan_of_placement(self.place(task), task.tables)
+            return super().plan(task)
         return self.split(task, self.sharding_types).plan()
 
     def split(

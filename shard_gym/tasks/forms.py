@@ -46,6 +46,9 @@ FORMS = tuple(Form(widest, heavy) for heavy in (TABLE_WISE, ROW_WISE, DATA_PARAL
 32, a quarter below. So halving one of several wide tables gains nothing, and halving all of them does: that is decided
 once for all tables, as NeuroShard's search has a grid of limits."""
 
+WHOLE_WHERE_PERMITTED = Form(NO_LIMIT, TABLE_WISE, 1.0)
+"""Tables stay whole but for those that constraints, or the memory of a device, do not let."""
+
 FINER, FINEST = (tuple(form._replace(room=ROOM / parts) for form in FORMS) for parts in (2, 8))
 """For tasks on which all `FORMS` fail, because memory is short, and for those on which all `FINER` fail, too."""
 

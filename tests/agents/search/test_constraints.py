@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from shard_gym.hardware import hardware_profile
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import constraints_from_json
+from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import Tables
 from shard_gym.tasks import Task, load_suite, problem_of
@@ -75,6 +77,23 @@ def test_the_best_placement_under_constraints_is_found(
 def test_heuristics_keep_to_constraints(agent: str, tasks: Callable[..., Any]) -> None:
     for task in tasks(12, 20, 4):
         problem_of(task).checked(make_agent(agent).place(task), task)
+
+
+@pytest.mark.parametrize("agent", ["random", "lane-greedy", "cost-greedy", "local-search"])
+def test_agents_that_place_spread_the_tables_that_may_not_be_whole(agent: str, tasks: Callable[..., Any]) -> None:
+    kinds = set()
+    for task in tasks(10, 14, 4, types=True, devices_per_host=2):
+        may_spread = np.any(
+            [task.constraints.may_spread(each, np.arange(4)) for each in ("row_wise", DATA_PARALLEL)], 0
+        )
+        if (task.constraints.may_be_whole | may_spread).all():
+            with suppress(NoPlacementFoundError):  # memory
+                plan = problem_of(task).checked(make_agent(agent).plan(task), task)
+                kinds |= {sharding.sharding_type for sharding in plan.tables}
+        else:
+            with pytest.raises(NoPlacementFoundError, match="permit that not for all tables"):
+                make_agent(agent).plan(task)
+    assert {"table_wise", DATA_PARALLEL} < kinds
 
 
 def test_tables_that_stay_together_are_placed_one_after_another(random_tables: Callable[..., Tables]) -> None:
