@@ -356,6 +356,11 @@ def communication_dtype(sharders: Iterable[Any], note: Callable[[str], None]) ->
 # Shards
 
 
+def outside_devices(options: Options) -> list[str]:
+    """The names of the tables with rows outside the memory of their devices."""
+    return [option.name for option in options if option.compute_kernel not in IN_MEMORY]
+
+
 def has_equal_blocks_of_rows(option: Any, config: Any) -> bool:
     """Whether the blocks of rows of an option are those in which TorchRec looks rows up; True if it has none.
 

@@ -42,7 +42,6 @@ from shard_gym.planning.answers import searched_sentence
 from shard_gym.planning.dropin.hardware import devices_of
 from shard_gym.planning.dropin.lookups import with_lookups
 from shard_gym.planning.dropin.options import (
-    IN_MEMORY,
     TableOptions,
     by_table,
     communication_dtype,
@@ -50,6 +49,7 @@ from shard_gym.planning.dropin.options import (
     has_weights,
     kept_forms,
     least_bytes,
+    outside_devices,
     probes_of,
     tables_of,
     workload_of,
@@ -120,7 +120,7 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
 
     Attributes:
         report: what was found for the last plan, which is also logged.
-        costed: the last plan with what it costs; None where TorchRec planned all tables.
+        costed: the last plan with what it costs; None where ShardGym does not cost it.
         searched: what was done for it, and TorchRec's plan.
 
     Raises:
@@ -311,11 +311,6 @@ def _preceded(text: str, error: PlannerError | InvalidConstraintsError) -> Excep
     return made
 
 
-def _away(options: Sequence[Any]) -> list[str]:
-    """The names of the tables with rows outside the memory of their devices."""
-    return [option.name for option in options if option.compute_kernel not in IN_MEMORY]
-
-
 UNEQUAL = (
     "which TorchRec cuts into blocks of rows of unequal size, as the memory of ranks is, and then computes wrong sums"
 )
@@ -445,7 +440,13 @@ class _Work:
                 )
         self._note_left(left.values())
         if len(left) == len(self.tables):
-            return self._left_to_torchrec(self.tables)
+            options = self._left_to_torchrec(self.tables)
+            try:
+                self.problem = self._problem(pins)
+                self.costed = self.problem.costed(options)
+            except ShardGymError as error:  # the plan stands without it
+                self.notes.append(f"ShardGym does not cost this plan: {error}")
+            return options
         planned = self._planned_first(left)
         self.problem = problem = self._problem(pins)
         try:
@@ -540,7 +541,8 @@ class _Work:
         changed = []
         for number, table in enumerate(found):
             others = [kind for kind in table.forms if kind != DATA_PARALLEL]
-            if not table.first.is_pooled and others and len(others) < len(table.forms):
+            is_own = not table.first.is_pooled and not table.why_torchrec
+            if is_own and others and len(others) < len(table.forms):
                 found[number] = kept_forms(table, others)
                 changed.append(table.name)
         if changed:
@@ -606,7 +608,7 @@ class _Work:
                     f"{text} TorchRec's planner finds a plan, but with table {name!r} on other ranks than `ranks` has.",
                     PlannerErrorType.STRICT_CONSTRAINTS,
                 ) from error
-        self.searched.instead, self.searched.away = True, _away(options)
+        self.searched.instead, self.searched.away = True, outside_devices(options)
         if not self.searched.away and not problem.fits(options):
             raise NoPlacementFoundError(
                 f"{text} TorchRec's planner finds a plan, which does not fit by what ShardGym counts."
@@ -614,6 +616,7 @@ class _Work:
         host = f"; it keeps rows of {listed(self.searched.away)} outside their devices' memory"
         host *= bool(self.searched.away)
         self.notes.append(f"this is TorchRec's plan{host}, as ShardGym found none: {text}")
+        self.costed = problem.costed(options)
         return options
 
     def _cheaper(self, problem: PlanningTask, limit_s: float) -> list[Any]:
@@ -636,8 +639,8 @@ class _Work:
             why = str(error).splitlines()[0] if str(error) else "no message"
             self.searched.compared = f"TorchRec's planner fails, {type(error).__name__}: {why}"
             return list(self.costed.options)
-        kept = _away(self.costed.options)
-        away = [name for name in _away(theirs.options) if name not in kept]
+        kept = outside_devices(self.costed.options)
+        away = [name for name in outside_devices(theirs.options) if name not in kept]
         is_cheaper = theirs.estimate.total_ms < self.costed.estimate.total_ms
         taken = is_cheaper and not away and problem.fits(theirs.options)
         self.searched.theirs = theirs

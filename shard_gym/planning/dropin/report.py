@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shard_gym.common.text import format_bytes, format_ms, format_seconds, listed
 from shard_gym.cost_models.base import PHASES
 from shard_gym.interop.replicas import replicas_note
+from shard_gym.planning.dropin.options import outside_devices
 from shard_gym.planning.dropin.problem import CostedPlan, PlanningTask
 from shard_gym.planning.trust import evidence_sentence
 
@@ -33,7 +34,7 @@ def report_of(
     """The text that is logged below TorchRec's statistics.
 
     Args:
-        costed: the plan; None where TorchRec planned all tables, and nothing is known of its cost.
+        costed: the plan; None where its cost is not known, for which `notes` have the reason.
         notes: what is approximated, and what TorchRec planned.
         seconds: that planning took.
     """
@@ -43,6 +44,8 @@ def report_of(
         slowest = costed.estimate.phases_ms.max(axis=0).tolist()
         phases = ", ".join(f"{name} {format_ms(ms)}" for name, ms in zip(PHASES, slowest, strict=True))
         lines.append(f"Embeddings cost {format_ms(costed.estimate.total_ms)} ms an iteration ({phases}).")
+        if away := outside_devices(costed.options):
+            lines.append(f"Of {listed(away)}, rows outside their devices' memory are costed as if they were in it.")
         lines.append(f"Hardware: {searched.hardware}.")
         used = problem.used_bytes(costed.options)
         fullest = int((used / topology.memory_cap_bytes).argmax())

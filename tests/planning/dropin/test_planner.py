@@ -441,8 +441,15 @@ class TestDelegated:
     def test_a_model_that_is_all_torchrecs(self) -> None:
         own = planner()
         assert entries(own.plan(managed(), SHARDERS))["mch"].sharding_type == "row_wise"
-        assert own.costed is None
         assert "TorchRec plans mch" in own.report
+        assert f"Embeddings cost {own.costed.estimate.total_ms:.4f} ms an iteration" in own.report
+        assert "MiB of the 6.80 GiB that the storage reservation leaves" in own.report
+
+    def test_such_a_plan_stands_where_its_cost_is_not_known(self) -> None:
+        own = planner(hardware=None)
+        assert entries(own.plan(managed(), SHARDERS))["mch"].sharding_type == "row_wise"
+        assert own.costed is None
+        assert "ShardGym does not cost this plan: The topology has TorchRec's default bandwidths" in own.report
 
     def test_that_torchrec_finds_no_plan_of_them_is_an_error_that_names_them(self) -> None:
         constraints = {"huge": ParameterConstraints(compute_kernels=["fused_uvm"], sharding_types=["table_wise"])}
@@ -500,6 +507,8 @@ class TestDelegated:
             "this is TorchRec's plan; it keeps rows of huge outside their devices' memory, as ShardGym found none"
             in own.report
         )
+        assert f"Embeddings cost {own.costed.estimate.total_ms:.4f} ms an iteration" in own.report
+        assert "Of huge, rows outside their devices' memory are costed as if they were in it" in own.report
         with pytest.raises(PlannerError, match="but with table 'huge' on other ranks than `ranks` has") as error:
             planner(gpus(2, GIB), timeout_seconds=20, ranks={"huge": [1], "small": [0]}).plan(
                 bags({"huge": 20_000_000, "small": 9}), SHARDERS
