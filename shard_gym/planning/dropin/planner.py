@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,15 @@ from shard_gym.common.text import format_seconds, listed
 from shard_gym.cost_models import AnalyticalCostModel, with_communication_dtype
 from shard_gym.interop.replicas import replicas_are_wrong, tables_of_mixed_widths
 from shard_gym.planning.answers import searched_sentence
+from shard_gym.planning.dropin.arguments import (
+    check_callbacks,
+    check_constraints,
+    check_model,
+    check_topology,
+    checked_lookups,
+    checked_ranks,
+    unused_constraints,
+)
 from shard_gym.planning.dropin.hardware import devices_of
 from shard_gym.planning.dropin.lookups import with_lookups
 from shard_gym.planning.dropin.options import (
@@ -151,6 +159,12 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         seed: int = 0,
         compare: bool | float = False,
     ) -> None:
+        with _planner_errors():
+            check_topology(topology, batch_size)
+            check_constraints(constraints)
+            check_callbacks(callbacks)
+            if timeout_seconds is not None:
+                checked_positive("`timeout_seconds`", timeout_seconds)
         super().__init__(
             topology=topology,
             batch_size=batch_size,
@@ -182,8 +196,8 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             self._compare_s = None if compare is False else COMPARE_S
             if not isinstance(compare, bool):
                 self._compare_s = checked_positive("`compare`", compare)
-            self._ranks = _checked_ranks(ranks)
-            lookups = _checked_lookups(lookups)
+            self._ranks = checked_ranks(ranks)
+            lookups = checked_lookups(lookups)
         self._hardware = hardware
         self._exponent, self._lookups = EXPONENT if exponent is None else float(exponent), lookups
         self._num_proposals = self._num_plans = 0
@@ -202,11 +216,17 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             RuntimeError: the constraints leave a table no sharding type and compute kernel, as TorchRec raises it.
         """
         begin = time.perf_counter()
+        with _planner_errors():
+            check_model(module, sharders)
         self._last, self.costed, self.report = (module, sharders), None, ""
         self._num_proposals = self._num_plans = 0
         work = _Work(self, module, sharders)
         if not work.tables:
             return TorchRecPlan({})
+        names = [each.first.name for each in work.tables]
+        if unused := unused_constraints(work.constraints, names, self._topology.compute_device):
+            warnings.warn(unused, stacklevel=2)
+            work.notes.append(unused)
         with _planner_errors():
             best = work.best()
         if work.searched.instead:
@@ -267,33 +287,6 @@ def _planner_errors() -> Iterator[None]:
         raise PlannerError(_in_words_of_torchrec(str(error)), PlannerErrorType.INSUFFICIENT_STORAGE) from error
     except ShardGymError as error:
         raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
-
-
-def _checked_ranks(ranks: Any) -> dict[str, list[Any]]:
-    """The ranks of each table as lists, which are checked where the model is known."""
-    if not isinstance(ranks, (Mapping, type(None))):
-        raise InvalidOptionError(
-            "`ranks` has a list of ranks by the name of each table, such as {'user': [0, 1]}, not "
-            f"{short_repr(ranks)}."
-        )
-    found = {}
-    for name, given in (ranks or {}).items():
-        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-            raise InvalidOptionError(f"`ranks` of table {name!r} must be a list of ranks, not {short_repr(given)}.")
-        found[name] = list(given)
-    return found
-
-
-def _checked_lookups(lookups: Any) -> Any:
-    """Lookups of which several, also those of a generator, are a list, as each plan counts them."""
-    if lookups is None or isinstance(lookups, (str, Path)) or hasattr(lookups, "to_dict"):
-        return lookups
-    if not isinstance(lookups, Iterable):
-        raise InvalidOptionError(
-            "`lookups` are `KeyedJaggedTensor`s, or paths of NPZ or Parquet files, one or several, not "
-            f"{short_repr(lookups)}."
-        )
-    return list(lookups)
 
 
 def _in_words_of_torchrec(text: str) -> str:

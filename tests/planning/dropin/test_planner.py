@@ -223,16 +223,67 @@ class TestErrors:
             ({"exponent": -1.0}, "`exponent` must be a number of at least 0"),
             ({"compare": -1.0}, "`compare` must be a positive number"),
             ({"max_queries": 0}, "max_queries"),
-            (
-                {"constraints": {"t1": ParameterConstraints(pooling_factors=[1.0], num_poolings=[1.0, 2.0])}},
-                "num_poolings",
-            ),
+            ({"topology": "a100"}, "`topology` is a Topology of torchrec.distributed.planner.*not 'a100'"),
+            ({"batch_size": 0}, "`batch_size` must be an integer of at least 1, not 0"),
+            ({"timeout_seconds": 0}, "`timeout_seconds` must be a positive number, not 0"),
+            ({"callbacks": ["f"]}, r"`callbacks` are functions that take and return the chosen options.*\['f'\]"),
+            ({"constraints": [1]}, r"`constraints` has a ParameterConstraints by the name of each table.*not \[1\]"),
+            ({"constraints": {"t1": {}}}, "`constraints` of table 't1' must be a ParameterConstraints, not {}"),
         ],
     )
     def test_wrong_input_is_an_error_of_torchrec_with_a_sentence(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(PlannerError, match=message) as error:
             planner(**options).plan(bags(ROWS), SHARDERS)
         assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+    @pytest.mark.parametrize(
+        ("field", "message"),
+        [
+            ({"pooling_factors": [float("nan")]}, r"pooling_factors in .* must be a list of numbers .*not \[nan\]"),
+            ({"pooling_factors": [-1.0]}, "must be a list of numbers of at least 0, one for each feature"),
+            ({"pooling_factors": [float("inf")]}, r"not \[inf\]"),
+            ({"pooling_factors": 5.0}, "not 5.0"),
+            ({"pooling_factors": None}, "pooling_factors in .* must be a list of numbers, not None"),
+            ({"num_poolings": ["a"]}, r"num_poolings in .*not \['a'\]"),
+            ({"num_poolings": [1.0, 2.0]}, "has 1 pooling_factors, 2 num_poolings and 1 batch_sizes"),
+            ({"batch_sizes": [BATCH, BATCH]}, "has 1 pooling_factors, 1 num_poolings and 2 batch_sizes"),
+            ({"batch_sizes": [2.5]}, "batch_sizes in .* must be a list of integers of at least 0"),
+            ({"min_partition": -4}, "min_partition in .* must be an integer of at least 0, not -4"),
+            ({"sharding_types": "row_wise"}, "sharding_types in .* must be a list of names, not 'row_wise'"),
+            ({"sharding_types": ["rowwise"]}, "has 'rowwise', which is none of them: data_parallel, table_wise, "),
+            ({"compute_kernels": ["hbm"]}, "has 'hbm', which is none of them: dense, fused, "),
+            ({"device_group": "gpu"}, "device_group in .* must be one of cpu, cuda, mtia, or None, not 'gpu'"),
+        ],
+    )
+    def test_wrong_constraints_of_a_table_name_it(self, field: dict[str, Any], message: str) -> None:
+        with pytest.raises(PlannerError, match=message) as error:
+            planner(constraints={"t1": ParameterConstraints(**field)}).plan(bags(ROWS), SHARDERS)
+        assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+        assert "'t1'" in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("module", "sharders", "message"),
+        [
+            (3, SHARDERS, "`module` must be a torch.nn.Module, not 3"),
+            (nn.Linear(2, 2), EmbeddingBagCollectionSharder(), "`sharders` must be a list of sharders, such as"),
+            (nn.Linear(2, 2), [EmbeddingBagCollectionSharder], "`sharders` must be a list of sharders, such as"),
+        ],
+    )
+    def test_what_is_planned_must_be_a_module_and_sharders(self, module: Any, sharders: Any, message: str) -> None:
+        with pytest.raises(PlannerError, match=message) as error:
+            planner().plan(module, sharders)
+        assert error.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+    def test_constraints_of_no_table_are_warned_about(self) -> None:
+        """But not those of tables of other devices, which are in no plan of these."""
+        constraints = {
+            "t9": ParameterConstraints(sharding_types=["row_wise"]),
+            "on_cpu": ParameterConstraints(device_group="cpu"),
+        }
+        own = planner(constraints=constraints)
+        with pytest.warns(UserWarning, match="`constraints` has t9, and the plan has no such table"):
+            own.plan(bags({"t1": 900}), SHARDERS)
+        assert "`constraints` has t9, and" in own.report
 
     def test_too_little_memory(self) -> None:
         topology = Topology(2, "cpu", ddr_cap=GIB // 2)
