@@ -309,7 +309,7 @@ class _Relief:
             now = int(split.spread[table])
             forms = [
                 split.spread_over(table, number)
-                for number in np.flatnonzero(options.may_spread[table]).tolist()
+                for number in options.ways(table)
                 if number != now
             ]
             if now != NOT_SPREAD:

@@ -15,6 +15,8 @@ NO_TABLE = -1  # the partner of a plain move
 NOTHING_THAT_MOVES = -2  # the item with the largest load of a device if something fixed has it
 TIE = 1e-9  # devices whose times differ by less than this share are equally slow; the rest is rounding
 
+TINY = float(np.finfo(float).tiny)
+
 SMOOTHING_SQUARES = 4
 """Squarings of the smoothing norm: an exponent of 16. Of 4, 8, 16 and 64 it gave the best results on the suites."""
 
@@ -55,7 +57,7 @@ class Costs:
 
 def smoothed_ms(phases: FloatArray) -> FloatArray:
     """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases."""
-    slowest = np.maximum(phases.max(axis=-2), np.finfo(float).tiny)
+    slowest = np.maximum(phases.max(axis=-2), TINY)
     power = phases * (1.0 / slowest)[..., None, :]
     for _ in range(SMOOTHING_SQUARES):
         np.square(power, out=power)

@@ -78,7 +78,7 @@ def put_at_once(
                 fits &= np.einsum("nt,tdn->dn", limits.conflicts[table].astype(np.int64), holds[..., :left]) == 0
         has_room = fits.any(axis=0)
         free[:, :left][:, ~has_room] = NO_ROOM
-        tried = np.flatnonzero(fits)
+        tried = fits.ravel().nonzero()[0]
         if not len(tried):
             continue
         (target, plan), every = np.divmod(tried, left), np.arange(len(tried))
@@ -91,7 +91,7 @@ def put_at_once(
         model.fill_communication(phases, outputs, options.cluster)
         smoothed = np.full(fits.shape, np.inf)
         smoothed.ravel()[tried] = smoothed_ms(phases)
-        plans = np.flatnonzero(has_room)
+        plans = has_room.nonzero()[0]
         best = smoothed.argmin(axis=0)[plans]
         chosen = np.searchsorted(tried, best * left + plans)
         held[best, plans], own[best, plans] = after[chosen], own_after[chosen]
@@ -139,6 +139,7 @@ class Rebuilder:
         self._split, self._rng, self._phases = split, rng, phases
         self._options = split.options
         self._spread = np.flatnonzero(split.spread != NOT_SPREAD).tolist()
+        self._own: dict[int, IntArray] = {}  # the parts of a table
         self._has_forms = len(self._options.levels) > 1 or bool(self._options.spreads)
 
     def rebuild(self, stop: Callable[[], bool]) -> Rebuilt:
@@ -216,7 +217,7 @@ class Rebuilder:
         Returns the table, NONE if it is `redrawn` already, and the levels of all its parts to put back.
         """
         split, options, levels, some = self._split, self._options, self._options.levels, self._some
-        out = np.flatnonzero(~stays)
+        out = (~stays).nonzero()[0]
         if self._spread and (not len(out) or self._rng.random() < SPREAD_SHARE):
             table, part, level, action = some(self._spread), NONE, 0, 1.0
         elif len(out):
@@ -226,7 +227,9 @@ class Rebuilder:
             return NONE, []
         if redrawn[table]:
             return NONE, []
-        own = np.flatnonzero(split.table == table)
+        own = self._own.get(table)
+        if own is None:
+            own = self._own[table] = (split.table == table).nonzero()[0]
         if action < 0.3 and levels.halves[table, level, 0] != NONE:
             gone, put = [part], levels.halves[table, level].tolist()
         elif action < 0.6 and (mates := self._mates(table, level, part, own)):
@@ -234,12 +237,13 @@ class Rebuilder:
             gone, put = [part, mate], [int(levels.merged(table, level, split.level[mate]))]
         else:
             stays[own] = False
-            forms = np.flatnonzero(levels.is_form[table])
-            ways = np.flatnonzero(options.may_spread[table]).tolist()
+            forms, ways = levels.forms(table), options.ways(table)
             form = int(self._rng.random() * (len(forms) + len(ways)))
-            spread[table] = ways[form - len(forms)] if form >= len(forms) else NOT_SPREAD
-            chosen = forms[form : form + 1]  # none of a spread
-            return table, levels.in_form(np.full(len(chosen), table), chosen)[1].tolist()
+            if form < len(forms):
+                spread[table] = NOT_SPREAD
+                return table, forms[form]
+            spread[table] = ways[form - len(forms)]
+            return table, []
         others = [other for other in own[~stays[own]].tolist() if other not in gone]
         stays[gone] = False
         return table, put + split.level[others].tolist()

@@ -33,6 +33,8 @@ from shard_gym.tasks import Task
 
 NOT_SPREAD = -1  # stands for a spread in a table whose parts have one device each
 
+KEPT = 512  # loads of spread tables that are kept
+
 
 class Spread(NamedTuple):
     """A way to put a table on many devices: its variant, and the devices, (n,) int64; `host` for table_row_wise."""
@@ -124,6 +126,7 @@ class SplitOptions:
             self._constrain(task.constraints, variants)
         parts = self.loads[:, : len(self.levels)]
         self.part_ms = model.single_table_costs(parts.reshape(-1, parts.shape[-1]), topology).reshape(parts.shape[:2])
+        self._fixed: dict[bytes, FloatArray] = {}  # the loads of `fixed` by its argument
         every = np.arange(task.num_devices)
         self.spreads: list[Spread] = []
         for variant, name in enumerate(variants.sharding_types):
@@ -168,6 +171,14 @@ class SplitOptions:
             may = may & np.stack([limits.may_spread(each.sharding_type, each.devices) for each in self.spreads], axis=1)
         return may
 
+    def ways(self, table: int) -> list[int]:
+        """The numbers of the `spreads` that the table may have."""
+        return self._ways[table]
+
+    @cached_property
+    def _ways(self) -> list[list[int]]:
+        return [may.nonzero()[0].tolist() for may in self.may_spread]
+
     def open_to(self, table: int, held: IntArray, on: IntArray) -> NDArray[np.bool_] | bool:
         """(D,) bool, the devices that may hold a part of `table` beside parts of tables `held`, or True for all."""
         limits = self.task.constraints
@@ -180,13 +191,20 @@ class SplitOptions:
     def fixed(self, spread: IntArray) -> tuple[FloatArray, IntArray]:
         """(D, K) loads of the tables that (T,) `spread` puts on many devices, and (D,) bytes that they leave."""
         model, free = self.model, self.task.topology.memory_cap_bytes.copy()
-        fixed = np.zeros((self.task.num_devices, self.loads.shape[-1]))
-        for number in np.unique(spread[spread != NOT_SPREAD]).tolist():
+        key = spread.tobytes()
+        known = self._fixed.get(key)
+        fixed = np.zeros((self.task.num_devices, self.loads.shape[-1])) if known is None else known.copy()
+        for number in sorted({*spread.tolist()} - {NOT_SPREAD}):
             _, variant, devices, _ = self.spreads[number]
-            tables = np.flatnonzero(spread == number)
-            loads = model.reduce(self.loads[tables, variant], np.zeros(len(tables), np.int64), 1)
-            fixed[devices] = model.add(fixed[devices], loads)
+            tables = (spread == number).nonzero()[0]
+            if known is None:
+                loads = model.reduce(self.loads[tables, variant], np.zeros(len(tables), np.int64), 1)
+                fixed[devices] = model.add(fixed[devices], loads)
             free[devices] -= self.memory[tables, variant].sum()
+        if known is None:
+            if len(self._fixed) >= KEPT:
+                self._fixed.clear()
+            self._fixed[key] = fixed.copy()
         return fixed, free
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,18 @@ class ColumnLevels:
         counts = self.counts[table, level].ravel()
         both = np.stack([level, self.narrower[level]], axis=-1).ravel()
         return np.repeat(np.repeat(table, 2), counts), np.repeat(both, counts)
+
+
+    def forms(self, table: int) -> list[list[int]]:
+        """The forms that a table may have: the levels of all its parts in each."""
+        if table not in self._forms:
+            every = self.is_form[table].nonzero()[0]
+            self._forms[table] = [self.in_form(np.array([table]), every[i : i + 1])[1].tolist() for i in range(len(every))]
+        return self._forms[table]
+
+    @cached_property
+    def _forms(self) -> dict[int, list[list[int]]]:
+        return {}
 
 
 class _Cuts:
