@@ -307,11 +307,7 @@ class _Relief:
         tables = np.union1d(split.table[split.device == device], np.flatnonzero(split.spread != NOT_SPREAD))
         for table in tables.tolist():
             now = int(split.spread[table])
-            forms = [
-                split.spread_over(table, number)
-                for number in options.ways(table)
-                if number != now
-            ]
+            forms = [split.spread_over(table, number) for number in options.ways(table) if number != now]
             if now != NOT_SPREAD:
                 rest = split.spread_over(table, NOT_SPREAD)
                 gathers = options.legal[table, 0] & np.broadcast_to(

@@ -78,7 +78,7 @@ def put_at_once(
                 fits &= np.einsum("nt,tdn->dn", limits.conflicts[table].astype(np.int64), holds[..., :left]) == 0
         has_room = fits.any(axis=0)
         free[:, :left][:, ~has_room] = NO_ROOM
-        tried = fits.ravel().nonzero()[0]
+        tried = np.nonzero(fits.ravel())[0]
         if not len(tried):
             continue
         (target, plan), every = np.divmod(tried, left), np.arange(len(tried))
@@ -91,7 +91,7 @@ def put_at_once(
         model.fill_communication(phases, outputs, options.cluster)
         smoothed = np.full(fits.shape, np.inf)
         smoothed.ravel()[tried] = smoothed_ms(phases)
-        plans = has_room.nonzero()[0]
+        plans = np.nonzero(has_room)[0]
         best = smoothed.argmin(axis=0)[plans]
         chosen = np.searchsorted(tried, best * left + plans)
         held[best, plans], own[best, plans] = after[chosen], own_after[chosen]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from shard_gym.common.arrays import FloatArray
 from shard_gym.leaderboard.scorer import Scorer, canonical
 from shard_gym.tasks import Answer
-from shard_gym.tasks.suites.best_known import best_known
+from shard_gym.tasks.suites.best_known import best_known, best_known_path
 
 MANY_TASKS = 10
 """On suites with at least so many tasks, two equal sets of answers are copies and not a coincidence."""
@@ -92,8 +93,28 @@ def share_among(cells: Sequence[Sequence[bytes]], others: Sequence[Sequence[byte
 
 def _best_known(scorer: Scorer) -> list[Answer | None]:
     """For each task of the suite the best known answer, if there is one."""
+    return _read_best_known(scorer, _stamp(scorer))[0]
+
+
+def _stamp(scorer: Scorer) -> tuple[Any, ...]:
+    """Another one when the file of the best known answers is written."""
+    path = best_known_path(scorer.suite.name)
+    if not path.exists():
+        return (path,)
+    found = path.stat()
+    return path, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=32)
+def _read_best_known(scorer: Scorer, stamp: tuple[Any, ...]) -> tuple[list[Answer | None], list[Any]]:
+    """The best known answers, which take long to read and check, and their traits; of a file with this `_stamp`."""
     known = best_known(scorer.suite, scorer.model)
-    return [known[task.name].answer if task.name in known else None for task in scorer.suite]
+    found = [known[task.name].answer if task.name in known else None for task in scorer.suite]
+    traits = (
+        None if answer is None else scorer.problem.traits(answer, task)
+        for answer, task in zip(found, scorer.suite, strict=True)
+    )
+    return found, list(traits)
 
 
 def best_known_cells(scorer: Scorer) -> list[list[bytes]]:
@@ -103,5 +124,4 @@ def best_known_cells(scorer: Scorer) -> list[list[bytes]]:
 
 def best_known_traits(scorer: Scorer) -> list[Any]:
     """The best known answers as they are compared to find near copies; None where there is none."""
-    found = zip(_best_known(scorer), scorer.suite, strict=True)
-    return [None if answer is None else scorer.problem.traits(answer, task) for answer, task in found]
+    return _read_best_known(scorer, _stamp(scorer))[1]

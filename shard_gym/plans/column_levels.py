@@ -134,12 +134,11 @@ class ColumnLevels:
         both = np.stack([level, self.narrower[level]], axis=-1).ravel()
         return np.repeat(np.repeat(table, 2), counts), np.repeat(both, counts)
 
-
     def forms(self, table: int) -> list[list[int]]:
         """The forms that a table may have: the levels of all its parts in each."""
         if table not in self._forms:
-            every = self.is_form[table].nonzero()[0]
-            self._forms[table] = [self.in_form(np.array([table]), every[i : i + 1])[1].tolist() for i in range(len(every))]
+            every = self.is_form[table].nonzero()[0].tolist()
+            self._forms[table] = [self.in_form(np.array([table]), np.array([form]))[1].tolist() for form in every]
         return self._forms[table]
 
     @cached_property
