@@ -96,6 +96,7 @@ _WORDS = {
     "Task 'model' needs": "The model needs",
     "Add devices or raise the caps": "Give the Topology more ranks or memory",
     "Raise memory_cap_bytes": "Give the Topology more hbm_cap or ddr_cap, or reserve less",
+    "Raise the caps of the devices": "Give the Topology more hbm_cap or ddr_cap, reserve less",
 }
 
 ONLY_TORCHREC = ("proposer", "partitioner", "performance_model")
@@ -474,14 +475,16 @@ class _Work:
         count = self.planner._topology.world_size
         found = np.ones((len(self.tables), count), np.bool_)
         names = {each.name: table for table, each in enumerate(self.tables)}
+        paths = {each.first.fqn: table for table, each in enumerate(self.tables)}
         for name, ranks in self.planner._ranks.items():
             group = getattr(self.constraints.get(name), "device_group", None)
-            if name not in names and group not in (None, self.planner._topology.compute_device):
+            table = names.get(name, paths.get(name))
+            if table is None and group not in (None, self.planner._topology.compute_device):
                 raise InvalidOptionError(
                     f"`ranks` has table {name!r}, which is in no plan of this topology, as its device_group is "
                     f"{group!r}. Leave it out."
                 )
-            if name not in names:
+            if table is None:
                 raise InvalidOptionError(f"`ranks` has table {name!r}, and the model has {listed(list(names))}.")
             if not ranks:
                 raise InvalidOptionError(f"`ranks` of table {name!r} must be a list of ranks, not [].")
@@ -490,7 +493,7 @@ class _Work:
                     raise InvalidOptionError(
                         f"`ranks` of table {name!r} has {short_repr(rank)}; the ranks are 0 to {count - 1}."
                     )
-            found[names[name]] = np.isin(np.arange(count), ranks)
+            found[table] = np.isin(np.arange(count), ranks)
         return found
 
     def _problem(self, pins: Any) -> PlanningTask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -144,6 +145,14 @@ class TestConstraints:
     def test_ranks_may_be_any_collection(self, ranks: Any) -> None:
         found = entries(planner(ranks={"t1": ranks}).plan(bags({"t1": 900}), SHARDERS))
         assert set(found["t1"].ranks) <= {1, 2}
+
+    def test_ranks_go_by_the_path_of_a_table(self) -> None:
+        """As they must where tables of several modules have one name."""
+        model = nn.ModuleDict({"m": bags({"a": 900, "b": 70}), "n": nn.ModuleDict({"deep": bags({"a": 800})})})
+        plan = planner(ranks={"m.a": [1], "n.deep.a": [2], "m.b": [3]}).plan(model, SHARDERS).plan
+        assert (plan["m"]["a"].ranks, plan["n.deep"]["a"].ranks, plan["m"]["b"].ranks) == ([1], [2], [3])
+        with pytest.raises(PlannerError, match=r"`ranks` has table 'a', and the model has n\.deep\.a, m\.a, b"):
+            planner(ranks={"a": [1]}).plan(model, SHARDERS)
 
     def test_column_wise_alone_may_be_one_shard(self) -> None:
         constraints = {"t0": ParameterConstraints(sharding_types=["column_wise"], min_partition=64)}
@@ -349,9 +358,16 @@ class TestHardware:
         assert {name: profile_of_device(name) for name in names} == names
 
 
-def managed() -> ManagedCollisionEmbeddingBagCollection:
-    collection = bags({"mch": 4000})
-    module = HashZchManagedCollisionModule(zch_size=4000, device=META, total_num_buckets=8)
+def quantized(rows: dict[str, int]) -> QuantEmbeddingBagCollection:
+    collection = EmbeddingBagCollection(tables=bags(rows).embedding_bag_configs(), device=torch.device("cpu"))
+    observer = torch.quantization.PlaceholderObserver.with_args
+    collection.qconfig = torch.quantization.QConfig(observer(dtype=torch.float), observer(dtype=torch.qint8))
+    return QuantEmbeddingBagCollection.from_float(collection)
+
+
+def managed(rows: int = 4000) -> ManagedCollisionEmbeddingBagCollection:
+    collection = bags({"mch": rows})
+    module = HashZchManagedCollisionModule(zch_size=rows, device=META, total_num_buckets=8)
     return ManagedCollisionEmbeddingBagCollection(
         collection, ManagedCollisionCollection({"mch": module}, collection.embedding_bag_configs())
     )
@@ -411,14 +427,48 @@ class TestDelegated:
             assert f"as ShardGym plans no sharding type that they may have ({why})" in own.report
 
     def test_quantized_tables_are_in_the_memory_of_devices(self) -> None:
-        collection = EmbeddingBagCollection(tables=bags({"q": 500}).embedding_bag_configs(), device=torch.device("cpu"))
-        observer = torch.quantization.PlaceholderObserver.with_args
-        collection.qconfig = torch.quantization.QConfig(observer(dtype=torch.float), observer(dtype=torch.qint8))
-        model = nn.ModuleDict({"q": QuantEmbeddingBagCollection.from_float(collection), "b": bags({"t": 900})})
+        model = nn.ModuleDict({"q": quantized({"q": 500}), "b": bags({"t": 900})})
         own = planner(gpus(2), compare=30.0)
         own.plan(model, [QuantEmbeddingBagCollectionSharder(), *SHARDERS])
         assert "TorchRec plans q, as their rows are quantized, to be served (quant, " in own.report
         assert "outside" not in own.report
+
+    @pytest.mark.parametrize(
+        ("make", "cap_mib", "message"),
+        [
+            (lambda: quantized({"theirs": 300_000}), 56, ""),  # 24 MiB on a rank
+            (lambda: managed(100_000), 56, ""),  # 12 MiB on each rank
+            (lambda: managed(100_000), 45, "No plan was found that fits .* Give the Topology more hbm_cap or ddr_cap"),
+        ],
+        ids=["quantized", "managed collision", "no room"],
+    )
+    def test_tables_of_torchrec_leave_the_memory_that_it_counts(self, make: Any, cap_mib: int, message: str) -> None:
+        """To a table of 37 MiB, which may be whole alone."""
+        whole = ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[50.0])
+        own = planner(
+            gpus(2, cap_mib * 2**20),
+            constraints={
+                "theirs": whole,
+                "ours": replace(whole, compute_kernels=["fused"]),
+                "mch": ParameterConstraints(compute_kernels=["fused"]),
+            },
+            storage_reservation=FixedPercentageStorageReservation(0.0),
+            timeout_seconds=5,
+        )
+        model = nn.ModuleDict({"theirs": make(), "own": bags({"ours": 150_000})})
+        sharders = [QuantEmbeddingBagCollectionSharder(), *SHARDERS]
+        if message:
+            with pytest.raises(PlannerError, match=message):
+                own.plan(model, sharders)
+            return
+        own.plan(model, sharders)
+        held = np.zeros(2)
+        for option in own._best_plan:
+            for shard in option.shards:
+                held[shard.rank] += shard.storage.hbm
+        assert held.max() <= cap_mib * 2**20
+        assert f"HBM of tables on the fullest device, rank {held.argmax()}: " in own.report
+        assert (own.costed.estimate.phases_ms[:, 0] > 0).all()  # each rank looks something up
 
     def test_blocks_of_virtual_tables_are_whole_buckets(self) -> None:
         config = EmbeddingConfig(
