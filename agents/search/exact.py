@@ -29,10 +29,17 @@ from typing_extensions import override
 from shard_gym.agents.base import CostGuidedAgent
 from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed, is_not_negative
-from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, missing_extra, short_repr
+from shard_gym.common.errors import (
+    InvalidOptionError,
+    NoPlacementFoundError,
+    StatesExceedHbmError,
+    missing_extra,
+    short_repr,
+)
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import LinearCosts
 from shard_gym.cost_models.bounds.placements import ROUNDING, Region, regions
+from shard_gym.plans.caps import rooms_of_kept
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.tasks import Task
@@ -148,8 +155,8 @@ class ExactAgent(CostGuidedAgent):
     def start(self, task: Task) -> Placement | None:
         """The placement of local search; None if its starts find none."""
         try:
-            return self._start.place(task)
-        except NoPlacementFoundError:
+            return check_placement(self._start.place(task), task.tables, task.topology)
+        except (NoPlacementFoundError, StatesExceedHbmError):
             return None
 
 
@@ -285,6 +292,17 @@ class _Program:
             if cap // divisor < sum(units):
                 column = [row[device] for row in self.there]
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, units) <= cap // divisor)
+        if self._task.tables.rows_in is not None:
+            self._add_rooms_of_kept(units, divisor)
+
+    def _add_rooms_of_kept(self, units: list[int], divisor: int) -> None:
+        """Keep tables in HBM, and those in host memory, within what each device has of it."""
+        for where, rooms in rooms_of_kept(self._task.topology).items():
+            kept = np.flatnonzero(self._task.tables.are_in(where)).tolist()
+            for device, room in enumerate(rooms.tolist() if kept else ()):
+                column = [self.there[table][device] for table in kept]
+                own = [units[table] for table in kept]
+                self.model.add(self._cp_model.LinearExpr.weighted_sum(column, own) <= room // divisor)
 
     def _add_constraints(self, limits: Constraints) -> None:
         for table, device in np.argwhere(~limits.devices).tolist():

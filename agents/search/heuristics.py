@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
-from shard_gym.agents.search.items import Items, NoRoomError, put_in_order, put_where_cheapest
+from shard_gym.agents.search.items import Items, NoRoomError, counted_bytes, put_in_order, put_where_cheapest
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import checked_seed
 from shard_gym.common.errors import NoPlacementFoundError
@@ -25,7 +25,7 @@ from shard_gym.tasks import Task
 def _placed(task: Task, order: Iterable[int], choose: Callable[[int, np.ndarray], int]) -> Placement:
     """The tables of `task` placed in `order`, each where `choose(table, devices where it still fits)` says."""
     try:
-        return put_in_order(task.tables.memory_bytes, task.topology.memory_cap_bytes, order, choose, task.constraints)
+        return put_in_order(counted_bytes(task), task.topology.memory_cap_bytes, order, choose, task.constraints)
     except NoRoomError as error:
         raise no_placement(task, error) from None
 

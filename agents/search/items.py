@@ -14,6 +14,7 @@ from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.hardware import Cluster
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
 
 MANY_DEVICES = 64
@@ -48,7 +49,7 @@ class Items:
             model,
             task.topology.cluster(),
             model.loads(task.tables, task.topology),
-            task.tables.memory_bytes,
+            counted_bytes(task),
             task.topology.memory_cap_bytes,
             constraints=task.constraints,
         )
@@ -80,6 +81,12 @@ class Items:
     def tables(self) -> IntArray:
         """(I,) int64, the table of each item."""
         return np.arange(len(self)) if self.table is None else self.table
+
+
+def counted_bytes(task: Task) -> IntArray:
+    """(T,) int64, bytes of the whole tables, or what the constraints say that a search counts for them."""
+    own, limits = task.tables.memory_bytes, task.constraints
+    return own if limits is None else limits.bytes_of(TABLE_WISE, task.tables.embedding_dim, own)
 
 
 def put_in_order(

@@ -11,6 +11,7 @@ from shard_gym.agents.base import CostGuidedAgent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, Budget
 from shard_gym.agents.search.heuristics import CostGreedyAgent, lane_placements, paper_heuristics
+from shard_gym.agents.search.memories import in_both_memories
 from shard_gym.agents.search.plan_search import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.plan_starts import by_lanes
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
@@ -60,6 +61,9 @@ class LocalSearchAgent(CostGuidedAgent):
 
     @override
     def place(self, task: Task) -> Placement:
+        return in_both_memories(task, self._search).placement
+
+    def _search(self, task: Task) -> SplitTables:
         budget = Budget(self.cost_model, self.max_queries, self.max_seconds)  # the starts count
         model = self.additive_model(task)
         options = SplitOptions(task, model)
@@ -69,7 +73,7 @@ class LocalSearchAgent(CostGuidedAgent):
             most = int(SHARE_OF_STARTS * self.max_queries)
             found += by_lanes(SplitTables.whole(options, np.zeros(task.num_tables, np.int64)), most // 2)
         found = list({start.key: start for start in found}.values())
-        return search_plans(found, task_rng(self.seed, task), budget, BATCH if additive else 1).in_order().placement
+        return search_plans(found, task_rng(self.seed, task), budget, BATCH if additive else 1).in_order()
 
     def _starts(self, task: Task) -> list[Placement]:
         """Placements of all greedy agents that find one, and packed by memory if that fits."""
@@ -85,8 +89,10 @@ class LocalSearchAgent(CostGuidedAgent):
         try:
             packed = check_placement(pack_by_memory(task.tables, task.num_devices), task.tables, task.topology)
             task.require_constraints(packed)
-            starts.append(packed)
+            if task.constraints is None or task.constraints.least_bytes is None:
+                starts.append(packed)
         except InvalidPlacementError:
-            if not starts:
-                raise failure from None
+            pass
+        if not starts:
+            raise failure
         return list({placement.tobytes(): placement for placement in starts}.values())

@@ -12,6 +12,7 @@ from typing_extensions import override
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget, Descent
+from shard_gym.agents.search.memories import in_both_memories
 from shard_gym.agents.search.plan_starts import starts
 from shard_gym.agents.search.rebuild import Rebuilder
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
@@ -223,7 +224,7 @@ class PlanSearchAgent(Agent):
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
         self.ended = Ended.NOTHING_NEW
-        return self._search(task, (TABLE_WISE,), self.cost_model).placement
+        return in_both_memories(task, lambda own: self._search(own, (TABLE_WISE,), self.cost_model)).placement
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
@@ -243,7 +244,7 @@ class PlanSearchAgent(Agent):
 
     def split(self, task: Task) -> SplitTables:
         """The parts of the plan, as the search has them; raises the error of `plan`."""
-        return self._search(task, self.sharding_types, self.cost_model)
+        return in_both_memories(task, lambda own: self._search(own, self.sharding_types, self.cost_model))
 
     def _search(
         self, task: Task, sharding_types: tuple[str, ...], model: CountedCostModel, share: float = 1.0

@@ -30,6 +30,8 @@ the rows that a batch reads and their number among those of the last batches are
   each row is in HBM for all rows. So is the index of the cache, 4 bytes for each row of a table and 16 for each slot
   (FBGEMM v1.8.0, split_table_batched_embeddings_ops_training.py; TorchRec 1.8.0 counts the same).
 - The dense gradient of a replica updates all of its rows, so P is 1 for each of them.
+- Tables that are kept in HBM (`Tables.rows_in`) leave the cache less of it, and are in no cache. All rows that a batch
+  reads of tables that are kept in host memory are read and updated in place, like those that find no slot.
 
 Left out: rows of the next batches that a pipeline locks in the cache; the start, when the cache is empty; rows whose
 popularity changes. docs/cost-model.md compares it with measurements.
@@ -51,6 +53,7 @@ from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
 from shard_gym.hardware import Topology
 from shard_gym.tables import STATE_BYTES, RowPopularity, Tables
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 
 WAYS = 32
 """Slots of a set, on NVIDIA GPUs."""
@@ -83,7 +86,9 @@ LOOKUPS_MS = 6  # of the prefetch
 STATES_MS = 7  # to update the states of each weight
 FIRST_ROWS = 8  # G loads: rows that are among those of the last t batches, and not of the number before
 FIRST_MS = FIRST_ROWS + len(BATCHES)  # G loads: the time to copy the rows that a batch reads, by when they were last
-NUM_HOST_LOADS = FIRST_MS + len(BATCHES)
+KEPT_BYTES = FIRST_MS + len(BATCHES)  # of tables in HBM
+KEPT_READ_MS, KEPT_UPDATE_MS = KEPT_BYTES + 1, KEPT_BYTES + 2  # to read and update, in place, tables in host memory
+NUM_HOST_LOADS = KEPT_BYTES + 3
 
 _KEPT = 2**15  # tables whose curves are kept, about 20 MB
 _CELLS = 8  # of the table of R, for a step of 1
@@ -131,12 +136,15 @@ class _LruCache(HostPolicy):
         states = tables.embedding_dim * float(STATE_BYTES * workload.state.per_weight)
         loads[:, STATES_MS] = rows[:, 0] * states * copy_ms
         loads[:, FIRST_ROWS:FIRST_MS] = rows
-        loads[:, FIRST_MS:] = read * (row * copy_ms)[:, None]
+        loads[:, FIRST_MS:KEPT_BYTES] = read * (row * copy_ms)[:, None]
+        loads[:, KEPT_BYTES:] = 0.0
+        if tables.rows_in is not None:
+            _keep(loads, tables)
         return loads
 
     def added_ms(self, loads: FloatArray) -> tuple[FloatArray, FloatArray]:
         """What is left of the prefetch and the reads in place, and the updates in place; 0 without a cache."""
-        hbm, copies = loads[..., HBM_BYTES], loads[..., FIRST_MS:]
+        hbm, copies = loads[..., HBM_BYTES], loads[..., FIRST_MS:KEPT_BYTES]
         in_set = loads[..., FIRST_ROWS:FIRST_MS] * (WAYS / slots_of(loads))[..., None]  # x' - x
         mean = np.cumsum(in_set, axis=-1)
         cell = np.minimum(mean * _CELLS, _MOST * _CELLS).astype(np.int64)
@@ -148,16 +156,20 @@ class _LruCache(HostPolicy):
         prefetch = loads[..., LOOKUPS_MS] + missed - in_place
         forward = np.maximum(prefetch - loads[..., DENSE_MS], 0.0) + in_place * loads[..., READ_TIMES]
         cached = loads[..., ALL_BYTES] > hbm
-        return np.where(cached, forward, 0.0), np.where(cached, in_place + loads[..., STATES_MS], 0.0)
+        backward = in_place + loads[..., STATES_MS]
+        return (
+            np.where(cached, forward, 0.0) + loads[..., KEPT_READ_MS],
+            np.where(cached, backward, 0.0) + loads[..., KEPT_UPDATE_MS],
+        )
 
     def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:
         """`added_ms` of one device on floats, with the same bits."""
         hbm = loads[HBM_BYTES]
         if loads[ALL_BYTES] <= hbm:
-            return 0.0, 0.0
-        share = WAYS / max((hbm - loads[INDEXED_BYTES]) / loads[ROW_BYTES], float(WAYS))
+            return loads[KEPT_READ_MS], loads[KEPT_UPDATE_MS]
+        share = WAYS / max((hbm - loads[INDEXED_BYTES] - loads[KEPT_BYTES]) / loads[ROW_BYTES], float(WAYS))
         mean = below = missed = read = in_place_share = 0.0
-        for number, (rows, copy) in enumerate(zip(loads[FIRST_ROWS:FIRST_MS], loads[FIRST_MS:], strict=True)):
+        for number, (rows, copy) in enumerate(zip(loads[FIRST_ROWS:FIRST_MS], loads[FIRST_MS:KEPT_BYTES], strict=True)):
             in_set = rows * share
             mean += in_set
             cell = int(min(mean * _CELLS, _MOST * _CELLS))
@@ -171,7 +183,21 @@ class _LruCache(HostPolicy):
         in_place = read * in_place_share
         prefetch = loads[LOOKUPS_MS] + missed - in_place
         forward = max(prefetch - loads[DENSE_MS], 0.0) + in_place * loads[READ_TIMES]
-        return forward, in_place + loads[STATES_MS]
+        return forward + loads[KEPT_READ_MS], in_place + loads[STATES_MS] + loads[KEPT_UPDATE_MS]
+
+
+def _keep(loads: FloatArray, tables: Tables) -> None:
+    """Change the (T, H) loads of tables that are kept in HBM or in host memory: no cache has their rows."""
+    in_hbm, in_host = tables.are_in(IN_HBM), tables.are_in(IN_HOST)
+    kept = in_hbm | in_host
+    states = tables.num_embeddings * (STATE_BYTES * tables.workload.state.per_row)
+    read_ms = loads[:, FIRST_MS:KEPT_BYTES].sum(axis=1)
+    loads[:, KEPT_BYTES] = np.where(in_hbm, tables.memory_bytes, np.where(in_host, states, 0.0))
+    loads[:, KEPT_READ_MS] = np.where(in_host, read_ms * loads[:, READ_TIMES], 0.0)
+    loads[:, KEPT_UPDATE_MS] = np.where(in_host, read_ms + loads[:, STATES_MS], 0.0)
+    loads[:, ALL_BYTES] = np.where(kept, loads[:, KEPT_BYTES], loads[:, ALL_BYTES])
+    loads[:, ROW_BYTES] = np.where(kept, SLOT_BYTES, loads[:, ROW_BYTES])
+    loads[kept, INDEXED_BYTES:KEPT_BYTES] = 0.0
 
 
 LRU = _LruCache()
@@ -179,7 +205,7 @@ LRU = _LruCache()
 
 def slots_of(loads: FloatArray) -> FloatArray:
     """(...) slots of the caches of devices with (..., H) loads, at least one set."""
-    free = loads[..., HBM_BYTES] - loads[..., INDEXED_BYTES]
+    free = loads[..., HBM_BYTES] - loads[..., INDEXED_BYTES] - loads[..., KEPT_BYTES]
     return np.maximum(free / np.maximum(loads[..., ROW_BYTES], 1.0), float(WAYS))
 
 

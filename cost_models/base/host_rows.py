@@ -17,6 +17,9 @@ largest at the thresholds is a lower bound of the exact one; docs/host-memory.md
 - A state of each weight lies where its row is. A state of each row (4 bytes) is in HBM for all rows of a table (FBGEMM
   v1.8.0, split_table_batched_embeddings_ops_training.py, where the tables are managed), so it takes l times its bytes.
 - The dense gradient of a replica updates all of its rows, so P is 1 for each of them.
+- A table that is kept in HBM (`Tables.rows_in`) leaves C less its bytes to the others: its h is l times its bytes, as
+  if every batch read all of its rows. Of one that is kept in host memory, h is at every l the bytes that a batch reads;
+  where the other rows fit, the largest at the thresholds is 2^-24 C below them.
 - What the HBM serves less, because the host serves it, is not taken off: it is a hundredth of what the host adds.
 
 All loads are sums or maxima over the tables of a device, and time never falls when a table is added.
@@ -33,6 +36,7 @@ from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.linear import HostReads
 from shard_gym.hardware import Topology
 from shard_gym.tables import STATE_BYTES, RowPopularity, Tables
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 
 
 def _thresholds() -> FloatArray:
@@ -77,6 +81,9 @@ def host_bytes(tables: Tables, dense: bool = False) -> FloatArray:
     workload, every = tables.workload, tables.num_embeddings[:, None]
     in_hbm = tables.embedding_dim * (workload.weight_bytes + STATE_BYTES * workload.state.per_weight)  # bytes of a row
     rows = every * THRESHOLDS if dense else rows_by_threshold(tables)
+    if tables.rows_in is not None:
+        rows = np.where(tables.are_in(IN_HBM)[:, None], every * THRESHOLDS, rows)
+        rows = np.where(tables.are_in(IN_HOST)[:, None], rows[:, :1], rows)  # those at l = 1: all that a batch reads
     return in_hbm[:, None] * rows + STATE_BYTES * workload.state.per_row * every * THRESHOLDS
 
 

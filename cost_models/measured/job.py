@@ -62,9 +62,10 @@ class Part:
     def to_key(self) -> Any:
         """All that decides how long it takes, as JSON values and arrays; of columns, the tables that have these."""
         record = asdict(self.tables if self.kind == COLUMN_WISE else self)
-        workload = record.get("tables", record)["workload"]
-        if not workload["weighted"]:  # keys of times that were measured before lookups had weights
-            del workload["weighted"]
+        tables = record.get("tables", record)
+        del tables["rows_in"]  # it says nothing of what is in HBM
+        if not tables["workload"]["weighted"]:  # keys of times that were measured before lookups had weights
+            del tables["workload"]["weighted"]
         return record
 
 

@@ -45,7 +45,8 @@ class MemoryExceededError(InvalidPlacementError):
 
 
 class StatesExceedHbmError(MemoryExceededError):
-    """What the optimizer keeps of each row, which lies in HBM for all rows, exceeds the HBM of a device."""
+    """What must be in the HBM of a device, such as what the optimizer keeps of each row, exceeds it; or what must be in
+    host memory exceeds that."""
 
 
 class InvalidPlanError(InvalidPlacementError):

@@ -18,12 +18,14 @@ from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short
 from shard_gym.common.text import format_bytes
 from shard_gym.hardware import Topology
 from shard_gym.plans import Shard, ShardingPlan, TableSharding, check_plan, data_parallel
+from shard_gym.plans.constraints import CACHED_KERNEL, IN_HOST_KERNEL
 from shard_gym.plans.files import in_order
 from shard_gym.plans.hbm_rows import split_bytes, split_of_plan
 from shard_gym.plans.plan import DATA_PARALLEL, PLAN_TYPES
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import CACHED as CACHED_ROWS
 
-IN_HBM, IN_HOST, CACHED = ("fused", "dense"), "fused_uvm", "fused_uvm_caching"
+IN_HBM, IN_HOST, CACHED = ("fused", "dense"), IN_HOST_KERNEL, CACHED_KERNEL
 """Compute kernels: all rows in HBM; all in host memory; all in host memory, and a cache in HBM for some of them."""
 
 DEFAULT_LOAD_FACTOR = 0.2
@@ -43,8 +45,8 @@ def torchrec_json(
     """The plan as TorchRec's JSON; needs no TorchRec.
 
     With host memory, a table with some rows in HBM is `fused_uvm_caching`, and its `cache_params` have the share of its
-    rows in HBM as `load_factor`, over all of its shards; one with none is `fused_uvm`. TorchRec's own JSON has no
-    `cache_params`.
+    rows in HBM as `load_factor`, over all of its shards, also where that is 1 or, but for one row, 0, of tables that
+    must have a cache (`Tables.rows_in`); one with none is `fused_uvm`. TorchRec's own JSON has no `cache_params`.
 
     Args:
         tables: their names are those of the model.
@@ -71,7 +73,8 @@ def torchrec_json(
     shares = _hbm_shares(check_plan(plan, tables, topology), tables, topology)
     if device_type == "cpu" and min(shares) < 1:
         raise InvalidPlanError("A plan with rows in host memory is for GPUs; device_type must be 'cuda'.")
-    for name, sharding, share in zip(tables.names, plan.tables, shares, strict=True):
+    cached = tables.are_in(CACHED_ROWS).tolist()
+    for name, sharding, share, has_cache in zip(tables.names, plan.tables, shares, cached, strict=True):
         path = modules if isinstance(modules, str) else modules.get(name)
         if path is None:
             raise InvalidPlanError(
@@ -80,10 +83,10 @@ def torchrec_json(
         replicated = sharding.sharding_type == DATA_PARALLEL
         entry: dict[str, Any] = {
             "sharding_type": sharding.sharding_type,
-            "compute_kernel": "dense" if replicated else "fused" if share == 1 else CACHED if share else IN_HOST,
+            "compute_kernel": "dense" if replicated else _kernel(share, has_cache),
             "ranks": sharding.devices,
         }
-        if 0 < share < 1:
+        if entry["compute_kernel"] == CACHED:
             entry["cache_params"] = {"load_factor": share}
         if not replicated:
             entry["shards"] = [
@@ -100,6 +103,12 @@ def torchrec_json(
     return {"plan": content}
 
 
+def _kernel(share: float, has_cache: bool) -> str:
+    if has_cache or 0 < share < 1:
+        return CACHED
+    return "fused" if share == 1 else IN_HOST
+
+
 def _hbm_shares(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[float]:
     """The share of the rows of each table in HBM, of a plan that TorchRec can train."""
     if topology.host is None:
@@ -109,15 +118,18 @@ def _hbm_shares(plan: ShardingPlan, tables: Tables, topology: Topology) -> list[
     cells = np.bincount(table, rows * columns, len(tables))
     shares = np.bincount(table, in_hbm * columns, len(tables)) / cells
     shares[np.bincount(table, in_hbm < rows, len(tables)) == 0] = 1.0  # whatever the division rounds
-    away = shares[table] < 1
-    for each in np.flatnonzero(shares < 1).tolist():
+    cached = tables.are_in(CACHED_ROWS)
+    shares[cached] = np.maximum(shares[cached], 1.0 / tables.num_embeddings[cached])
+    in_host = (shares < 1) | cached
+    away = in_host[table]
+    for each in np.flatnonzero(in_host).tolist():
         if plan.tables[each].sharding_type == DATA_PARALLEL:
             raise InvalidPlanError(
                 f"Table {tables.names[each]!r} is data_parallel with rows in host memory; TorchRec keeps replicas in "
                 "HBM. Plan without replicas of it."
             )
-    held = np.bincount(topology.hosts[device[away]], (rows * columns)[away], topology.num_hosts)
-    held = held * split_bytes(tables.workload)
+    size = rows * columns * split_bytes(tables.workload.select(table))
+    held = np.bincount(topology.hosts[device[away]], size[away], topology.num_hosts)
     of_host = np.maximum(topology.memory_cap_bytes - topology.host.hbm_bytes, 0)
     has = np.bincount(topology.hosts, of_host, topology.num_hosts)
     if topology.host.total_bytes is not None:

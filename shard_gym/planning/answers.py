@@ -72,7 +72,7 @@ def fitting_answer(
 ) -> FittingAnswer:
     """The answer of the agent `name`; of None that of `SPLITTING`, or of `WHOLE` where only whole tables have a cost.
 
-    Host memory is used only if no plan was found whose rows are all in HBM.
+    Host memory is used only if no plan was found whose rows are all in HBM, or rows of a table must be in host memory.
 
     Args:
         make: makes an agent from its name.
@@ -83,6 +83,14 @@ def fitting_answer(
         NoPlacementFoundError: the tables fit no plan, or none was found; the message has numbers.
     """
     knows, name = HOST_MEMORY in own.model.supports, WHOLE if whole and name is None else name
+    limits = own.limits
+    if limits is not None and limits.needs_host:
+        if not knows:
+            raise InvalidOptionError(
+                f"`constraints` keep rows of {own.tables.names[(*limits.in_host, *limits.cached)[0]]!r} in host "
+                f"memory, but the cost model {own.model.name!r} does not know it; leave out `cost_model`."
+            )
+        return _answered(own, name, make, tell, whole)
     try:
         return _answered(own.in_hbm, name, make, tell, whole)
     except (NoPlacementFoundError, _TooLargeWholeError) as error:
@@ -92,12 +100,6 @@ def fitting_answer(
             raise type(error)(
                 f"{error} Host memory could hold rows of them, but with it all devices have one memory cap: give one "
                 "number to `memory_cap_gib` to use it."
-            ) from error
-        if own.constraints is not None and own.constraints.in_hbm:
-            kept = own.tables.names[own.constraints.in_hbm[0]]
-            raise type(error)(
-                f"{error} Host memory could hold rows, but `constraints` keep {kept!r} in HBM, and which rows are "
-                "there is decided for each device, not for each table."
             ) from error
         if len(own.tables.workloads) > 1:
             raise type(error)(
@@ -236,7 +238,7 @@ def _within_host_memory(
         except InvalidTaskError as error:
             raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
         except StatesExceedHbmError as error:
-            raise _too_many_states(name, error) from error
+            raise _too_many_states(name, own, error) from error
         buffers = int(training_memory(answer, task.tables, task.num_devices).buffers.max())
         if buffers <= told:
             break
@@ -246,7 +248,7 @@ def _within_host_memory(
         answered_by = getattr(agent, "answered_by", name)
         checked = problem.checked(answer, final)
     except StatesExceedHbmError as error:
-        raise _too_many_states(name, error) from error
+        raise _too_many_states(name, own, error) from error
     except MemoryExceededError as error:
         raise NoPlacementFoundError(
             f"{name} found no plan that leaves room for the buffers of a training step, {format_bytes(buffers)} of the "
@@ -271,8 +273,9 @@ def _checked_answer(name: str, agent: Agent, task: Task) -> Answer:
     return answer
 
 
-def _too_many_states(name: str, error: StatesExceedHbmError) -> NoPlacementFoundError:
-    return NoPlacementFoundError(f"{name} found no plan whose HBM holds the states of all rows. {error}")
+def _too_many_states(name: str, own: ModelOnDevices, error: StatesExceedHbmError) -> NoPlacementFoundError:
+    what = "HBM holds the states of all rows" if own.tables.rows_in is None else "memories hold what must be in them"
+    return NoPlacementFoundError(f"{name} found no plan whose {what}. {error}")
 
 
 def _within_room(own: ModelOnDevices, name: str, agent: Agent, splits: bool) -> FittingAnswer:

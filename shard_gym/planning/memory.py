@@ -19,6 +19,7 @@ from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import TrainingMemory, training_memory
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables import RowPopularity, RowSteps, Tables
+from shard_gym.tables.tables import IN_HOST
 
 GIB = 2**30
 
@@ -202,7 +203,8 @@ def host_to_json(explanation: Explanation) -> dict[str, Any]:
 def caches_notes(explanation: Explanation) -> list[Note]:
     """A warning what a plan costs with the caches that TorchRec gives tables with rows in host memory."""
     task, cached_already = explanation.task, explanation.cost_model.startswith(CACHED)
-    if not explanation.host_bytes.any() or cached_already or not task.tables.workload.training:
+    in_cache = explanation.host_bytes[~task.tables.are_in(IN_HOST)[explanation.shards[:, 0]]]
+    if not in_cache.any() or cached_already or not task.tables.workload.training:
         return []
     dtype, index_exchange = explanation.communication_dtype, explanation.index_exchange
     model = AnalyticalShardingModel(dtype, host_policy="lru", index_exchange=index_exchange)

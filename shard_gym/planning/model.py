@@ -26,6 +26,7 @@ from shard_gym.plans.memory import training_memory
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import ONE_GROUP
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import CACHED, IN_HOST
 from shard_gym.tasks import Answer, Task, TaskSuite, problem_of
 from shard_gym.tasks.groups import caps_in
 
@@ -167,6 +168,7 @@ class ModelOnDevices:
         if not self.has_host or HOST_MEMORY not in self.model.supports:
             return False
         away = hbm_rows is not None and bool((hbm_rows < plan.shard_arrays()[:, 3]).any())
+        away |= bool(self.tables.are_in(IN_HOST, CACHED).any())
         return away or missing_bytes(self.tables, self.in_hbm.topology) > 0
 
     def explained(self, plan: ShardingPlan) -> Explanation:

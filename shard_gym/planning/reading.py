@@ -215,7 +215,8 @@ def model_on_devices(
     )
     if constraints is not None:
         limits = as_constraints(constraints, tables, topology.num_devices, host_memory=topology.host is not None)
-        found = replace(found, constraints=limits)
+        placed = tables if topology.host is None else limits.placed(tables)
+        found = replace(found, tables=placed, constraints=limits)
     return found.deduplicated() if index_dedup else found
 
 

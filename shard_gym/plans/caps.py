@@ -9,6 +9,7 @@ from shard_gym.common.errors import StatesExceedHbmError
 from shard_gym.common.text import format_bytes
 from shard_gym.hardware import Topology
 from shard_gym.tables import STATE_BYTES, Tables, Workload
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 
 
 def devices_over(used: NDArray[np.int64], topology: Topology) -> NDArray[np.int64]:
@@ -61,30 +62,77 @@ def packed_caps(tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
     return allotted_caps(used, topology)
 
 
-def require_room_for_states(
-    devices: NDArray[np.int64], rows: NDArray[np.int64], workload: Workload, topology: Topology
-) -> None:
-    """Raise StatesExceedHbmError if the HBM of a device cannot hold what the optimizer keeps of each of its rows.
+def rooms_of_kept(topology: Topology) -> dict[int, NDArray[np.int64]]:
+    """(D,) int64, the most bytes of devices for tables whose `rows_in` is `IN_HBM`, and `IN_HOST`; 1 for none."""
+    caps, host = topology.memory_cap_bytes, topology.host
+    assert host is not None
+    parts = np.maximum(caps - host.hbm_bytes, 1)
+    parts = parts if host.total_bytes is None else np.full_like(parts, host.total_bytes)
+    return {IN_HBM: np.minimum(caps, host.hbm_bytes), IN_HOST: np.minimum(caps, parts)}
 
-    Rowwise Adagrad keeps one number, which is in HBM for rows in host memory, too. Without host memory the memory caps
-    say it.
+
+def require_room_of_memories(
+    devices: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    workload: Workload,
+    topology: Topology,
+    rows_in: NDArray[np.int64] | None,
+) -> None:
+    """Raise StatesExceedHbmError if the HBM of a device, or its host's memory, cannot hold what must be in it.
+
+    That is in HBM what the optimizer keeps of each row (rowwise Adagrad one number, also for rows in host memory), and
+    tables that are kept there; in host memory other tables that are. Without host memory the memory caps say it.
 
     Args:
         devices: (S,) int64, the device of each shard.
-        rows: (S,) int64, its rows.
+        rows, columns: (S,) int64, of each.
         workload: of all tables, or those of the shards.
+        rows_in: (S,) int64, of their tables (`Tables.rows_in`), or None.
     """
-    if topology.host is None or not np.any(workload.state.per_row):
+    host = topology.host
+    if host is None or (rows_in is None and not np.any(workload.state.per_row)):
         return
-    needed = np.zeros(topology.num_devices, np.int64)
-    np.add.at(needed, devices, STATE_BYTES * workload.state.per_row * rows)
+    needed, states = np.zeros(topology.num_devices, np.int64), STATE_BYTES * workload.state.per_row * rows
+    if rows_in is None:
+        np.add.at(needed, devices, states)
+    else:
+        size = rows * workload.row_bytes(columns)
+        np.add.at(needed, devices, np.where(rows_in == IN_HBM, size, states))
+        _require_room_in_hosts(devices, size, np.where(rows_in == IN_HOST, size - states, 0), topology)
     device = int(needed.argmax())
-    if needed[device] > topology.host.hbm_bytes:
+    if needed[device] > host.hbm_bytes:
+        if rows_in is not None and (rows_in == IN_HBM).any():
+            raise StatesExceedHbmError(
+                f"Device {device} has {format_bytes(needed[device])} of tables, and of what the optimizer keeps of "
+                f"each row, that must be in its HBM, of which tables may take {format_bytes(host.hbm_bytes)}. Give "
+                "more devices or HBM, or let fewer tables have the compute kernel fused alone."
+            )
         keep = " and ".join(sorted({each.optimizer for each in workload.workloads if each.state.per_row}))
         raise StatesExceedHbmError(
             f"Device {device} keeps {format_bytes(needed[device])} of states of {keep}, which are in HBM "
-            f"for all rows, but tables may take {format_bytes(topology.host.hbm_bytes)} of it. Give more devices or "
+            f"for all rows, but tables may take {format_bytes(host.hbm_bytes)} of it. Give more devices or "
             "HBM, or an optimizer without a state of each row, such as sgd."
+        )
+
+
+def _require_room_in_hosts(
+    devices: NDArray[np.int64], size: NDArray[np.int64], kept: NDArray[np.int64], topology: Topology
+) -> None:
+    """Raise StatesExceedHbmError if hosts cannot hold `kept` bytes of each shard, of `size`, and what HBM cannot."""
+    host = topology.host
+    assert host is not None
+    used, away = np.zeros((2, topology.num_devices), np.int64)
+    np.add.at(used, devices, size)
+    np.add.at(away, devices, kept)
+    over = devices_over(np.maximum(used, np.where(away > 0, away + host.hbm_bytes, 0)), topology)
+    if over.size:
+        device = int(over[0])
+        parts = topology.memory_cap_bytes[device] - host.hbm_bytes
+        raise StatesExceedHbmError(
+            f"Device {device} has {format_bytes(away[device])} of tables that must be in host memory, of which it may "
+            f"take {format_bytes(max(int(parts), 0))}. Give more devices or host memory, or let fewer tables have the "
+            f"compute kernel fused_uvm alone."
         )
 
 

@@ -14,7 +14,7 @@ from shard_gym.common.checks import is_integer
 from shard_gym.common.errors import InvalidPlanError, MemoryExceededError, short_repr
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.hardware import Topology
-from shard_gym.plans.caps import devices_over, require_room_for_states
+from shard_gym.plans.caps import devices_over, require_room_of_memories
 from shard_gym.plans.common_plans import is_common_valid_plan
 from shard_gym.plans.plan import (
     COLUMN_WISE,
@@ -87,7 +87,7 @@ def check_plan(
     plain = _is_plain(plan)
     if not (plain and is_common_valid_plan(plan, tables, topology, sharding_types)):
         _check_cells(plan, tables, topology, sharding_types, plain)
-    table, devices, _, num_rows, _, _ = plan.shard_arrays().T
+    table, devices, _, num_rows, _, columns = plan.shard_arrays().T
     used = plan_memory_used(plan, tables, topology.num_devices)
     over = devices_over(used, topology)
     if over.size:
@@ -98,7 +98,8 @@ def check_plan(
             f"Device {device} is given {counted(shards, 'shard')} that need {used[device]} bytes "
             f"({format_bytes(used[device])}), but its cap is {cap} bytes ({format_bytes(cap)})."
         )
-    require_room_for_states(devices, num_rows, tables.workload.select(table), topology)
+    rows_in = None if tables.rows_in is None else tables.rows_in[table]
+    require_room_of_memories(devices, num_rows, columns, tables.workload.select(table), topology, rows_in)
     return plan
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -27,6 +27,13 @@ from shard_gym.plans.plan import (
     plan_of_placement,
 )
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HBM, IN_HOST
+
+IN_HOST_KERNEL, CACHED_KERNEL = "fused_uvm", "fused_uvm_caching"
+"""TorchRec's compute kernels of tables whose rows are all in host memory, without a cache in HBM and with one."""
+
+_KEPT: Mapping[str, int] = {"in_hbm": IN_HBM, "in_host": IN_HOST, "cached": CACHED}
+"""The sets of tables whose rows are kept in some memory, and which."""
 
 _TW, _CW, _DP = (SHARDING_TYPES.index(name) for name in (TABLE_WISE, COLUMN_WISE, DATA_PARALLEL))
 
@@ -42,8 +49,10 @@ class Constraints(ReadOnlyArrays):
         devices: (T, D) bool, the devices that may hold a shard, a block or a replica of a table.
         together: sets of tables, by number, that are whole on one device. No table is in two.
         apart: sets of tables of which no two have anything on one device.
-        in_hbm: tables, by number, of which no rows may be in host memory. Which rows of a device are there is decided
-            by how often they are read, so devices with host memory are refused.
+        in_hbm: tables, by number, of which no rows may be in host memory.
+        in_host: tables whose rows are all in host memory, and are read and updated there.
+        cached: tables whose rows are in host memory, with a cache in HBM for those that are read most. Which rows these
+            are is decided for each device, as of all tables in none of the three.
         least_bytes: (T, 5, 2) int64 or None: bytes that a search counts at least for a shard, block or replica of each
             sharding type, a constant and bytes for each of its columns, where they are more than the bytes of its
             weights and states; such as what another planner reserves. Checks of plans do not count them.
@@ -61,6 +70,8 @@ class Constraints(ReadOnlyArrays):
     together: tuple[tuple[int, ...], ...] = ()
     apart: tuple[tuple[int, ...], ...] = ()
     in_hbm: tuple[int, ...] = ()
+    in_host: tuple[int, ...] = ()
+    cached: tuple[int, ...] = ()
     least_bytes: NDArray[np.int64] | None = None
     empty_blocks: bool = False
 
@@ -102,9 +113,15 @@ class Constraints(ReadOnlyArrays):
             object.__setattr__(self, "least_bytes", least_bytes)
         for name in ("together", "apart"):
             object.__setattr__(self, name, _sets(name, getattr(self, name), count))
-        given = self.in_hbm if len(self.in_hbm) else np.empty(0, np.int64)
-        chosen = as_indices("table", given, count, InvalidConstraintsError)
-        object.__setattr__(self, "in_hbm", tuple(sorted(set(chosen.tolist()))))
+        kept: set[int] = set()
+        for name in _KEPT:
+            given = getattr(self, name)
+            chosen = as_indices("table", given if len(given) else np.empty(0, np.int64), count, InvalidConstraintsError)
+            own = set(chosen.tolist())
+            if twice := kept & own:
+                raise InvalidConstraintsError(f"Table {min(twice)} is in two of {', '.join(_KEPT)}; leave it in one.")
+            kept |= own
+            object.__setattr__(self, name, tuple(sorted(own)))
         seen: set[int] = set()
         for tables in self.together:
             if twice := seen & set(tables):
@@ -137,8 +154,27 @@ class Constraints(ReadOnlyArrays):
     def num_constrained(self) -> int:
         """The number of tables that are constrained in some way."""
         some = ~self.sharding_types.all(axis=1) | ~self.devices.all(axis=1) | (self.min_columns > 0)
-        some[[*self.in_hbm, *chain.from_iterable((*self.together, *self.apart))]] = True
+        some[[*chain.from_iterable((*self._kept.values(), *self.together, *self.apart))]] = True
         return int(some.sum())
+
+    @property
+    def _kept(self) -> dict[str, tuple[int, ...]]:
+        """The tables in each of `_KEPT`."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether rows of a table must be in host memory."""
+        return bool(self.in_host or self.cached)
+
+    def placed(self, tables: Tables) -> Tables:
+        """The tables with what is said of the memory of their rows (`Tables.rows_in`)."""
+        if not any(self._kept.values()):
+            return tables
+        rows_in = np.full(len(tables), ANYWHERE) if tables.rows_in is None else tables.rows_in.copy()
+        for name, where in _KEPT.items():
+            rows_in[[*self._kept[name]]] = where
+        return tables.with_rows_in(rows_in)
 
     @cached_property
     def conflicts(self) -> NDArray[np.bool_] | None:
@@ -227,8 +263,10 @@ class Constraints(ReadOnlyArrays):
 
         types = np.ones((len(table), len(SHARDING_TYPES)), np.bool_)
         none = np.zeros(len(table), np.int64)
-        in_hbm = tuple(np.flatnonzero(np.isin(table, self.in_hbm)).tolist())
-        return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart), in_hbm)
+        kept: dict[str, Any] = {}
+        for name, own in self._kept.items():
+            kept[name] = tuple(np.flatnonzero(np.isin(table, own)).tolist())
+        return Constraints(types, none, self.devices[table], sets(self.together), sets(self.apart), **kept)
 
     def crowded(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Tables that must be apart and the fewer devices that they may all be on; None where there are no such.
@@ -350,7 +388,7 @@ class Constraints(ReadOnlyArrays):
             "devices": self.devices.astype(int).tolist(),
             "together": [list(each) for each in self.together],
             "apart": [list(each) for each in self.apart],
-            **({"in_hbm": list(self.in_hbm)} if self.in_hbm else {}),
+            **{name: list(own) for name, own in self._kept.items() if own},
         }
 
     def to_json(self, tables: Tables) -> dict[str, Any]:
@@ -374,6 +412,10 @@ class Constraints(ReadOnlyArrays):
                 replicas = bool(self.sharding_types[number, _DP])
                 fused = bool(np.delete(self.sharding_types[number], _DP).any())
                 own["compute_kernels"] = ["dense"] * replicas + ["fused"] * fused
+            elif number in self.in_host:
+                own["compute_kernels"] = [IN_HOST_KERNEL]
+            elif number in self.cached:
+                own["compute_kernels"] = [CACHED_KERNEL]
             if own:
                 record[name] = own
         sets = {

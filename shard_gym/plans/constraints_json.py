@@ -20,7 +20,7 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.files import read_bytes
 from shard_gym.common.io.parsing import parse_json
 from shard_gym.common.text import counted, listed
-from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.constraints import CACHED_KERNEL, IN_HOST_KERNEL, Constraints
 from shard_gym.plans.plan import DATA_PARALLEL, PLAN_TYPES, SHARDING_TYPES
 from shard_gym.tables import Tables
 
@@ -31,8 +31,9 @@ HBM_KERNELS = (DENSE, "fused", "quant")
 """TorchRec's compute kernels of tables that are in the memory of their device (torchrec/distributed/embedding_types.py,
 `EmbeddingComputeKernel`): a replica is dense, trained tables are fused, served ones quant."""
 
-HOST_KERNELS = ("fused_uvm", "fused_uvm_caching", "quant_uvm", "quant_uvm_caching")
-"""Those of tables with rows in host memory. Which rows are there is decided for each device, not for each table."""
+UVM_KERNELS, CACHING_KERNELS = (IN_HOST_KERNEL, "quant_uvm"), (CACHED_KERNEL, "quant_uvm_caching")
+HOST_KERNELS = (*UVM_KERNELS, *CACHING_KERNELS)
+"""Those of tables with rows in host memory, without a cache in HBM and with one."""
 
 _OF_TABLE: Mapping[str, str] = {
     "sharding_types": "a list of sharding types, such as ['table_wise', 'row_wise']",
@@ -75,7 +76,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
     given = _of_each_table(of_tables, tables)
     types = np.ones((len(tables), len(SHARDING_TYPES)), np.bool_)
     least, devices = np.zeros(len(tables), np.int64), np.ones((len(tables), num_devices), np.bool_)
-    in_hbm = []
+    kept: dict[str, Any] = {"in_hbm": [], "in_host": [], "cached": []}
     for table, own in given.items():
         name = tables.names[table]
         if "sharding_types" in own:
@@ -86,8 +87,8 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
             devices[table] = _devices(name, own["devices"], num_devices)
         if "compute_kernels" in own:
             kernels = _kernels(name, own["compute_kernels"], host_memory)
-            if not kernels & set(HOST_KERNELS):
-                in_hbm.append(table)
+            if where := _kept_in(kernels):
+                kept[where].append(table)
             # The kernel of replicas is dense, and that of all others is not.
             replicas = np.arange(len(SHARDING_TYPES)) == _DP
             types[table] &= replicas if kernels == {DENSE} else ~replicas | (DENSE in kernels)
@@ -98,7 +99,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
                     "others is not. Allow another kernel or sharding type."
                 )
     sets = {key: _sets_of(key, record.get(key, []), tables) for key in ("together", "apart")}
-    return Constraints(types, least, devices, sets["together"], sets["apart"], tuple(in_hbm))
+    return Constraints(types, least, devices, sets["together"], sets["apart"], **kept)
 
 
 def _of_each_table(of_tables: Mapping[Any, Any], tables: Tables) -> dict[int, dict[str, Any]]:
@@ -236,18 +237,21 @@ def _kernels(name: str, given: Any, host_memory: bool) -> set[str]:
             raise unknown_name(
                 f"compute kernel of {name!r} that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS)
             )
-    if not set(kernels) & set(HBM_KERNELS):
+    if not set(kernels) & set(HBM_KERNELS) and not host_memory:
         raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, "
-            + (
-                "and ShardGym chooses for each device, not for each table, which rows are there: those that are read "
-                f"least. Leave compute_kernels out, or allow {' or '.join(HBM_KERNELS[1:])}."
-                if host_memory
-                else "and these devices have none; "
-                f"allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
-            )
+            f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, and "
+            f"these devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
         )
     return set(kernels)
+
+
+def _kept_in(kernels: set[str]) -> str:
+    """The set of `Constraints` of a table that may have these kernels; "" for none, if its rows may be anywhere."""
+    if not kernels & set(HOST_KERNELS):
+        return "in_hbm"
+    if kernels & set(HBM_KERNELS):
+        return ""
+    return "cached" if kernels & set(CACHING_KERNELS) else "in_host"
 
 
 def constraints_from_numbers(record: Any) -> Constraints:
@@ -257,7 +261,8 @@ def constraints_from_numbers(record: Any) -> Constraints:
         InvalidConstraintsError: it is no such record, or has impossible values.
     """
     keys = {"sharding_types", "min_columns", "devices", "together", "apart"}
-    if not isinstance(record, dict) or set(record) - {"in_hbm"} != keys:
+    kept = ("in_hbm", "in_host", "cached")
+    if not isinstance(record, dict) or set(record) - {*kept} != keys:
         raise InvalidConstraintsError(f"Constraints in a file have the fields of the class, not {short_repr(record)}.")
     truths = {}
     for name in ("sharding_types", "devices"):
@@ -267,8 +272,9 @@ def constraints_from_numbers(record: Any) -> Constraints:
             raise InvalidConstraintsError(f"{name} must be lists of 0 and 1, not {short_repr(value)}.")
         truths[name] = as_array(name, value, InvalidConstraintsError).astype(np.bool_)
     least = as_array("min_columns", record["min_columns"], InvalidConstraintsError)
-    in_hbm = record.get("in_hbm", [])
-    if not isinstance(in_hbm, list):
-        raise InvalidConstraintsError(f"in_hbm must be a list of table numbers, not {short_repr(in_hbm)}.")
-    sets = record["together"], record["apart"], tuple(in_hbm)
-    return Constraints(truths["sharding_types"], least, truths["devices"], *sets)
+    for name in kept:
+        if not isinstance(record.get(name, []), list):
+            raise InvalidConstraintsError(f"{name} must be a list of table numbers, not {short_repr(record[name])}.")
+    own: dict[str, Any] = {name: record[name] for name in kept if name in record}
+    sets = record["together"], record["apart"]
+    return Constraints(truths["sharding_types"], least, truths["devices"], *sets, **own)

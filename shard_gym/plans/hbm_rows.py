@@ -20,6 +20,7 @@ from shard_gym.hardware import Topology
 from shard_gym.plans.plan import SHARDING_TYPES, ShardingPlan, blocks_of_rows, has_dense_gradient
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import STATE_BYTES, Popularity, RowPopularity, RowSteps, Tables, Workload
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 from shard_gym.tables.workload import PerTable
 
 _OF_SHARDS = ("num_embeddings", "pooling_factor", "distinct_rows", "reuse_histogram", "access_histogram")
@@ -52,6 +53,7 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
     reads = np.where(count > 0, reads, 0.0)
     count = count * (rows_of / np.maximum(count.sum(axis=1), 1e-300))[:, None]  # steps of quadratures are no whole rows
     expected = (reads * count).sum(axis=1)
+    in_hbm, in_host = shards.are_in(IN_HBM), shards.are_in(IN_HOST)
     if topology.host is None:
         return HbmSplit(rows_of.copy(), expected, np.zeros(len(shards)))
     row_bytes = shards.embedding_dim * split_bytes(workload)
@@ -60,17 +62,20 @@ def best_split(shards: Tables, devices: NDArray[np.int64], dense: NDArray[np.boo
     for device in np.unique(devices):
         here = np.flatnonzero(devices == device)
         order = np.argsort(-reads[here], axis=None, kind="stable")
-        size = (count[here] * row_bytes[here, None]).ravel()[order]
-        free = max(topology.host.hbm_bytes - int(state[here].sum()), 0)
+        shared = ~(in_hbm | in_host)[here, None]
+        size = np.where(shared, count[here] * row_bytes[here, None], 0.0).ravel()[order]
+        own = (rows_of * row_bytes)[here][in_hbm[here]].sum()
+        free = max(topology.host.hbm_bytes - int(state[here].sum()) - int(own), 0)
         before = np.cumsum(size) - size
         part = np.clip(np.divide(free - before, size, out=np.ones_like(size), where=size > 0), 0.0, 1.0)
         of_device = np.empty(order.size)
         of_device[order] = part
         kept[here] = of_device.reshape(len(here), -1)
-    in_hbm = (reads * count * kept).sum(axis=1)
+    kept[in_hbm], kept[in_host] = 1.0, 0.0
+    read_there = (reads * count * kept).sum(axis=1)
     whole = np.floor((count * kept).sum(axis=1) + 1e-6).astype(np.int64)
     whole = np.where((kept == 1.0).all(axis=1), rows_of, np.minimum(whole, rows_of))
-    return HbmSplit(whole, in_hbm, expected - in_hbm)
+    return HbmSplit(whole, read_there, expected - read_there)
 
 
 def split_bytes(workload: Workload) -> PerTable:

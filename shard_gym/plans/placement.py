@@ -11,7 +11,7 @@ from shard_gym.common.checks import holds_integers, is_integer
 from shard_gym.common.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
 from shard_gym.hardware import Topology
-from shard_gym.plans.caps import devices_over, require_room_for_states
+from shard_gym.plans.caps import devices_over, require_room_of_memories
 from shard_gym.tables import Tables
 
 Placement = NDArray[np.int64]
@@ -64,7 +64,8 @@ def check_placement(placement: ArrayLike, tables: Tables, topology: Topology) ->
             f"({format_bytes(used[device])}), but its cap is {topology.memory_cap_bytes[device]} bytes "
             f"({format_bytes(topology.memory_cap_bytes[device])})."
         )
-    require_room_for_states(checked, tables.num_embeddings, tables.workload, topology)
+    rows, columns = tables.num_embeddings, tables.embedding_dim
+    require_room_of_memories(checked, rows, columns, tables.workload, topology, tables.rows_in)
     return checked
 
 

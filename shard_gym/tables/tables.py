@@ -15,6 +15,7 @@ from shard_gym.common.checks import (
     as_array,
     as_floats,
     as_indices,
+    holds_integers,
     is_iterable,
     is_number,
     require_name,
@@ -151,6 +152,27 @@ def names_of(given: Any, count: int) -> tuple[str, ...]:
     return names or tuple(f"table_{i}" for i in range(count))
 
 
+ANYWHERE, IN_HBM, IN_HOST, CACHED = range(4)
+"""Where rows of a table may be on devices with host memory (`Tables.rows_in`): those that are read most in HBM, and the
+others in host memory; all in HBM; all in host memory, without a cache; as ANYWHERE, but TorchRec gives the table a
+cache even if all of its rows are in HBM."""
+
+
+def _rows_in_of(given: Any, count: int) -> NDArray[np.int64] | None:
+    """`given` as (T,) int64, or None if rows of all tables may be anywhere."""
+    if given is None:
+        return None
+    array = as_table_array("rows_in", given)
+    if array.shape != (count,) or not holds_integers(array) or array.min() < ANYWHERE or array.max() > CACHED:
+        raise InvalidTablesError(
+            f"rows_in must be an integer from {ANYWHERE} to {CACHED} for each of {count} tables, "
+            f"not {short_repr(given)}."
+        )
+    array = array.astype(np.int64)
+    array.setflags(write=False)
+    return array if array.any() else None
+
+
 AMOUNT_NAMES: tuple[str, ...] = ("tables", "lookups", "values_read", "values_updated", "values_sent")
 """What adds up over the tables of a device, see `Tables.amounts`."""
 
@@ -182,6 +204,8 @@ class Tables(ReadOnlyArrays):
             column shards of a table do.
         popularity: which share of the lookups each row gets, for rows in host memory; None if it is not known, and
             then one that gives the distinct rows and histograms is assumed (`row_popularity`).
+        rows_in: (T,) int64, where rows of each table may be on devices with host memory, one of `ANYWHERE`, `IN_HBM`,
+            `IN_HOST` and `CACHED`; None, the default, if all may be anywhere. The constraints of a `Task` say it.
 
     Raises:
         InvalidTablesError: an array has a wrong shape, holds NaN or an impossible value, or the tables need more than
@@ -199,6 +223,7 @@ class Tables(ReadOnlyArrays):
     names: tuple[str, ...] = ()
     popularity: Popularity | None = None
     pooled: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    rows_in: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
@@ -218,6 +243,7 @@ class Tables(ReadOnlyArrays):
         for name in LIMITS:
             object.__setattr__(self, name, checked_table_array(name, getattr(self, name), self.names))
         object.__setattr__(self, "pooled", pooled_of(self.pooled, count))
+        object.__setattr__(self, "rows_in", _rows_in_of(self.rows_in, count))
         if self.popularity is not None:
             if not isinstance(self.popularity, Popularity):
                 raise InvalidTablesError(
@@ -482,6 +508,7 @@ class Tables(ReadOnlyArrays):
             names=tuple(self.names[i] for i in chosen.tolist()),
             pooled=self.pooled[chosen],
             popularity=None if self.popularity is None else self.popularity.select(chosen),
+            rows_in=None if self.rows_in is None else self.rows_in[chosen],
         )
 
     def with_dims(self, embedding_dim: ArrayLike) -> Tables:
@@ -490,6 +517,16 @@ class Tables(ReadOnlyArrays):
         if dims.ndim == 0:
             dims = np.full(len(self), dims)
         return self._changed(embedding_dim=checked_table_array("embedding_dim", dims, self.names))
+
+    def are_in(self, *places: int) -> NDArray[np.bool_]:
+        """(T,) bool, whether `rows_in` of each table is one of these."""
+        if self.rows_in is None:
+            return np.full(len(self), ANYWHERE in places)
+        return np.isin(self.rows_in, places)
+
+    def with_rows_in(self, rows_in: NDArray[np.int64]) -> Tables:
+        """The same tables with these `rows_in`, (T,) int64."""
+        return self._changed(rows_in=_rows_in_of(rows_in, len(self)))
 
     def with_training(
         self, *, weight_dtype: str | None = None, optimizer: str | None = None, training: bool | None = None

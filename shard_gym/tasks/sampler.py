@@ -127,7 +127,7 @@ def capped_task(
     """A task with a known placement and memory caps that depend on its tables (see `TaskSampler.memory_slack`).
 
     With `hbm_share`, the HBM has that share of an even part of the tables, and the hosts have the rest of the caps. The
-    HBM holds the states of rows, too, of any placement of whole tables within the caps (`require_room_for_states`).
+    HBM holds the states of rows, too, of any placement of whole tables within the caps (`require_room_of_memories`).
     """
     hardware = _hardware(profile)
     known = pack_by_memory(tables, num_devices)

@@ -23,6 +23,7 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes, format_range, listed
 from shard_gym.hardware import Topology
+from shard_gym.plans.caps import rooms_of_kept
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
@@ -109,6 +110,8 @@ class Task(ReadOnlyArrays):
             )
         if self.constraints is not None:
             self._check_constraints(self.constraints)
+            if self.topology.host is not None:
+                object.__setattr__(self, "tables", self.constraints.placed(self.tables))
         if self.known_placement is not None:
             known = check_placement(self.known_placement, self.tables, self.topology)
             self.require_constraints(known)
@@ -122,17 +125,17 @@ class Task(ReadOnlyArrays):
                 f"constraints of task {self.name!r} must be Constraints, such as constraints_from_json makes, "
                 f"not {short_repr(given)}."
             )
-        tables, topology, names = self.tables, self.topology, self.tables.names
+        topology, names = self.topology, self.tables.names
         if (len(given), given.num_devices) != (self.num_tables, self.num_devices):
             raise InvalidConstraintsError(
                 f"Task {self.name!r} has {self.num_tables} tables and {self.num_devices} devices, but its constraints "
                 f"are of {len(given)} and {given.num_devices}."
             )
-        if topology.host is not None and given.in_hbm:
+        tables = given.placed(self.tables)
+        if topology.host is None and given.needs_host:
             raise InvalidConstraintsError(
-                f"Table {names[given.in_hbm[0]]!r} of task {self.name!r} must have all rows in HBM, but its devices "
-                "have host memory, and which rows are there is decided for each device, not for each table. Give the "
-                "devices no host memory."
+                f"Table {names[(*given.in_host, *given.cached)[0]]!r} of task {self.name!r} must have rows in host "
+                "memory, and its devices have none. Give them host memory, or let it have all rows in HBM."
             )
         every = whole_tables(tables)
         if self.splittable:
@@ -140,6 +143,9 @@ class Task(ReadOnlyArrays):
         variants = every.under(given)
         cut = self.splittable & given.may_be_cut & (given.devices.sum(axis=1) > 1)
         fits = variants.fit_empty_devices(topology).any(axis=1) | cut
+        if topology.host is not None:
+            for where, rooms in rooms_of_kept(topology).items():
+                fits &= variants.fit_empty_devices(topology.with_caps(rooms)).any(axis=1) | cut | ~tables.are_in(where)
         for possible, problem in (
             (
                 variants.legal.any(axis=1),

@@ -298,6 +298,41 @@ def test_a_model_of_1382_gib_on_eight_h100_becomes_a_plan_of_torchrec(run: Any, 
     assert len(from_torchrec(plan, tables, topology)) == len(rows)
 
 
+def test_each_table_gets_the_kernel_that_its_constraints_say(run: Any, tmp_path: Path) -> None:
+    """The plan of `place --constraints` is read back by TorchRec with these kernels."""
+    kernels = {
+        **{"busy": ["fused"], "idle": ["fused_uvm"], "large": ["fused_uvm_caching"], "small": ["dense"]},
+        "free": ["fused", "fused_uvm_caching"],
+    }
+    tables = Tables.from_zipf(
+        *([400_000, 100_000, 3_000_000, 2_000, 300_000], 64, [0.01, 40.0, 20.0, 1.0, 30.0], 1.05),
+        Workload(4096, "fp16", "rowwise_adagrad"),
+        names=["busy", "idle", "large", "small", "free"],
+    )
+    save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), tmp_path / "mine.json")
+    limits, out = tmp_path / "constraints.json", tmp_path / "plan.json"
+    limits.write_text(json.dumps({"tables": {name: {"compute_kernels": own} for name, own in kernels.items()}}))
+    command = place(tmp_path / "mine.json", *QUICK, "--constraints", limits, devices=2, cap=200, host=2_000)
+    done = run.ok(*command, "--format", "torchrec", "--module", "m", "--out", out)
+    assert "The plan keeps to the constraints of 5 tables." in " ".join(done.err.split())
+    value = json.loads(out.read_text())
+    found = {name: entry["compute_kernel"] for name, entry in value["plan"]["m"].items()}
+    assert found.pop("free") in kernels["free"]
+    assert {name: [kernel] for name, kernel in found.items()} == {name: kernels[name] for name in found}
+    none = run(*place(tmp_path / "mine.json", *QUICK, "--constraints", limits, devices=2, cap=4_000, host=0))
+    assert "which keeps rows in host memory, and these devices have none" in " ".join(none.err.split())
+    full = {"tables": {"large": {"compute_kernels": ["fused"]}, "busy": {"compute_kernels": ["fused"]}}}
+    limits.write_text(json.dumps(full))
+    refused = run(*place(tmp_path / "mine.json", *QUICK, "--constraints", limits, devices=2, cap=100, host=2_000))
+    assert refused.code == 2
+    assert "found no plan whose memories hold what must be in them" in " ".join(refused.err.split())
+    pytest.importorskip("torchrec")
+    from shard_gym.interop.torchrec import plan_from_torchrec_json
+
+    theirs = plan_from_torchrec_json(value).plan["m"]
+    assert {name: theirs[name].compute_kernel for name in found} == found
+
+
 def test_states_of_rows_that_the_hbm_cannot_hold_are_refused(run: Any, tmp_path: Path) -> None:
     """Rowwise Adagrad keeps 4 bytes of each row in HBM, here more than there is; the rows alone would fit the host."""
     tables = Tables.from_zipf([4_000_000, 2_000_000], 4, 1.0, 1.05, Workload(1024, "fp16", "rowwise_adagrad"))

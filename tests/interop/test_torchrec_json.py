@@ -17,6 +17,7 @@ from shard_gym.interop.torchrec_json import from_torchrec_json, hbm_shares_of_js
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, plan_of_placement, row_wise, table_wise
 from shard_gym.plans.hbm_rows import split_of_plan
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HOST
 
 
 def written(four_tables: Tables) -> tuple[dict[str, Any], Tables, Topology]:
@@ -137,6 +138,19 @@ def test_tables_without_rows_in_hbm_are_fused_uvm_and_those_with_all_are_fused()
     assert [entry["compute_kernel"] for entry in value["plan"]["m"].values()] == ["fused_uvm"] * 2
     assert hbm_shares_of_json(value, tables).tolist() == [0.0, 0.0]
     assert from_torchrec_json(value, tables, nothing) == plan_of_placement([0, 1], tables)
+
+
+def test_tables_that_must_have_a_cache_have_one_with_all_rows_in_hbm_too() -> None:
+    tables, topology = sizes([1_000, 3_000, 3_000]), with_host(4_000)
+    kept = tables.with_rows_in(np.array([CACHED, IN_HOST, ANYWHERE]))
+    plan = plan_of_placement([0, 0, 1], tables)
+    entries = torchrec_json(plan, kept, topology, "m")["plan"]["m"]
+    assert [entry["compute_kernel"] for entry in entries.values()] == ["fused_uvm_caching", "fused_uvm", "fused"]
+    assert entries["table_0"]["cache_params"] == {"load_factor": 1.0}
+    nothing = replace(topology, host=hardware_profile("a100-dgx").host_memory(1))
+    entries = torchrec_json(plan, kept, nothing, "m")["plan"]["m"]
+    assert entries["table_0"]["cache_params"] == {"load_factor": 0.001}
+    assert from_torchrec_json({"plan": {"m": entries}}, tables, topology) == plan
 
 
 @pytest.mark.parametrize(("hardware", "own", "other"), [("cpu", "cpu", "cuda"), ("h100-dgx", "cuda", "cpu")])

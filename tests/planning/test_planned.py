@@ -378,13 +378,16 @@ def test_explained_plans_say_which_constraint_they_break() -> None:
     assert any("breaks the constraints: tables 'table0' and 'table1' are both on device 0" in text for text in told)
 
 
-def test_tables_that_are_kept_in_hbm_get_no_host_memory() -> None:
+def test_tables_that_are_kept_in_hbm_have_all_rows_there() -> None:
     record = {"tables": {"table0": {"compute_kernels": ["fused"]}}}
     assert plan(FOUR, "a100-dgx", 2, constraints=record, **QUICK).model.topology.host is None
     small = {"memory_cap_gib": 12, "host_memory": 200}
     assert plan(LARGE, "a100-dgx", 2, **small, **QUICK).model.topology.host is not None
-    with pytest.raises(NoPlacementFoundError, match="`constraints` keep 'table0' in HBM"):
-        plan(LARGE, "a100-dgx", 2, **small, constraints=record, **QUICK)
+    found = plan(LARGE, "a100-dgx", 2, **small, constraints=record, **QUICK)
+    assert found.model.topology.host is not None
+    kept = found.explanation.shards[:, 0] == 0
+    assert not found.explanation.host_bytes[kept].any()
+    assert found.explanation.host_bytes.any()
 
 
 def test_what_does_not_know_constraints_is_told_apart_from_them() -> None:

@@ -19,13 +19,16 @@ from shard_gym.common.errors import (
     InvalidConstraintsError,
     InvalidPlacementError,
     InvalidPlanError,
+    StatesExceedHbmError,
     UnknownNameError,
 )
 from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import as_constraints, constraints_from_json, constraints_from_numbers
+from shard_gym.plans.plan import plan_of_placement
 from shard_gym.tables import Tables, Workload
+from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HBM, IN_HOST
 from shard_gym.tasks import Task, problem_of
 
 TABLES = Tables.from_zipf(
@@ -166,11 +169,58 @@ def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
     uvm = {"tables": {"a": {"compute_kernels": ["fused_uvm_caching"]}}}
     with pytest.raises(InvalidConstraintsError, match="keeps rows in host memory, and these devices have none"):
         _read(**uvm)
-    with pytest.raises(InvalidConstraintsError, match="for each device, not for each table"):
-        constraints_from_json(uvm, TABLES, 4, host_memory=True)
-    host = replace(TOPOLOGY, host=HostMemory(2**30, 16.0, 20.0))
-    with pytest.raises(InvalidConstraintsError, match="'a' of task 't' must have all rows in HBM"):
-        Task("t", TABLES, host, constraints=_read(**fused))
+
+
+def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
+    kernels = {
+        **{"a": ["fused"], "b": ["fused_uvm"], "c": ["fused_uvm_caching"], "d": ["quant_uvm", "fused_uvm_caching"]},
+        "e": ["fused", "fused_uvm"],
+    }
+    record = {"tables": {name: {"compute_kernels": own} for name, own in kernels.items()}}
+    limits = constraints_from_json(record, TABLES, 4, host_memory=True)
+    assert (limits.in_hbm, limits.in_host, limits.cached) == ((0,), (1,), (2, 3))
+    assert limits.num_constrained == 5  # replicas of the last one have a kernel of their own
+    again = constraints_from_json(limits.to_json(TABLES), TABLES, 4, host_memory=True)
+    for other in (again, constraints_from_numbers(limits.to_numbers())):
+        assert other.to_numbers() == limits.to_numbers()
+        assert (other.in_hbm, other.in_host, other.cached) == ((0,), (1,), (2, 3))
+    host = replace(TOPOLOGY, host=HostMemory(2**17, 16.0, 20.0))
+    task = Task("t", TABLES, host, constraints=limits)
+    assert task.tables.rows_in is not None
+    assert task.tables.rows_in.tolist() == [IN_HBM, IN_HOST, CACHED, CACHED, ANYWHERE, ANYWHERE]
+    assert Task("t", TABLES, host).tables.rows_in is None
+    with pytest.raises(InvalidConstraintsError, match="'b' of task 't' must have rows in host memory, and its devices"):
+        Task("t", TABLES, TOPOLOGY, constraints=limits)
+    small = replace(host, host=HostMemory(2**16, 16.0, 20.0))  # half a table
+    with pytest.raises(InvalidConstraintsError, match=r"'a' of task 't' may be .* which no device has memory for"):
+        Task("t", TABLES, small, constraints=limits)
+    with pytest.raises(InvalidConstraintsError, match="Table 1 is in two of in_hbm, in_host, cached"):
+        replace(limits, cached=(1, 2))
+
+
+def test_tables_that_are_kept_must_fit_the_memory_that_they_are_kept_in() -> None:
+    """Each has 128,000 bytes; a device has room for two in HBM and for three in its part of the host's memory."""
+    size = int(TABLES.memory_bytes[0])
+    host = replace(TOPOLOGY, host=HostMemory(2 * size, 16.0, 20.0)).with_caps(np.full(4, 5 * size))
+    for kernel, most, says in (("fused", 2, "must be in its HBM"), ("fused_uvm", 3, "must be in host memory")):
+        record = {"tables": {"*": {"compute_kernels": [kernel]}}}
+        limits = constraints_from_json(record, TABLES, 4, host_memory=True)
+        task = Task("t", TABLES, host, splittable=True, constraints=limits)
+        problem = problem_of(task)
+        fits, over = (np.array([0] * some + [1, 2, 3, 1, 2, 3])[:6] for some in (most, most + 1))
+        for check, answers in (
+            (problem.checked, [plan_of_placement(each, TABLES) for each in (fits, over)]),
+            (problem_of(replace(task, splittable=False)).checked, [fits, over]),
+        ):
+            check(answers[0], task)
+            with pytest.raises(StatesExceedHbmError, match=says):
+                check(answers[1], task)
+    of_two = replace(host.host, total_bytes=4 * size)
+    shared = replace(host.with_caps(np.full(4, 4 * size)), host=of_two)
+    task = Task("t", TABLES, shared, splittable=True, constraints=limits)
+    problem_of(task).checked(plan_of_placement(np.array([0, 0, 0, 0, 2, 2]), TABLES), task)
+    with pytest.raises(StatesExceedHbmError, match=says):
+        problem_of(task).checked(plan_of_placement(np.array([0, 0, 0, 2, 1, 1]), TABLES), task)
 
 
 @pytest.mark.parametrize(

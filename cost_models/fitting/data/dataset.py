@@ -29,7 +29,8 @@ from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK
 SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS, MIXED}
 """What tasks may need whose costs are recorded."""
 
-TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in ("workload", "names", "popularity"))
+_NO_ARRAYS = ("workload", "names", "popularity", "rows_in")
+TABLE_ARRAYS = tuple(field.name for field in fields(Tables) if field.name not in _NO_ARRAYS)
 STORED_ARRAYS = tuple(name for name in TABLE_ARRAYS if name != "pooled")
 """Those that every file has; `pooled` is stored where a table is a sequence table."""
 

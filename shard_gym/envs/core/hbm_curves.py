@@ -17,6 +17,8 @@ from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
 from shard_gym.hardware import Topology
 from shard_gym.plans.plan import has_dense_gradient
 from shard_gym.plans.variants import Variants
+from shard_gym.tables import STATE_BYTES
+from shard_gym.tables.tables import IN_HOST
 
 READS = np.exp2([0.5, -1.0, -3.0, -5.0, -7.0, -9.0, -12.0, -16.0])
 """(C,) float64, the thresholds of the curves: the reads of a row that are expected in a batch, P = 1 - exp(-reads)."""
@@ -37,6 +39,9 @@ def hbm_curves(variants: Variants, topology: Topology) -> NDArray[np.float64]:
     for variant, (kind, form) in enumerate(zip(variants.sharding_types, variants.tables, strict=True)):
         dense = has_dense_gradient(kind, form, topology.num_devices)
         counted = host_bytes(form, dense)[:, _COLUMNS] / THRESHOLDS[_COLUMNS]
+        if form.rows_in is not None:
+            states = STATE_BYTES * form.workload.state.per_row * form.num_embeddings
+            counted = np.where(form.are_in(IN_HOST)[:, None], states[:, None], counted)
         curves[:, variant] = counted / topology.host.hbm_bytes * variants.legal[:, variant, None]
     return curves
 

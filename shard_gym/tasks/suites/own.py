@@ -34,7 +34,7 @@ _PARTS: dict[str, Any] = {
 """The objects in a task, by their keys; each has the fields of its class."""
 
 _MAY_LACK = {
-    "tables": {"popularity", "pooled"},
+    "tables": {"popularity", "pooled", "rows_in"},
     "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
     "host": {"total_bytes"},
 }
@@ -107,6 +107,7 @@ def _task_to_json(task: Task) -> dict[str, Any]:
     tables = {field.name: getattr(task.tables, field.name) for field in fields(Tables)}
     topology = {field.name: getattr(task.topology, field.name) for field in fields(Topology)}
     popularity, host, replicas = tables.pop("popularity"), topology.pop("host"), topology.pop("replicas")
+    del tables["rows_in"]  # the constraints say it
     if popularity is not None:
         kind = next(name for name, each in _POPULARITIES.items() if isinstance(popularity, each))
         tables["popularity"] = {kind: asdict(popularity)}

@@ -15,15 +15,21 @@ from shard_gym.agents.search import LocalSearchAgent, PlanSearchAgent
 from shard_gym.agents.search.balance import balanced, joined
 from shard_gym.agents.search.heuristics import PAPER_SCORES
 from shard_gym.agents.search.splits import SplitOptions
-from shard_gym.common.errors import InvalidConstraintsError, InvalidPlanError, NoPlacementFoundError
+from shard_gym.common.errors import (
+    InvalidConstraintsError,
+    InvalidPlanError,
+    NoPlacementFoundError,
+    StatesExceedHbmError,
+)
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
-from shard_gym.hardware import hardware_profile
+from shard_gym.cost_models.bounds import plan_lower_bound_ms
+from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import constraints_from_json
 from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables import Tables
+from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite, problem_of
 from shard_gym.tasks.forms import forms_of
 from shard_gym.tasks.suites.drawing import with_constraints
@@ -71,6 +77,58 @@ def test_the_best_placement_under_constraints_is_found(
             if agent == "exact":
                 assert solver.last_bound_ms is not None
                 assert solver.last_bound_ms <= best
+
+
+def test_the_best_placement_with_tables_in_either_memory_is_found(
+    random_task: Callable[..., Task], valid_placements: Callable[[Task], np.ndarray]
+) -> None:
+    """Of all placements that have room for the tables that must be in HBM, and for those in host memory; or nearly."""
+    refused = dearer = 0
+    few = {"max_queries": 2_000}
+    for seed in range(4):
+        tables = random_task(np.random.default_rng(seed), 6, 3).tables
+        first, second, third, fourth, *_ = np.argsort(tables.memory_bytes).tolist()
+        limits = replace(Constraints.none(6, 3), in_hbm=(first, third), in_host=(second,), cached=(fourth,))
+        hbm = int(tables.memory_bytes[third]) + 1
+        topology = hardware_profile("a100-dgx").topology(3, memory_cap_bytes=int(0.9 * tables.memory_bytes.sum()))
+        topology = replace(topology, host=HostMemory(hbm, 16.0, 20.0))
+        task = Task("random", tables, topology, constraints=limits)
+        problem, every = problem_of(task), []
+        for placement in valid_placements(task):
+            try:
+                every.append(problem.checked(placement, task))
+            except StatesExceedHbmError:
+                refused += 1
+        best = problem.costs_ms(every, task, MODEL).min()
+        for agent, options, most in (("exact", {}, 1.0001), ("plan-search", few, 1.35), ("local-search", few, 1.35)):
+            solver: Any = make_agent(agent, cost_model=MODEL, **options)
+            cost = problem.cost_ms(problem.checked(solver.place(task), task), task, MODEL)
+            assert best * (1 - 1e-9) <= cost <= best * most, (seed, agent)
+            if agent == "exact":
+                assert solver.last_bound_ms is not None
+                assert solver.last_bound_ms <= best * (1 + 1e-9)
+        plan = PlanSearchAgent(SPLITTING, **few).plan(task)
+        planned = replace(task, splittable=True)
+        problem_of(planned).checked(plan, planned)
+        assert plan_lower_bound_ms(task.tables, task.topology, SPLITTING) <= best
+        free = Task("random", tables, topology)
+        dearer += best > 1.001 * problem.cost_ms(make_agent("exact", cost_model=MODEL).place(free), free, MODEL)
+    assert refused
+    assert dearer
+
+
+def test_a_search_leaves_room_in_each_memory() -> None:
+    """Eight equal tables that must be in HBM, and eight that must be in the host: two of each for each of 4 devices."""
+    tables = Tables.from_zipf([1000] * 16, 64, [50.0] * 8 + [0.1] * 8, 1.0, Workload(1024, "fp16"))
+    size = int(tables.memory_bytes[0])
+    topology = hardware_profile("a100-dgx").topology(4, memory_cap_bytes=4 * size)
+    topology = replace(topology, host=HostMemory(2 * size, 16.0, 20.0))
+    limits = replace(Constraints.none(16, 4), in_hbm=tuple(range(8)), in_host=tuple(range(8, 16)))
+    task = Task("tight", tables, topology, constraints=limits, splittable=True)
+    plan = PlanSearchAgent(SPLITTING, sharding_types=("table_wise",), max_queries=2_000).plan(task)
+    table, device, *_ = problem_of(task).checked(plan, task).shard_arrays().T
+    for kept in (table < 8, table >= 8):
+        assert np.bincount(device[kept], minlength=4).tolist() == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("agent", ["random", "cost-greedy", "lane-greedy", *PAPER_SCORES])

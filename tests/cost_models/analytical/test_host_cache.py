@@ -17,6 +17,7 @@ from shard_gym.common.errors import UnknownNameError
 from shard_gym.cost_models import COST_MODELS, AnalyticalCostModel, AnalyticalShardingModel, counted, make_cost_model
 from shard_gym.cost_models.analytical.host_cache import (
     ALL_BYTES,
+    BATCHES,
     FIRST_MS,
     FIRST_ROWS,
     INDEXED_BYTES,
@@ -29,6 +30,7 @@ from shard_gym.cost_models.base.model import BACKWARD, FORWARD
 from shard_gym.cost_models.bounds import lower_bound_ms, plan_lower_bound_ms
 from shard_gym.hardware import Cluster, HostMemory, Topology, hardware_profile
 from shard_gym.tables import Tables, load_pool
+from shard_gym.tables.tables import ANYWHERE, IN_HBM, IN_HOST
 from shard_gym.tasks import Task, TaskSampler
 
 MODEL, STATIC = AnalyticalCostModel(host_policy="lru"), AnalyticalCostModel()
@@ -220,6 +222,31 @@ def test_plain_numbers_and_arrays_have_the_same_bits(seed: int) -> None:
     forward, backward = LRU.added_ms(devices)
     for device, *expected in zip(devices.tolist(), forward.tolist(), backward.tolist(), strict=True):
         assert list(LRU.plain_added_ms(device)) == expected
+
+
+def test_tables_that_are_kept_in_a_memory_are_in_no_cache(zipf_tables: Any) -> None:
+    """Those in HBM leave the cache less of it; those in the host are read and updated in place, whatever is cached."""
+    tables = zipf_tables([20_000, 3_000, 50_000], optimizer="adam")
+    hbm = int(0.2 * tables.memory_bytes[0] + tables.memory_bytes[1])
+    kept = tables.with_rows_in(np.array([ANYWHERE, IN_HBM, IN_HOST]))
+
+    def added(of: Tables, hbm: int) -> np.ndarray:
+        loads = LRU.loads(of, on_one(hbm, read=20.0, update=40.0))
+        device = np.concatenate([loads[:, :4].max(axis=0), loads[:, 4:].sum(axis=0)])
+        assert list(LRU.plain_added_ms(device.tolist())) == [float(ms) for ms in LRU.added_ms(device)]
+        return np.array(LRU.plain_added_ms(device.tolist()))
+
+    first, last = tables.select([0]), tables.select([2])
+    read = LRU.loads(last, on_one(1))[:, FIRST_MS : FIRST_MS + len(BATCHES)].sum()  # to copy the rows of a batch
+    of_weight = int(np.max(tables.workload.weight_bytes))
+    in_place = np.array([2.0 * read, (1.0 + 8.0 / of_weight) * read])  # reads are half as fast; moments have 8 bytes
+    assert added(kept.select([2]), 1) == pytest.approx(in_place)
+    assert not added(kept.select([1]), hbm).any()
+    alone = added(first, hbm - int(tables.memory_bytes[1]))
+    assert alone[0] > 0
+    assert added(kept, hbm) == pytest.approx(in_place + alone)
+    # Where the others fit, there is no cache.
+    assert added(kept.select([0, 2]), int(tables.memory_bytes[0])) == pytest.approx(in_place)
 
 
 @pytest.mark.parametrize("seed", range(4))

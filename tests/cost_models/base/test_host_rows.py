@@ -19,6 +19,7 @@ from shard_gym.plans.hbm_rows import best_split
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import RowPopularity, RowSteps, Tables, Workload
+from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HBM, IN_HOST
 
 PLACEMENT, SHARDING = AnalyticalCostModel(), AnalyticalShardingModel()
 READ, UPDATE = 16.0, 20.0  # GB/s of an A100's host
@@ -141,6 +142,52 @@ def test_no_split_of_rows_reads_less_from_the_host(seed: int) -> None:
             split = best_split(tables, np.zeros(3, np.int64), np.zeros(3, bool), with_host(hbm))
             assert split.hbm_rows @ row_bytes == hbm
             assert split.host_reads @ row_bytes == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "kept", [(IN_HBM, ANYWHERE, ANYWHERE), (ANYWHERE, IN_HOST, CACHED), (IN_HBM, ANYWHERE, IN_HOST)]
+)
+def test_no_split_that_keeps_tables_in_their_memory_reads_less(seed: int, kept: tuple[int, ...]) -> None:
+    """All sets of rows that fit and have all rows of a table that is kept in HBM, and none of one in the host."""
+    tables = tiny_tables(np.random.default_rng(seed), 3).with_rows_in(np.array(kept))
+    row_bytes, owner = 4 * tables.embedding_dim, np.repeat(np.arange(3), tables.num_embeddings)
+    every, size = np.concatenate([probabilities(tables, each) for each in range(3)]), row_bytes[owner]
+    inside = np.array(list(product([False, True], repeat=len(every))))
+    for where, is_inside in ((IN_HBM, True), (IN_HOST, False)):
+        inside = inside[(inside[:, tables.are_in(where)[owner]] == is_inside).all(axis=1)]
+    bytes_inside, from_host = inside @ size, (~inside) @ (every * size)
+    shared = tables.are_in(ANYWHERE, CACHED)[owner]
+    full = int(size[tables.are_in(IN_HBM)[owner]].sum()) + np.cumsum(size[shared][np.argsort(-every[shared])])
+    for hbm in range(int(bytes_inside.min()) or 4, int(size.sum()) + 1, 4):
+        best = from_host[bytes_inside <= hbm].min()
+        split = best_split(tables, np.zeros(3, np.int64), np.zeros(3, bool), with_host(hbm))
+        assert host_bytes(tables, TABLE_WISE, with_host(hbm)) <= split.host_reads @ row_bytes * (1 + 1e-9)
+        assert split.host_reads @ row_bytes <= best * (1 + 1e-9) + 1e-15
+        if hbm in full:
+            assert split.host_reads @ row_bytes == pytest.approx(best, abs=1e-9)
+        assert split.hbm_rows[tables.are_in(IN_HBM)].tolist() == tables.num_embeddings[tables.are_in(IN_HBM)].tolist()
+        assert not split.hbm_rows[tables.are_in(IN_HOST)].any()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_tables_that_are_kept_leave_the_others_the_rest_of_the_hbm(optimizer: str) -> None:
+    """Those in HBM take their bytes and cost nothing, those in the host cost all of their reads, at every width."""
+    rng = np.random.default_rng(4)
+    tables = any_tables(rng, law=False, optimizer=optimizer)
+    hbm = int(0.4 * tables.memory_bytes.sum())
+    in_hbm, in_host = np.argsort(tables.memory_bytes)[:2]
+    rows_in = np.full(6, ANYWHERE)
+    rows_in[[in_hbm, in_host]] = IN_HBM, IN_HOST
+    kept, others = tables.with_rows_in(rows_in), np.flatnonzero(rows_in == ANYWHERE)
+    states = 4 * int(tables.num_embeddings[in_host]) * (optimizer == "rowwise_adagrad")
+    for columns in (4, 16):
+        shards = kept.with_dims(np.minimum(kept.embedding_dim, columns))
+        rest = shards.select(others)
+        less = with_host(hbm - int(shards.memory_bytes[in_hbm]) - states)
+        always = probabilities(tables, in_host).sum() * shards.embedding_dim[in_host] * 4
+        found = host_bytes(shards, TABLE_WISE, with_host(hbm))
+        assert found == pytest.approx(host_bytes(rest, TABLE_WISE, less) + always, rel=1e-9, abs=hbm * 2.0**-23)
 
 
 @pytest.mark.parametrize("law", [True, False], ids=["law", "steps"])
