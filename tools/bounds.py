@@ -52,7 +52,7 @@ def bounded(task: Task, start: Answer, model: AdditiveCostModel, work: float, ga
     elif task.splittable:
         linear = max(simple, bound_of_plans(task, model, problem.cost_ms(start, task, model)))
     else:
-        linear = lower_bound_ms(task.tables, task.topology, model)
+        linear = lower_bound_ms(task.tables, task.topology, model, task.constraints)
     bound = linear
     linear_seconds = time.perf_counter() - began
     answer, start_ms = start, problem.cost_ms(start, task, model)
@@ -76,7 +76,8 @@ def bound_of_plans(task: Task, model: AnalyticalShardingModel, known_ms: float) 
             mean_bytes = float(own.tables.memory_bytes.sum()) / own.num_devices
             plain = replace(own.topology, replicas=None)
             averaging = sync_ms_per_byte(own.topology) * mean_bytes
-            least = min(least, max(simple, plan_lower_bound_ms(own.tables, plain, model) + averaging))
+            linear = plan_lower_bound_ms(own.tables, plain, model, own.constraints)
+            least = min(least, max(simple, linear + averaging))
     return float(min(least, known_ms))
 
 

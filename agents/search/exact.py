@@ -210,7 +210,7 @@ class _Search:
         """The regions; where devices differ, one for each choice of lines, because then no device has a fixed level."""
         seen = set()
         memory, caps = self._task.tables.memory_bytes, self._task.topology.memory_cap_bytes
-        for region in regions(self._costs, memory, caps):
+        for region in regions(self._costs, memory, caps, self._task.constraints):
             if self._interchangeable and region.counts is not None:
                 yield region
             elif region.lines not in seen:

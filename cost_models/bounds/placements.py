@@ -1,12 +1,13 @@
 """Lower bounds on the cost of every placement of a task, by linear programs: `lower_bound_ms`.
 
-Four things make them tighter than the `bounds` of a cost model, which need no solver:
+Five things make them tighter than the `bounds` of a cost model, which need no solver:
 
 - **Lane levels.** With n_l devices of lane level l, a table is spread over the levels that its width allows, and the
   devices of a level share its load evenly. The smallest of these linear programs over all (n_l) is a bound. They are
   searched best first: a box of counts is bounded by its largest counts, so most boxes are never split.
 - **Whole tables.** Of the j largest loads, some device has ceil(j / D) or more.
 - **Receivers.** Where the last host is smaller, what its devices receive from all others bounds the all-to-all.
+- **Constraints.** So have the devices that some tables are kept to, of these tables (few_devices.py).
 - **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory; and what a device
   reads from its host counts in both phases (host_bounds.py).
 
@@ -29,9 +30,11 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import missing_extra
 from shard_gym.cost_models.base import AdditiveCostModel, LinearCosts
 from shard_gym.cost_models.base.linear import Line
+from shard_gym.cost_models.bounds.few_devices import Crowd, crowds_of, with_mates
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
 from shard_gym.hardware import Topology
+from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import Tables
 
 ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
@@ -43,8 +46,10 @@ FORWARD, BACKWARD, OUTPUTS, EXCHANGE = range(4)
 OTHERS = 4
 
 
-def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel) -> float:
-    """Ms that no placement of the tables costs less than; at least the bound of `bounds`, but for `ROUNDING`.
+def lower_bound_ms(
+    tables: Tables, topology: Topology, model: AdditiveCostModel, limits: Constraints | None = None
+) -> float:
+    """Ms that no placement of the tables, under `limits`, costs less than; at least that of `bounds`, but for rounding.
 
     It is that for a model without `linear_costs`. Raises MissingExtraError if scipy is not installed.
     """
@@ -52,7 +57,7 @@ def lower_bound_ms(tables: Tables, topology: Topology, model: AdditiveCostModel)
     costs = model.linear_costs(tables, topology)
     if costs is None:
         return simple
-    return max(simple, next(regions(costs, tables.memory_bytes, topology.memory_cap_bytes)).bound_ms)
+    return max(simple, next(regions(costs, tables.memory_bytes, topology.memory_cap_bytes, limits)).bound_ms)
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,15 @@ class Region:
     lines: tuple[Line, ...]
 
 
-def regions(costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> Iterator[Region]:
-    """Regions that together hold all placements, the lowest bound first; solved as they are asked for.
+def regions(
+    costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64], limits: Constraints | None = None
+) -> Iterator[Region]:
+    """Regions that together hold all placements under `limits`, the lowest bound first; solved as they are asked for.
 
     `memory` are the (T,) bytes of the tables, and `caps` the (D,) bytes that they may use on each device. Raises
     MissingExtraError if scipy is not installed.
     """
-    relaxation = _Relaxation(costs, memory, caps)
+    relaxation = _Relaxation(costs, memory, caps, limits)
     for bound, counts, lines in best_first(relaxation, MAX_PROGRAMS):
         yield Region(bound, counts.low if counts.is_point else None, lines)
 
@@ -104,13 +111,19 @@ def whole_outputs(outputs: FloatArray, devices: int) -> float:
 class _Relaxation:
     """The linear programs of a task, `solved` of them so far."""
 
-    def __init__(self, costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64]) -> None:
+    def __init__(
+        self, costs: LinearCosts, memory: NDArray[np.int64], caps: NDArray[np.int64], limits: Constraints | None
+    ) -> None:
+        costs = with_mates(costs, np.arange(len(memory)), limits)
+        self._crowds = crowds_of(limits)
         self._costs, self._memory = costs, memory / caps.max()
         self.solved = 0
         self._devices = min(len(memory), len(caps))
         compute = [self._least_ms(phase) for phase in (0, 1)]
         self._unit = float(costs.outputs.sum() / self._devices)
-        self._low = np.array([*compute, whole_outputs(costs.outputs, self._devices) / self._unit, 0.0])
+        outputs = [whole_outputs(costs.outputs, self._devices)]
+        outputs += [whole_outputs(costs.outputs[tables], devices) for tables, devices in self._crowds]
+        self._low = np.array([*compute, max(outputs) / self._unit, 0.0])
         self._most_read = 0.0 if costs.host is None else float(costs.host.read_ms(costs.host.ms.sum(axis=1)))
         most = costs.ms[:, -1].sum(axis=-1).max(axis=-1)
         if costs.host is not None:
@@ -128,11 +141,13 @@ class _Relaxation:
         """A bound on a phase: that of whole tables, for each piece and each threshold of host memory."""
         costs, every = self._costs, np.arange(len(self._memory))
         pieces = costs.ms[phase, costs.levels, :, every].T  # (P, T), at the levels that the tables need
-        least = max(whole_tables(loads, self._devices) for loads in pieces)
+        crowds = [Crowd(np.ones(len(every), np.bool_), self._devices), *self._crowds]
+        least = max(whole_tables(loads[tables], devices) for loads in pieces for tables, devices in crowds)
         if costs.host is None:
             return least
         hosts = zip(costs.host.times[phase] * costs.host.ms, costs.host.times[phase] * costs.host.hbm_ms, strict=True)
-        each = (whole_tables(loads + ms, self._devices) - hbm for ms, hbm in hosts for loads in pieces)
+        reads = [(ms, hbm, loads) for ms, hbm in hosts for loads in pieces]
+        each = (whole_tables((loads + ms)[of], devices) - hbm for ms, hbm, loads in reads for of, devices in crowds)
         return float(max(least, *each))
 
     def cases(self) -> Iterator[tuple[Line, ...]]:

@@ -18,6 +18,7 @@ plan gives a solution that costs no more than the plan:
 - An exposed exchange of indices takes at least what those of the mean device of a group take at the full bandwidth, and
   its latencies unless all tables are data-parallel.
 - All shards together fit the memory of their devices.
+- Constraints leave forms out, and the devices that tables are kept to are a group, too (few_devices.py).
 
 As in `bounds.py`, the solver only proposes multipliers, and the bound is the Lagrangian of these.
 """
@@ -39,10 +40,12 @@ from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, HOST_PARTIAL_BYTES, OWN_LOADS, PARTIAL_BYTES
 from shard_gym.cost_models.base.host_rows import host_read_ms
 from shard_gym.cost_models.base.linear import Line, links_of
+from shard_gym.cost_models.bounds.few_devices import crowds_of, with_mates
 from shard_gym.cost_models.bounds.host_bounds import HostCuts
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
 from shard_gym.cost_models.bounds.placements import ROUNDING, lagrangian_ms, linprog
 from shard_gym.hardware import Topology
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -61,8 +64,10 @@ MAX_SHARES = (
 MIN_PROGRAMS = 20
 
 
-def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> float:
-    """Ms that no sharding plan of the tables costs less than; takes seconds.
+def plan_lower_bound_ms(
+    tables: Tables, topology: Topology, model: AnalyticalShardingModel, limits: Constraints | None = None
+) -> float:
+    """Ms that no sharding plan of the tables, under `limits`, costs less than; takes seconds.
 
     Raises:
         MissingExtraError: scipy is not installed.
@@ -75,7 +80,7 @@ def plan_lower_bound_ms(tables: Tables, topology: Topology, model: AnalyticalSha
         raise InvalidOptionError(
             f"Plans have no lower bound for an overlap_loss of {model.constants.overlap_loss:g}; it must be at most 1."
         )
-    relaxation = _Relaxation(tables, topology, model)
+    relaxation = _Relaxation(tables, topology, model, limits)
     programs = max(MIN_PROGRAMS, MAX_SHARES // relaxation.num_shares)
     return next(best_first(relaxation, programs))[0]
 
@@ -95,19 +100,23 @@ class _Case(NamedTuple):
 class _Relaxation:
     """The linear programs of a task, `solved` of them so far. They have V variables for shares: forms on levels."""
 
-    def __init__(self, tables: Tables, topology: Topology, model: AnalyticalShardingModel) -> None:
+    def __init__(
+        self, tables: Tables, topology: Topology, model: AnalyticalShardingModel, limits: Constraints | None
+    ) -> None:
         self.solved = 0
         kinds, which, parts, loads, memory = (
-            np.concatenate(each) for each in zip(*_forms(tables, topology, model), strict=True)
+            np.concatenate(each) for each in zip(*_forms(tables, topology, model, limits), strict=True)
         )
         named = model.least(loads)[:, model.first_load :]
         costs = model.linear_costs_of(named[:, [*OWN_LOADS, *range(OWN_LOADS[-1] + 1, named.shape[1])]])
+        costs = with_mates(costs, which, limits)
         everywhere = np.isin(kinds, (ROW_WISE, DATA_PARALLEL))
         # A form on all devices has one variable, at its own level; others have one for each level that is as wide.
         levels = np.arange(len(costs.lane_shares))[:, None]
         self._level, form = np.nonzero((levels == costs.levels) | ((levels > costs.levels) & ~everywhere))
         self.num_shares = len(form)
         self._table, self._everywhere, self._parts = which[form], everywhere[form], parts[form]
+        self._crowds = [each.tables[self._table] * self._parts / each.devices for each in crowds_of(limits)]
         self._replica = kinds[form] == DATA_PARALLEL
         self._outputs, self._partial, self._host_partial, self._gradient = named[form][
             :, [OUTPUT_BYTES_SENT, PARTIAL_BYTES, HOST_PARTIAL_BYTES, GRADIENT_BYTES]
@@ -267,6 +276,8 @@ class _Relaxation:
             most, least = counts.most(group), counts.least(group)
             spread = np.where(np.isin(self._level, group), self._parts / most, 0.0)
             yield group, np.where(self._everywhere, least / most, spread)
+        for crowd in self._crowds:
+            yield (0,), crowd
 
 
 class _Rows:
@@ -303,20 +314,25 @@ class _Rows:
 
 
 def _forms(
-    tables: Tables, topology: Topology, model: AnalyticalShardingModel
+    tables: Tables, topology: Topology, model: AnalyticalShardingModel, limits: Constraints | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], FloatArray, FloatArray, FloatArray]]:
-    """Kind, table, parts that make a table, loads and least memory of a part, for each kind of form, in arrays of F."""
+    """Kind, table, parts that make a table, loads and least memory of a part, for each kind of form, in arrays of F.
+
+    Those that the constraints permit; of blocks on a host, on any.
+    """
     dims, rows, devices = tables.embedding_dim, tables.num_embeddings, topology.num_devices
     every = np.arange(len(tables))
     forms = [(TABLE_WISE, every, 1, dims)]
     for width in range(4, int(dims.max()), 4):
         forms.append((COLUMN_WISE, np.flatnonzero(dims > width), 1, np.full(len(tables), width)))
     of_host = devices_of_hosts(topology)
-    for kind, blocks in ((ROW_WISE, devices), (TABLE_ROW_WISE, of_host if of_host < devices else 0)):
+    own = of_host < devices or limits is not None  # on one host it is row_wise, which may not be permitted
+    for kind, blocks in ((ROW_WISE, devices), (TABLE_ROW_WISE, of_host if own else 0)):
         if blocks:
             forms.append((kind, np.flatnonzero(has_equal_blocks(rows, blocks)), blocks, dims))
     forms.append((DATA_PARALLEL, every, devices, dims))
-    for kind, which, copies, widths in forms:
+    for kind, possible, copies, widths in forms:
+        which = possible if limits is None else possible[_permitted(limits, kind, copies, widths, tables)[possible]]
         if len(which):
             shards = shard_tables(tables.select(which), kind, topology, widths[which])
             last = shards.num_embeddings  # the last block has the fewest rows
@@ -325,3 +341,13 @@ def _forms(
             memory = shards.memory_bytes * (last / shards.num_embeddings)
             parts = copies * dims[which] / widths[which]
             yield np.full(len(which), kind), which, parts, model.loads(shards, topology, kind), memory
+
+
+def _permitted(
+    limits: Constraints, kind: str, copies: int, widths: NDArray[np.int64], tables: Tables
+) -> NDArray[np.bool_]:
+    """(T,) bool, whether each table may have parts of that kind with (T,) columns."""
+    if kind in (TABLE_WISE, COLUMN_WISE):
+        return limits.may_have_columns(widths, tables)
+    on = np.arange(limits.num_devices).reshape(-1, copies)  # a host, or all devices
+    return np.asarray(np.any([limits.may_spread(kind, devices) for devices in on], axis=0))

@@ -23,6 +23,7 @@ from shard_gym.cost_models.bounds import lower_bound_ms
 from shard_gym.cost_models.bounds import placements as bounds
 from shard_gym.cost_models.bounds.placements import regions, whole_outputs, whole_tables
 from shard_gym.hardware import PROFILES, Topology, hardware_profile
+from shard_gym.plans import plan_of_placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task
 
@@ -63,6 +64,24 @@ def test_the_bound_is_between_the_simple_one_and_the_optimum_of_120_tasks(
         assert simple * (1 - 2e-12) <= bound <= optimum  # not even by a rounding error above it
         gaps.append([optimum / simple - 1, optimum / bound - 1])
     assert np.mean(gaps, axis=0)[1] < np.mean(gaps, axis=0)[0] / 2
+
+
+def test_under_constraints_it_is_higher_and_no_placement_that_meets_them_costs_less(
+    random_task: Any, in_host: Any, random_constraints: Any, valid_placements: Any
+) -> None:
+    higher, ratios = 0, []
+    for seed in range(14):
+        task = tiny(random_task, seed, in_host if seed % 2 else None)
+        limits = random_constraints(np.random.default_rng(seed), task)
+        plans = [(each, plan_of_placement(each, task.tables)) for each in valid_placements(task)]
+        kept = [placement for placement, plan in plans if not limits.problem_of(plan, task.tables)]
+        best = cheapest(task, np.stack(kept), MODELS[seed % 2])
+        free, bound = (lower_bound_ms(task.tables, task.topology, MODELS[seed % 2], each) for each in (None, limits))
+        assert bound <= best
+        higher += bound > free * 1.001
+        ratios.append(bound / best)
+    assert higher > 2
+    assert np.mean(ratios) > 0.9
 
 
 def test_the_simple_bound_is_lowered_by_its_rounding_errors(valid_placements: Any) -> None:

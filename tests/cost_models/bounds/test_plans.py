@@ -63,6 +63,33 @@ def shardings(task: Task, table: int) -> Iterator[TableSharding]:
             yield table_row_wise(tables, table, topology, host)
 
 
+def test_under_constraints_it_is_higher_and_no_plan_that_meets_them_costs_less(
+    random_task: Any, random_constraints: Any
+) -> None:
+    """Of all plans of two tables on two or three devices, and of a search of more."""
+    higher, ratios = 0, []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        task = random_task(rng, 2, 2 + seed % 2, dims=(8, 48), devices_per_host=1 + seed % 3)
+        limits = random_constraints(rng, task, types=True)
+        every = (ShardingPlan(choice) for choice in product(*(list(shardings(task, table)) for table in range(2))))
+        kept = [plan for plan in every if not limits.problem_of(plan, task.tables)]
+        best = min(cost_ms(plan, task) for plan in kept)
+        free, bound = (plan_lower_bound_ms(task.tables, task.topology, MODEL, each) for each in (None, limits))
+        assert bound <= best, seed
+        higher += bound > free * 1.001
+        ratios.append(bound / best)
+    assert higher > 2
+    assert np.mean(ratios) > 0.85
+    for seed in range(10, 15):
+        rng = np.random.default_rng(seed)
+        task = random_task(rng, 12, 4, dims=(8, 48, 132), devices_per_host=1 << seed % 3)
+        limits = random_constraints(rng, task, types=True)
+        constrained = replace(task, splittable=True, known_placement=None, constraints=limits)
+        plan = PlanSearchAgent(MODEL, max_queries=300).plan(constrained)
+        assert plan_lower_bound_ms(task.tables, task.topology, MODEL, limits) <= cost_ms(plan, task), seed
+
+
 @pytest.mark.parametrize(
     ("per_host", "host_memory", "index_exchange", "seeds"),
     [
