@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -318,6 +320,18 @@ def started_quick_workers(forks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_workers(started_quick_workers: None, forked_workers: None) -> None:
     """The same, as forks of a process that has imported what they need."""
+
+
+@pytest.fixture(scope="session")
+def code() -> ModuleType:
+    """tools/dependency_diagram.py, which reads the imports of the package, each file once, and knows its layers."""
+    path = Path(__file__).parents[1] / "tools" / "dependency_diagram.py"
+    spec = spec_from_file_location("dependency_diagram", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _same(one: Any, other: Any) -> bool:

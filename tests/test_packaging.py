@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import importlib.util
 import os
 import pkgutil
 import re
@@ -65,17 +64,6 @@ def packaged_files() -> tuple[Path, ...]:
 
 def as_packaged(path: Path) -> Path:
     return Path("shard_gym", path) if path.parts[0] in LINKED else path
-
-
-@pytest.fixture(scope="module")
-def code() -> ModuleType:
-    """tools/dependency_diagram.py, which reads the imports of the package and knows its layers."""
-    spec = importlib.util.spec_from_file_location("dependency_diagram", REPO / "tools" / "dependency_diagram.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_core_imports_with_numpy_and_gymnasium_alone() -> None:

@@ -174,26 +174,26 @@ def test_a_run_that_was_stopped_continues_without_measuring_twice(
     """Even what was not written yet is in the cache; and the time that is used up is not used again."""
 
     def stop(count: int) -> None:
-        if count == 300:
+        if count == 150:
             raise KeyboardInterrupt
 
     first = machine(stop)
-    stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
+    stopped = run("calibrate", "--out", tmp_path, "--minutes", 0.03, *OPTIONS)
     assert stopped.code == 130
     said = " ".join(stopped.err.split())
-    assert f"calibrate --out {tmp_path} --minutes 0.06 --hardware cpu --devices 4 --batch-size 512" in said
+    assert f"calibrate --out {tmp_path} --minutes 0.03 --hardware cpu --devices 4 --batch-size 512" in said
     assert "--iterations 6" in said
     kept = load_measurements(tmp_path / "placements")
     assert len(kept.info) > 5
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
-    assert seconds == pytest.approx(0.004 * 300, abs=0.02)
+    assert seconds == pytest.approx(0.004 * 150, abs=0.02)
     second = machine()
-    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.06, *OPTIONS)
+    run.ok("calibrate", "--out", tmp_path, "--minutes", 0.03, *OPTIONS)
     continued = load_measurements(tmp_path / "placements")
     assert continued.info.number.tolist()[: len(kept.info.number)] == kept.info.number.tolist()
-    assert len(first.jobs) == 300
-    assert len(first.jobs) + len(second.jobs) == pytest.approx(0.06 * 60 * 2 / 3 / 0.004, abs=5)
-    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] == pytest.approx(0.06 * 60 * 2 / 3, abs=0.02)
+    assert len(first.jobs) == 150
+    assert len(first.jobs) + len(second.jobs) == pytest.approx(0.03 * 60 * 2 / 3 / 0.004, abs=5)
+    assert json.loads((tmp_path / "seconds.json").read_text())["seconds"] == pytest.approx(0.03 * 60 * 2 / 3, abs=0.02)
 
 
 def test_what_cannot_be_fitted_to_is_refused_and_kept(

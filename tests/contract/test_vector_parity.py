@@ -18,7 +18,7 @@ from shard_gym.tasks import TaskSampler
 Pair = tuple[VectorEnv[Any, Any, Any], VectorEnv[Any, Any, Any]]
 MakePair = Callable[..., Pair]
 
-STEPS = {1: 60, 4: 30, 9: 25, 12: 25}
+STEPS = {1: 60, 4: 30, 9: 20, 12: 20}
 LONG = 340  # a whole episode of replanning
 DRIFTING = "EmbeddingReplanning-v0"
 

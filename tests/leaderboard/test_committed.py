@@ -41,7 +41,7 @@ from shard_gym.cli import main
 write = ["leaderboard", "render", "--root", {root!r}]
 sys.exit(main(write) or main([*write, "--check"]))
 """
-BOARDS = ("simulated/mlperf-x8", "simulated/merlin-small-x8", "sharding/shard-mlperf-x8", "measured/cpu-40x4")
+BOARDS = ("simulated/mlperf-x8", "sharding/shard-mlperf-x8", "measured/cpu-40x4")
 
 
 def test_entries_of_every_track_are_valid_and_make_tables_with_the_extra_leaderboard_alone(tmp_path: Path) -> None:

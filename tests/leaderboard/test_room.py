@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,10 +15,9 @@ ROOM = "shard_gym.leaderboard"
 
 
 @pytest.fixture(scope="module")
-def imports() -> dict[str, frozenset[str]]:
+def imports(code: ModuleType) -> dict[str, frozenset[str]]:
     """The modules of the package that each of them imports, wherever in its text."""
-    path = Path(__file__).parents[2] / "tools" / "dependency_diagram.py"
-    found: dict[str, frozenset[str]] = runpy.run_path(str(path))["module_imports"](everywhere=True)
+    found: dict[str, frozenset[str]] = code.module_imports(everywhere=True)
     return found
 
 

@@ -58,11 +58,11 @@ def new_learner(small_suite: TaskSuite) -> Callable[..., DreamShardLearner]:
 def test_it_finds_a_planted_optimum(planted_suite: Callable[..., Any], new_learner: Make, trained: Any) -> None:
     """Copies of the same tables: the best placement has one of each on every device."""
     suite, best = planted_suite(np.random.default_rng(0), 3, 4, 3)
-    learner = new_learner("dream-search", suite=suite, iterations=3, measurements=10, cost_updates=50, queries=300)
+    learner = new_learner("dream-search", suite=suite, iterations=2, measurements=10, cost_updates=50, queries=300)
     stages = list[str]()
     learner.on_stage = stages.append
     trained(learner)
-    assert stages == ["measuring placements", "training the cost network"] * 3
+    assert stages == ["measuring placements", "training the cost network"] * 2
     np.testing.assert_allclose(evaluate(learner.agent(), suite).costs_ms, best, rtol=0.01)
     assert (evaluate(RandomAgent(), suite).costs_ms > 1.1 * best).any()  # it was not easy
 
@@ -71,7 +71,7 @@ def test_the_policy_of_the_paper_learns_under_the_surrogate(
     planted_suite: Callable[..., Any], new_learner: Make, trained: Any
 ) -> None:
     suite, _ = planted_suite(np.random.default_rng(0), 1, 4, 3)
-    learner = new_learner("paper", suite=suite, iterations=4, measurements=10, cost_updates=100, policy_updates=25)
+    learner = new_learner("paper", suite=suite, iterations=3, measurements=10, cost_updates=80, policy_updates=20)
     reports = trained(learner)
     assert evaluate(learner.agent(), suite).mean_cost_ms < 0.9 * reports[0].mean_cost_ms
     drawn = [report.numbers["surrogate_cost_ms"] for report in reports]  # mean of the episodes that the policy draws

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,11 +62,13 @@ def test_options_for_placing_are_checked(tmp_path: Path) -> None:
         load_agent(path, retries=-1)
 
 
-def test_placing_needs_no_sb3_and_training_says_that_it_does(tmp_path: Path) -> None:
+def test_placing_needs_no_sb3_and_training_says_that_it_does(forks: Any, tmp_path: Path) -> None:
+    """In a fork of a process that has imported torch, and not SB3."""
     path = tmp_path / "agent.safetensors"
     save_arrays(path, "agent", module_arrays(DeviceScorer(8)), ABOUT)
     script = f"""
 import sys
+assert "stable_baselines3" not in sys.modules
 sys.modules.update(dict.fromkeys(("stable_baselines3", "sb3_contrib")))
 from shard_gym import load_suite
 from shard_gym.agents.training import load_agent, make_learner
@@ -82,8 +82,10 @@ except MissingExtraError as error:
 else:
     raise SystemExit("trained without SB3")
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
+    process = forks.CONTEXT.Process(target=exec, args=(script, {}))
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("observation", INPUTS)

@@ -32,9 +32,9 @@ def learner(suite: TaskSuite, name: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("maskable-ppo", {"iterations": 8, "num_envs": 24}),
-        ("dqn", {"iterations": 12, "num_envs": 16}),
-        ("maskable-ppo", {"iterations": 8, "num_envs": 24, "observation": "features"}),
+        ("maskable-ppo", {"iterations": 5, "num_envs": 24}),
+        ("dqn", {"iterations": 8, "num_envs": 16}),
+        ("maskable-ppo", {"iterations": 5, "num_envs": 24, "observation": "features"}),
     ],
 )
 def test_equal_tables_are_learnt_to_be_spread(
@@ -48,7 +48,7 @@ def test_equal_tables_are_learnt_to_be_spread(
     learner = make_learner(name, planted_suite(rng, 12, 2, 3)[0], seed=0, width=32, **options)
     TrainingRun(learner, tmp_path, options).run()
     agent, sees_costs = load_agent(tmp_path), "observation" not in options
-    assert sees_costs or learner.true_cost_queries == 8 * 24 * 6
+    assert sees_costs or learner.true_cost_queries == 5 * 24 * 6
     for devices in (3, 5) if sees_costs else (3,):
         tasks, best = planted_suite(rng, 8, 2, devices)
         learnt, drawn = evaluate(agent, tasks), evaluate(RandomAgent(0), tasks)

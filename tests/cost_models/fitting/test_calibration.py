@@ -48,8 +48,7 @@ def measured(random_tables: Any, seed: int, devices: int, noise: float = 0.0, pl
     return recorder.dataset()
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1])
-@pytest.mark.parametrize("plans", [False, True])
+@pytest.mark.parametrize(("noise", "plans"), [(0.0, False), (0.0, True), (0.1, True)])
 def test_the_rates_and_the_links_are_found(random_tables: Any, noise: float, plans: bool) -> None:
     unseen = measured(random_tables, 1, 3, plans=plans)
     found = calibrated_profile(measured(random_tables, 0, 3, noise, plans), WRONG)
