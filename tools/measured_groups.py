@@ -3,8 +3,8 @@
     python tools/measured_groups.py --device cpu --loads 10 --rounds 5
 
 A load is twelve tables of a task of `cpu-40x4` in groups at random: FP32 with rowwise Adagrad, FP16 with SGD, and FP32
-with Adagrad and weights of lookups. Their ms are the least of the rounds. The cost model takes the sum. Run it on an
-idle machine.
+with Adagrad and weights of lookups. Their ms are the least of all iterations, as other programs only add to the time.
+The cost model takes the sum. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -62,16 +62,15 @@ def main() -> None:
             for each in took:
                 for subject in rng.permutation(len(subjects)):
                     placement = np.zeros(len(subjects[subject]), np.int64)
-                    phases = model.measure_again(placement, subjects[subject], one).phases_ms[0]
-                    each[subject] = phases[[FORWARD, BACKWARD]]
-            least = took.min(axis=0)  # other programs only add to the time
+                    found = model.measure_again(placement, subjects[subject], one).iterations_ms[:, 0]
+                    each[subject] = found.min(axis=0)[[FORWARD, BACKWARD]]
+            least = took.min(axis=0)
             ratios.append([*(least[0] / least[1:].sum(axis=0)), least[0].sum() / least[1:].sum()])
             noise.append((np.sort(took, axis=0)[1] / least - 1).mean())
             print(f"load {number}: {least[:, 0].round(2)} forward, {least[:, 1].round(2)} backward", flush=True)
-    found = np.array(ratios)
     rows = [
         [name, f"{np.median(own):.2f}", f"{own.min():.2f} to {own.max():.2f}"]
-        for name, own in zip(("forward", "backward", "both"), found.T, strict=True)
+        for name, own in zip(("forward", "backward", "both"), np.array(ratios).T, strict=True)
     ]
     print(
         f"{model.hardware}; the second least of {given.rounds} measurements is {np.mean(noise):.1%} above the least\n"

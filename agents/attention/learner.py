@@ -147,8 +147,8 @@ class AttentionLearner(Learner):
         self._policy = new_module(lambda: AttentionPolicy(self.hidden, self.layers), self.rng(WEIGHTS))
         self._policy.normalize(np.concatenate([described(task) for each in suites for task in each]))
         self._training = ModuleTraining(self._policy, self.learning_rate, MAX_GRADIENT_NORM)
-        host_memory = any(each.host_memory for each in suites)
-        self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS), host_memory=host_memory)
+        needs = frozenset[str]().union(*(task.needs for each in suites for task in each))
+        self._learned = CostNetworkTraining(PooledCostModel, self.rng(COST_WEIGHTS), needs=needs)
 
     @override
     def _move(self, device: str) -> None:

@@ -320,7 +320,7 @@ def load_dreamshard(
     network, rng = options.architecture, np.random.default_rng(0)
     if isinstance(options, SearchOptions):
         return load_search(arrays, about, options, seed)
-    require_arrays("The agent's file", arrays, agent_arrays(network.weights_like(()), new_policy(rng)))
+    require_arrays("The agent's file", arrays, agent_arrays(network.weights_like(under(COST, arrays)), new_policy(rng)))
     return DreamShardAgent(about["agent"], network(under(COST, arrays)), options, under(POLICY, arrays))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from shard_gym.cost_models.fitting.training import (
     trainable,
     with_normalization,
 )
-from shard_gym.cost_models.neural import NeuralCostModel
+from shard_gym.cost_models.neural import NeuralCostModel, groups
 from shard_gym.hardware import Topology
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables import Tables
@@ -50,7 +50,7 @@ class CostNetworkTraining:
         network: its class.
         rng: of the first weights.
         weight_decay: see `new_optimizer`.
-        host_memory: whether tasks have host memory; InvalidOptionError if the network cannot learn it.
+        needs: of the tasks, see `NeuralCostModel.first_weights`; InvalidOptionError if the network cannot learn them.
 
     Attributes:
         recorder: the measurements.
@@ -61,12 +61,12 @@ class CostNetworkTraining:
         network: type[NeuralCostModel],
         rng: np.random.Generator,
         weight_decay: float = 0.0,
-        host_memory: bool = False,
+        needs: Collection[str] = (),
     ) -> None:
         self.network = network
         self.recorder = ShardRecorder()
         self._decay = weight_decay
-        self._weights = trainable(network.first_weights(rng, host_memory))
+        self._weights = trainable(network.first_weights(rng, needs))
         self._optimizer = new_optimizer(self._weights, weight_decay)
         self._normalized = False
         self._device = "cpu"
@@ -79,7 +79,8 @@ class CostNetworkTraining:
 
     def record(self, load: ShardLoad, estimate: CostEstimate) -> None:
         """Remember the cost of `load`."""
-        self.recorder.add(load.inputs(self.network), load.devices, load.topology, estimate, load.host_megabytes())
+        inputs = load.inputs(self.network, groups.learned_by(self._weights))
+        self.recorder.add(inputs, load.devices, load.topology, estimate, load.host_megabytes())
 
     def train(self, rng: np.random.Generator, *, anew: bool = False, **options: Any) -> float:
         """Train on all measurements, at least one; the loss. The first call sets the normalization.
@@ -163,8 +164,9 @@ class CostNetworkLearner(Learner):
         self.plans = plans
         self.planned_queries = self.iterations * self.options.measurements
         self.first_weights = np.random.default_rng([self.seed])
+        needs = frozenset[str]().union(*(task.needs for task in suite))
         self.network = CostNetworkTraining(
-            self.options.architecture, self.first_weights, self.options.weight_decay, suite.host_memory
+            self.options.architecture, self.first_weights, self.options.weight_decay, needs
         )
 
     @override

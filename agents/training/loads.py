@@ -56,9 +56,10 @@ class ShardLoad:
         """(S,) int64, the device of each shard."""
         return np.concatenate([each.devices for each in self.shards])
 
-    def inputs(self, network: type[NeuralCostModel]) -> NDArray[np.float32]:
-        """(S, F) float32, what `network` reads of each shard."""
-        return np.concatenate([network.describe_shards(each.tables, each.sharding_type) for each in self.shards])
+    def inputs(self, network: type[NeuralCostModel], has_groups: bool = False) -> NDArray[np.float32]:
+        """(S, F) float32, what `network` reads of each shard; see `NeuralCostModel.all_inputs`."""
+        parts = [network.all_inputs(each.tables, each.sharding_type, has_groups) for each in self.shards]
+        return np.concatenate(parts)
 
     def host_megabytes(self) -> NDArray[np.float64]:
         """(S, 2 + G) float64, what each shard has in host memory; (S, 0) if there is none."""
@@ -122,7 +123,7 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
     task, other = suite.sample(rng), suite.sample(rng)
     count = max(1, round(task.num_tables * float(np.exp(rng.uniform(np.log(FEWEST), np.log(MOST))))))
     tables = _some(task.tables, count, rng)
-    if count > len(tables) and other.tables.workload == tables.workload:
+    if count > len(tables) and other.tables.workloads == tables.workloads:
         tables = concatenate_tables([tables, _some(other.tables, count - len(tables), rng)])
     devices = task.num_devices if rng.random() < 0.5 else int(rng.integers(1, task.num_devices + 1))
     topology = with_whole_memory(task.topology, devices)

@@ -146,8 +146,9 @@ def fit_cost_model(
     options, chosen = options or FitOptions(), network_named(network) if isinstance(network, str) else network
     rng, step, best_step, best_error = np.random.default_rng(seed), 0, 0, np.inf
     with one_thread():
-        samples, validation = nets.Samples(costs.part("train"), chosen), costs.part("validation")
-        weights = nets.trainable(nets.with_normalization(samples, chosen.new_weights(rng)))
+        train, validation = costs.part("train"), costs.part("validation")
+        samples, first = nets.Samples(train, chosen), chosen.first_weights(rng, train.needs)
+        weights = nets.trainable(nets.with_normalization(samples, first))
         optimizer, best = nets.new_optimizer(weights, options.weight_decay), nets.as_arrays(weights)
         while step < options.steps and step - best_step < options.patience * options.check_every:
             begin, step = step, min(step + options.check_every, options.steps)

@@ -17,10 +17,11 @@ from shard_gym.cost_models.base.host_rows import NUM_MAXIMA
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.fitting.data.dataset import CostDataset
 from shard_gym.cost_models.fitting.data.shards import ShardDataset
-from shard_gym.cost_models.neural import NeuralCostModel, host
+from shard_gym.cost_models.neural import NeuralCostModel, groups, host
 from shard_gym.cost_models.neural.base import NormalizationData
 from shard_gym.cost_models.neural.network import NORMALIZATION, FloatWeights, Weights
 from shard_gym.hardware import Cluster
+from shard_gym.plans.plan import TABLE_WISE
 
 TensorWeights = dict[str, Tensor]
 Indices = NDArray[np.int64]
@@ -106,13 +107,17 @@ class Samples:
             all_shards = np.concatenate([data.inputs, data.host], axis=1) if behind else data.inputs
             inputs, members = np.unique(all_shards, axis=0, return_inverse=True)
         elif data.has_plans:
-            groups, members = data.shards(), np.empty(len(data.members), np.int64)
-            inputs = np.concatenate([network.describe_shards(each.tables, each.sharding_type) for each in groups])
-            begins = np.cumsum([0, *(len(each.tables) for each in groups)])
-            for each, begin in zip(groups, begins, strict=False):
+            shards, members = data.shards(), np.empty(len(data.members), np.int64)
+            has_groups = bool(groups.NEEDS & data.needs)
+            inputs = np.concatenate(
+                [network.all_inputs(each.tables, each.sharding_type, has_groups) for each in shards]
+            )
+            begins = np.cumsum([0, *(len(each.tables) for each in shards)])
+            for each, begin in zip(shards, begins, strict=False):
                 members[each.rows] = begin + each.which
         else:
-            inputs, members = network.describe(data.tables), data.members
+            inputs = network.all_inputs(data.tables, TABLE_WISE, bool(groups.NEEDS & data.needs))
+            members = data.members
         own = inputs.shape[1] - behind
         self._inputs, self._host = (torch.tensor(part, device=device) for part in (inputs[:, :own], inputs[:, own:]))
         self._num_devices = data.phases_ms.shape[1]
@@ -144,7 +149,7 @@ class Samples:
             is_needed[rows] = True
         is_needed[-1] = False
         shown = is_needed[:-1]
-        values = torch.cat([self.network.latents(weights, self._inputs[shown]), self._host[shown]], dim=1)
+        values = torch.cat([self.network.table_loads(weights, self._inputs[shown]), self._host[shown]], dim=1)
         return Latents(torch.cat([values, torch.zeros_like(values[:1])]), is_needed)
 
     def loads(self, latents: Latents, which: Indices) -> Tensor:
@@ -203,7 +208,7 @@ class Samples:
         if behind.shape[-1]:
             phases = (phases - host.host_ms(tensors, behind)).maximum(LEAST_IN_HBM * phases)
         return NormalizationData(
-            inputs=self._inputs.cpu().numpy(),
+            inputs=self._inputs[:, len(groups.FACTS) if groups.learned_by(weights) else 0 :].cpu().numpy(),
             loads=own.cpu().numpy(),
             cluster=Cluster(**arrays),
             phases_ms=phases.cpu().numpy(),

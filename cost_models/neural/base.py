@@ -12,7 +12,7 @@ import hashlib
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel
 from shard_gym.cost_models.base.host_rows import HBM_MS
-from shard_gym.cost_models.neural import host
+from shard_gym.cost_models.neural import groups, host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING
@@ -66,6 +66,8 @@ class NeuralCostModel(AdditiveCostModel):
     topology with host memory those of `host.py` are behind them, if the network learned host memory; if not, it warns,
     and estimates all rows as if they were in HBM. Costs alone, as bounds, are then those without any HBM.
 
+    Tables of several workloads, or with weights of lookups, only a network estimates that learned them (`groups.py`).
+
     Args:
         weights: float32 arrays by name.
         card: training data and errors of the model, see `card`; JSON values.
@@ -92,6 +94,7 @@ class NeuralCostModel(AdditiveCostModel):
         self._warned: list[Workload] = []
         learned = host.learned_by(self.weights)
         self.supports = self.supports | {HOST_MEMORY} if learned else self.supports
+        self.supports = self.supports | groups.NEEDS if groups.learned_by(self.weights) else self.supports
         self._least_share = LEAST_SHARE_WITH_HOST if learned else LEAST_SHARE
         self.name = f"neural-{self.architecture}"
         self.alone = self.num_sums
@@ -119,19 +122,26 @@ class NeuralCostModel(AdditiveCostModel):
         """Weights of an untrained network."""
 
     @classmethod
-    def first_weights(cls, rng: np.random.Generator, host_memory: bool = False) -> FloatWeights:
-        """`new_weights`, and those for host memory; InvalidOptionError for a network that cannot learn them."""
+    def first_weights(cls, rng: np.random.Generator, needs: Collection[str] = ()) -> FloatWeights:
+        """`new_weights`, and those for host memory and for groups of tables if tasks have such `needs`.
+
+        Raises InvalidOptionError for a network that cannot learn them.
+        """
+        host_memory = HOST_MEMORY in needs
         if host_memory and not cls.learns_host_memory:
             raise InvalidOptionError(
                 f"The network {cls.architecture!r} cannot learn from tasks with host memory: it estimates the cost of "
                 "an iteration without its phases. Train the network 'pooled', as presets that search do."
             )
-        return {**cls.new_weights(rng), **(host.new_rates() if host_memory else {})}
+        weights = {**cls.new_weights(rng), **(host.new_rates() if host_memory else {})}
+        return groups.with_layer(weights, cls.architecture) if groups.NEEDS & set(needs) else weights
 
     @classmethod
     def weights_like(cls, names: Collection[str]) -> FloatWeights:
-        """Weights of an untrained network, with those for host memory if they are among `names`: what a file holds."""
-        return cls.first_weights(np.random.default_rng(0), cls.learns_host_memory and host.learned_by(names))
+        """Those of an untrained network that learned what weights of such names are of: what a file holds."""
+        needs = {HOST_MEMORY} if cls.learns_host_memory and host.learned_by(names) else set()
+        needs |= groups.NEEDS if groups.learned_by(names) else set()
+        return cls.first_weights(np.random.default_rng(0), needs)
 
     @classmethod
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
@@ -148,6 +158,17 @@ class NeuralCostModel(AdditiveCostModel):
         """(S, F) float32, the inputs of shards as `shard_tables` describes them; InvalidOptionError for other types."""
         cls._require_known(sharding_type)
         return cls.describe(shards)
+
+    @classmethod
+    def all_inputs(cls, shards: Tables, sharding_type: str, has_groups: bool) -> NDArray[np.float32]:
+        """(S, G + F) float32, those of `describe_shards`, behind the G facts of groups if the network learned them."""
+        own = cls.describe_shards(shards, sharding_type)
+        return np.concatenate([groups.facts(shards), own], axis=1) if has_groups else own
+
+    @classmethod
+    def table_loads(cls, weights: Weights, inputs: Array) -> Array:
+        """(T, K) `latents` of tables with (T, G + F) `all_inputs`."""
+        return cls.latents(groups.widened(weights) if groups.learned_by(weights) else weights, inputs)
 
     @classmethod
     def _require_known(cls, sharding_type: str) -> None:
@@ -194,10 +215,11 @@ class NeuralCostModel(AdditiveCostModel):
         if sharding_type == TABLE_WISE:
             self._check_workload(shards.workload)
         host_loads = host.host_megabytes(shards, sharding_type, topology)
-        return self._loads(self.describe_shards(shards, sharding_type), host_loads, topology)
+        inputs = self.all_inputs(shards, sharding_type, groups.learned_by(self.weights))
+        return self._loads(inputs, host_loads, topology)
 
     def _loads(self, inputs: NDArray[np.float32], host_loads: FloatArray, topology: Topology) -> FloatArray:
-        loads = np.asarray(self.latents(self.weights, inputs), np.float64)
+        loads = np.asarray(self.table_loads(self.weights, inputs), np.float64)
         if host_loads.shape[1]:
             loads = np.concatenate([loads, host_loads], axis=1)
         without_hbm = loads.copy()
@@ -208,11 +230,9 @@ class NeuralCostModel(AdditiveCostModel):
     def _check_workload(self, workload: Workload) -> None:
         data = self.card.get("data")
         fitted = data.get("workload") if isinstance(data, Mapping) else None
-        if (
-            not fitted
-            or {"training": True, "weighted": False, **fitted} == asdict(workload)
-            or workload in self._warned
-        ):
+        if not fitted or workload in self._warned:
+            return
+        if set(workload.workloads) <= set(Workload.from_json(fitted, "The workload of the card").workloads):
             return
         self._warned.append(workload)
         warnings.warn(

@@ -124,6 +124,11 @@ class CostDataset(PlacementCosts):
         return bool(self.kinds.any())
 
     @property
+    def needs(self) -> frozenset[str]:
+        """Names in `shard_gym.plans.needs.NEEDS`, of all placements."""
+        return frozenset[str]().union(*(needs_of(self.tables, topology) for topology in self.topologies))
+
+    @property
     def planned(self) -> NDArray[np.bool_]:
         """(P,) bool, where a table is split."""
         return np.add.reduceat(self.kinds > 0, self.start[:-1]) > 0
@@ -354,16 +359,17 @@ def joined_data(parts: Sequence[CostDataset]) -> CostDataset:
 
 
 def concatenate_tables(parts: Sequence[Tables]) -> Tables:
-    """Tables of one workload after each other; raises InvalidOptionError if they have several workloads."""
-    different = next((part.workload for part in parts if part.workload != parts[0].workload), None)
+    """Tables of one workload, or of the same groups, after each other; raises InvalidOptionError for others."""
+    different = next((part.workload for part in parts if part.workloads != parts[0].workloads), None)
     if different is not None:
         raise InvalidOptionError(
             f"Tables of one workload are wanted, but these have {parts[0].workload} and {different}. Learn from tasks "
-            "of one batch size, weight dtype and optimizer."
+            "of one batch size, weight dtype and optimizer, or of the same groups of tables."
         )
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in TABLE_ARRAYS}
     names = tuple(name for part in parts for name in part.names)
-    return Tables(**arrays, workload=parts[0].workload, names=names)
+    workload = Workload.mixed(parts[0].workloads, np.concatenate([part.group for part in parts]))
+    return Tables(**arrays, workload=workload, names=names)
 
 
 def json_array(value: Any) -> NDArray[np.uint8]:

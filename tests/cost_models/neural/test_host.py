@@ -32,6 +32,7 @@ from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel, load_cost_mo
 from shard_gym.cost_models.neural.host import RATE, host_megabytes, host_ms, megabytes, new_rates
 from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.hardware import Topology, hardware_profile
+from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import DATA_PARALLEL, TABLE_WISE
 from shard_gym.tables import Tables
 
@@ -160,7 +161,7 @@ def test_training_finds_the_rates_of_the_hardware(random_tables: Any) -> None:
     recorder, _ = measured(AnalyticalCostModel(), random_tables, 40)
     samples, rng = Samples(recorder.dataset(), PooledCostModel), np.random.default_rng(0)
     with one_thread():
-        weights = trainable(with_normalization(samples, PooledCostModel.first_weights(rng, host_memory=True)))
+        weights = trainable(with_normalization(samples, PooledCostModel.first_weights(rng, {HOST_MEMORY})))
         train_network(weights, new_optimizer(weights, 0.5), samples, rng, steps=60, learning_rate=6e-3, batch_size=32)
     learned = as_arrays(weights)
     one = np.zeros((1, NUM_HOST_LOADS))
@@ -190,7 +191,7 @@ def test_a_network_that_did_not_learn_host_memory_refuses_it(untrained: Any, ran
 
 def test_a_network_without_phases_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="'dreamshard' cannot learn from tasks with host memory"):
-        NETWORKS["dreamshard"].first_weights(np.random.default_rng(0), host_memory=True)
+        NETWORKS["dreamshard"].first_weights(np.random.default_rng(0), {HOST_MEMORY})
 
 
 @LEARN

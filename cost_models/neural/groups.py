@@ -1,0 +1,71 @@
+"""What tells the groups of tables of several workloads apart, as inputs of networks that learned such tables.
+
+Dtype, optimizer and lookup weights of a table are facts (`facts`) before its other inputs, and have weights of their
+own in the first layer of the table network, which are 0 before training. So a network that learned one workload has
+neither. Groups of a device are operators of their own, but latents are summed over all of its tables: the facts make
+latents differ by group, and what tables of a device cost together the network learns from the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.neural import network as net
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
+from shard_gym.plans.needs import MIXED, WEIGHTED
+from shard_gym.tables import Tables
+from shard_gym.tables.workload import LOOKUP_WEIGHT_BYTES, SCALE_BYTES, WEIGHT_BYTES
+
+NEEDS = frozenset({MIXED, WEIGHTED})
+"""What a network that learned groups supports besides."""
+
+LAYER = "groups.weight"
+"""A weight of the networks that learned groups, and of no other."""
+
+FACTS = ("weight bytes", "scale bytes", "state of a row", "state of a weight", "lookup weights", "sequence")
+"""Those of a table, each from 0 to 1 or, of the state of a weight, 2."""
+
+_FIRST, _FEATURES = "table.0.weight", "features"  # of the table network, and of the normalization of its inputs
+
+
+def facts(shards: Tables) -> NDArray[np.float32]:
+    """(S, 6) float32 of shards, see `FACTS`."""
+    workload = shards.workload
+    columns = (
+        np.divide(workload.weight_bytes, max(WEIGHT_BYTES.values())),
+        np.divide(workload.scale_bytes, max(SCALE_BYTES.values())),
+        workload.state.per_row,
+        workload.state.per_weight,
+        np.divide(workload.lookup_weight_bytes, LOOKUP_WEIGHT_BYTES),
+        ~shards.pooled,
+    )
+    return np.stack([np.broadcast_to(np.float32(each), len(shards)) for each in columns], axis=1)
+
+
+def learned_by(weights: Collection[str]) -> bool:
+    """Whether a network with weights of these names learned groups."""
+    return LAYER in weights
+
+
+def with_layer(weights: FloatWeights, architecture: str) -> FloatWeights:
+    """Those of an untrained network, and zeros for the facts; InvalidOptionError if it has no table network."""
+    if _FIRST not in weights:
+        raise InvalidOptionError(
+            f"The network {architecture!r} cannot learn from tables of several workloads, or with weights of lookups: "
+            f"it has no layer {_FIRST!r}. Train the network 'pooled', as presets that search do."
+        )
+    return {**weights, LAYER: np.zeros((len(FACTS), weights[_FIRST].shape[1]), np.float32)}
+
+
+def widened(weights: Weights) -> Weights:
+    """Those of the network whose inputs have the facts in front, which are not normalized."""
+    found = dict(weights)
+    found[_FIRST] = net.joined([weights[LAYER].T, weights[_FIRST].T]).T
+    for name, value in ((f"{_FEATURES}.mean", 0.0), (f"{_FEATURES}.scale", 1.0)):
+        if name in weights:
+            found[name] = net.joined([weights[LAYER][:, 0] * 0.0 + value, weights[name]])
+    return found
