@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shard_gym.common.errors import InvalidCheckpointError, InvalidCostError, In
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel, CountedCostModel
 from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
+from shard_gym.tables import Workload
 from shard_gym.tasks import Task, TaskSuite
 
 STABLE_BASELINES = {"num_envs": 2, "width": 8, "replay": 12}  # DQN's buffer is full after two iterations
@@ -142,6 +144,33 @@ def test_training_on_a_gpu_leaves_an_agent_for_the_cpu(case: str, few: TaskSuite
     on_cpu = learner(case, few)
     TrainingRun(on_cpu, tmp_path, {}, resume=True)
     assert np.array_equal(on_cpu.agent().place(few[0]), agent.place(few[0]))
+
+
+@pytest.mark.parametrize(
+    "case", ["dream-search", "paper", "neuroshard search", "neuroshard paper", "surco", "attention"]
+)
+def test_cost_networks_learn_from_tables_of_several_workloads(
+    case: str, few: TaskSuite, random_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    """A loaded agent answers as the trained one; one that was trained on one workload refuses such tables."""
+    batch = few[0].tables.workload.batch_size
+    own = [Workload(batch, "fp16", "sgd"), Workload(batch, "fp32", "adam"), Workload(batch, "fp32", weighted=True)]
+
+    def mixed(task: Task) -> Task:
+        tables = replace(task.tables, workload=Workload.mixed(own, np.arange(task.num_tables) % 3))
+        return replace(task, tables=tables, topology=task.topology.with_caps(np.full(task.num_devices, 2**40)))
+
+    several = learner(case, TaskSuite("several", tuple(map(mixed, few))))
+    agent = TrainingRun(several, tmp_path / "several", {}).run()
+    loaded = load_agent(tmp_path / "several")
+    assert several.weights()["cost.groups.weight"].any()
+    task = mixed(random_task(np.random.default_rng(3), 7, 2))
+    assert np.array_equal(check_placement(loaded.place(task), task.tables, task.topology), agent.place(task))
+    one = learner(case, few)
+    one.iterate()
+    assert "cost.groups.weight" not in one.weights()
+    with pytest.raises(InvalidOptionError, match="does not support lookups with weights"):
+        one.agent().place(task)
 
 
 def test_only_devices_that_are_there_are_trained_on(few: TaskSuite, monkeypatch: pytest.MonkeyPatch) -> None:
