@@ -35,6 +35,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from shard_gym.common.io.markdown import table
 from shard_gym.common.text import format_seconds
 from shard_gym.interop.torchrec import ShardGymPlanner
+from shard_gym.planning.dropin.options import outside_devices
 
 SHARDERS: tuple[Any, ...] = (EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder())
 BATCH = 2048
@@ -58,11 +59,28 @@ class Tried:
     """What came out."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)  #: of ShardGym's planner without a comparison
-    theirs_s: list[float] = field(default_factory=list)  #: of TorchRec's
+    seconds: list[float] = field(default_factory=list)  #: of the CPU, for both planners
     ratios: list[float] = field(default_factory=list)  #: TorchRec's cost over that of ShardGym's own plan
     broken: int = 0  #: constraints
     said: list[str] = field(default_factory=list)  #: of the last model, where something is to be said
+
+    def cells(self, name: str) -> str:
+        """What a row of the table has of these models."""
+        if name == BROKEN:
+            return f"{self.broken:,}"
+        if name == SECONDS:
+            return f"{np.median(self.seconds):.2f}, {format_seconds(max(self.seconds))}" if self.seconds else ""
+        if name == RATIO:
+            return f"{math.exp(float(np.mean(np.log(self.ratios)))):.2f}" if self.ratios else ""
+        return f"{self.counts[name]:,}"
+
+
+MODELS, HOST = "models", "rows in host memory"
+BROKEN, SECONDS = "constraints that a plan breaks", "CPU seconds of both planners, median and most"
+RATIO = "TorchRec's cost over that of ShardGym's own plan, geometric mean"
+
+UP_TO = (8, 16, 32, 64)
+"""Ranks of the models in each column of the table."""
 
 
 def drawn(seed: int, pins: bool) -> Drawn:
@@ -153,9 +171,8 @@ def off_ranks(case: Drawn, options: Sequence[Any]) -> bool:
     return any({shard.rank for shard in each.shards} - set(case.ranks.get(each.name, range(10**6))) for each in options)
 
 
-def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
+def tried(seed: int, case: Drawn, result: Tried, limit_s: float, max_queries: int) -> None:
     """One model: planned, checked, and compared with TorchRec's plan."""
-    case = drawn(seed, pins=seed % 2 == 0)
     planner = ShardGymPlanner(
         topology=case.topology,
         batch_size=BATCH,
@@ -167,35 +184,36 @@ def tried(seed: int, result: Tried, limit_s: float, max_queries: int) -> None:
         debug=False,
         stats=[],
     )
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         planner.plan(case.model, list(SHARDERS))
     except PlannerError as error:
         result.counts[f"no plan: {error.error_type.value}"] += 1
         result.said.append(f"model {seed}: {str(error).splitlines()[0]}")
         return
-    seconds, searched = time.perf_counter() - begin, planner.searched
+    result.seconds.append(time.process_time() - begin)
+    searched = planner.searched
     wrong = broken(case, planner)
     result.broken += len(wrong)
     result.said += [f"model {seed}: {text}" for text in wrong]
     if searched.instead:
-        where = "rows in host memory" if searched.away else "all rows in HBM"
+        where = HOST if searched.away else "all rows in HBM"
         result.counts[f"TorchRec's plan with {where}, as ShardGym found none"] += 1
         result.said.append(f"model {seed}: {planner.report.splitlines()[-1]}")
         return
     result.counts["planned"] += 1
-    result.seconds.append(seconds - searched.compare_s)
+    if outside_devices(planner._best_plan or []):
+        result.counts[f"planned, with {HOST}"] += 1
     if searched.theirs is None:
         result.counts["TorchRec found none, or not in time"] += 1
         return
-    result.theirs_s.append(searched.compare_s)
     assert planner.costed is not None
     ratio = searched.theirs.estimate.total_ms / (searched.own_ms or planner.costed.estimate.total_ms)
     result.ratios.append(ratio)
     if searched.taken:
         result.counts["TorchRec's plan is cheaper, and taken"] += 1
     elif searched.away:
-        result.counts["TorchRec's plan has rows in host memory"] += 1
+        result.counts[f"TorchRec's plan has {HOST}"] += 1
     elif ratio < 1:
         why = "not on the ranks that are asked for" if off_ranks(case, searched.theirs.options) else "does not fit"
         result.counts[f"TorchRec's plan is cheaper, and {why}"] += 1
@@ -249,22 +267,24 @@ def main(
     if tables:
         print(large(tables, ranks))
         return
-    result = Tried()
+    every, of_size = Tried(), {most: Tried() for most in UP_TO}
     for seed in range(first, first + models):
-        tried(seed, result, limit_s, max_queries)
+        case = drawn(seed, pins=seed % 2 == 0)
+        result = of_size[next(most for most in UP_TO if case.topology.world_size <= most)]
+        result.counts[MODELS] += 1
+        tried(seed, case, result, limit_s, max_queries)
         for text in result.said:
             print(text, flush=True)
         result.said.clear()
-    rows = [(name, f"{count:,}") for name, count in sorted(result.counts.items())]
-    rows.append(("constraints that a plan breaks", f"{result.broken:,}"))
-    for name, seconds in (("ShardGym", result.seconds), ("TorchRec", result.theirs_s)):
-        if seconds:
-            text = f"{np.median(seconds):.2f}, {format_seconds(max(seconds))}"
-            rows.append((f"seconds of {name}, median and most", text))
-    if result.ratios:
-        mean = math.exp(float(np.mean(np.log(result.ratios))))
-        rows.append(("TorchRec's cost over ShardGym's, geometric mean", f"{mean:.2f}"))
-    print(table(("of models", ""), rows))
+    for result in of_size.values():
+        every.counts += result.counts
+        every.broken += result.broken
+        every.seconds += result.seconds
+        every.ratios += result.ratios
+    columns = [every, *of_size.values()]
+    names = [*sorted(every.counts, key=lambda name: (name != MODELS, name)), BROKEN, SECONDS, RATIO]
+    ranks_of = [f"{least + 1} to {most} ranks" for least, most in zip((1, *UP_TO), UP_TO, strict=False)]
+    print(table(("", "all", *ranks_of), [(name, *(each.cells(name) for each in columns)) for name in names]))
 
 
 if __name__ == "__main__":

@@ -178,6 +178,8 @@ def least_bytes(probes: Sequence[Mapping[str, Any]], memory: str) -> NDArray[np.
             )
             each = -((least - most) // max(wide - narrow, 1)) if kind == COLUMN_WISE else 0  # rounded up
             found[table, SHARDING_TYPES.index(kind)] = max(least - each * narrow, most - each * wide), each
+        if TABLE_WISE not in forms:  # a table that may have column shards alone may be whole in one
+            found[table, SHARDING_TYPES.index(TABLE_WISE)] = found[table, SHARDING_TYPES.index(COLUMN_WISE)]
     return found
 
 

@@ -159,6 +159,24 @@ class TestConstraints:
         entry = entries(planner(constraints=constraints).plan(bags(ROWS), SHARDERS))["t0"]
         assert (entry.sharding_type, widths(entry)) == ("column_wise", [64])
 
+    @pytest.mark.parametrize("cap_mib", [600, 700])
+    def test_the_bytes_of_one_column_shard_are_those_that_torchrec_counts(self, cap_mib: int) -> None:
+        """489 MiB of rows, and 119 MiB of lookups and outputs."""
+        constraint = ParameterConstraints(
+            sharding_types=["column_wise"], compute_kernels=["fused"], pooling_factors=[200.0], min_partition=64
+        )
+        own = planner(
+            gpus(2, cap_mib * 2**20),
+            constraints={"t": constraint},
+            storage_reservation=FixedPercentageStorageReservation(0.0),
+            batch_size=32768,
+        )
+        if cap_mib == 600:
+            with pytest.raises(PlannerError, match="No plan was found that fits the memory"):
+                own.plan(bags({"t": 2_000_000}), SHARDERS)
+        else:
+            assert widths(entries(own.plan(bags({"t": 2_000_000}), SHARDERS))["t"]) == [64]
+
     def test_tables_with_fewer_rows_than_ranks_may_be_in_blocks(self) -> None:
         """As TorchRec plans them: the last blocks have no rows. In columns sequences of 13 rows cost twice as much."""
         own = planner(
