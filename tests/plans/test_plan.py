@@ -86,7 +86,8 @@ def is_valid(sharding: TableSharding, rows: int, dim: int, topology: Topology) -
         len(sharding.shards) == blocks
         and {s.device for s in sharding.shards} == set(range(first, first + blocks))
         and all(owner == first + r // size for (r, _), owners in on.items() for owner in owners)
-        and all(s.num_rows or s.first_row == rows for s in sharding.shards)  # where TorchRec says empty ones are
+        # Empty ones, which have no cells, stand where TorchRec says they are, and have all columns.
+        and all(s.num_rows or s[1:] == (rows, 0, 0, dim) for s in sharding.shards)
     )
 
 
