@@ -115,14 +115,14 @@ class _LruCache(HostPolicy):
 
     name = "lru"
     num_maxima = NUM_MAXIMA
-    num_loads = NUM_HOST_LOADS
+    num_loads = num_mixed_loads = NUM_HOST_LOADS
     is_linear = False
 
     def loads(self, tables: Tables, topology: Topology, dense: bool = False) -> FloatArray:
         """(T, H) float64, the loads above: bytes, rows and ms."""
         host, workload = topology.host, tables.workload
         assert host is not None
-        row = tables.embedding_dim * float(workload.weight_bytes)
+        row = tables.embedding_dim * np.asarray(workload.weight_bytes, np.float64)
         copy_ms = 1.0 / (host.update_gb_per_s * 1e6)  # of a byte
         rows, read = _dense_curves(tables) if dense else curves(tables)
         loads = np.empty((len(tables), NUM_HOST_LOADS))
@@ -131,9 +131,10 @@ class _LruCache(HostPolicy):
         loads[:, READ_TIMES] = max(1.0, host.update_gb_per_s / host.read_gb_per_s)
         loads[:, DENSE_MS] = host.dense_ms
         loads[:, ALL_BYTES] = tables.memory_bytes
-        loads[:, INDEXED_BYTES] = tables.num_embeddings * float(INDEX_BYTES + STATE_BYTES * workload.state.per_row)
+        of_row = np.asarray(INDEX_BYTES + STATE_BYTES * workload.state.per_row, np.float64)
+        loads[:, INDEXED_BYTES] = tables.num_embeddings * of_row
         loads[:, LOOKUPS_MS] = tables.lookups_per_batch * LOOKUP_MS
-        states = tables.embedding_dim * float(STATE_BYTES * workload.state.per_weight)
+        states = tables.embedding_dim * np.asarray(STATE_BYTES * workload.state.per_weight, np.float64)
         loads[:, STATES_MS] = rows[:, 0] * states * copy_ms
         loads[:, FIRST_ROWS:FIRST_MS] = rows
         loads[:, FIRST_MS:KEPT_BYTES] = read * (row * copy_ms)[:, None]

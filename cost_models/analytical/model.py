@@ -290,14 +290,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         """(T, H) float64, those of the host policy.
 
         Raises:
-            InvalidOptionError: the tables have several workloads, between which no policy shares out the HBM, or rows
-                with a scale.
+            InvalidOptionError: rows have a scale.
         """
-        if len(shards.workloads) > 1:
-            raise InvalidOptionError(
-                f"The cost model {self.name!r} does not support rows in host memory of tables of several workloads. "
-                "Give devices without host memory, or give all tables one weight dtype and one optimizer."
-            )
         if np.any(shards.workload.scale_bytes):
             raise InvalidOptionError(
                 f"The cost model {self.name!r} does not support rows in host memory with weights in int8. Give devices "
@@ -327,8 +321,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         count, policy = behind.shape[-1], self.host_policy
         if count in (0, policy.num_loads):
             return behind, behind[..., :0]
-        if (count - policy.num_loads) % GROUP_LOADS == 0:
-            return behind[..., : policy.num_loads], behind[..., policy.num_loads :]
+        if (count - policy.num_mixed_loads) % GROUP_LOADS == 0:
+            return behind[..., : policy.num_mixed_loads], behind[..., policy.num_mixed_loads :]
         return behind[..., :0], behind[..., policy.num_maxima :]
 
     def _add_up_groups(self, phases: FloatArray, own: FloatArray, groups: FloatArray) -> None:

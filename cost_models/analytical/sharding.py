@@ -179,8 +179,8 @@ class AnalyticalShardingModel(AnalyticalCostModel):
         updated = shards.with_training(optimizer="sgd") if np.any(dense_state) else shards
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
-            behind = self.num_loads_with(True)
-            all_loads[:, self.num_loads : behind] = self.host_loads(shards, topology, dense)
+            of_host = self.host_loads(shards, topology, dense)
+            all_loads[:, self.num_loads : self.num_loads + of_host.shape[1]] = of_host
         numbers = loads[:, OUTPUT_BYTES_SENT] / OUTPUT_BYTES
         summed = np.where(shards.pooled, numbers, 0.0)  # by a collective, if the shards are blocks of rows
         loads[:, OUTPUT_BYTES_SENT] = 0.0

@@ -19,7 +19,8 @@ class HostPolicy(ABC):
     Attributes:
         name: the option `host_policy` of the analytical models.
         num_maxima: the loads that are reduced by maximum.
-        num_loads: all loads, H.
+        num_loads: all loads, H, of tables of one workload.
+        num_mixed_loads: H of tables of several workloads; the further ones are sums.
         is_linear: whether the ms are the largest of linear functions of the loads, so that the mean device takes no
             longer than the slowest.
     """
@@ -27,6 +28,7 @@ class HostPolicy(ABC):
     name: str
     num_maxima: int
     num_loads: int
+    num_mixed_loads: int
     is_linear: bool
 
     @abstractmethod

@@ -20,6 +20,9 @@ largest at the thresholds is a lower bound of the exact one; docs/host-memory.md
 - A table that is kept in HBM (`Tables.rows_in`) leaves C less its bytes to the others: its h is l times its bytes, as
   if every batch read all of its rows. Of one that is kept in host memory, h is at every l the bytes that a batch reads;
   where the other rows fit, the largest at the thresholds is 2^-24 C below them.
+- Of tables of several workloads, w_i / m_i of the bytes of a row are weights, which the forward reads. So each phase
+  has loads of its own, those of the forward with sum_k min(P_ik w_i / m_i, l), and takes what the best split for it
+  leaves. Where these shares differ, no split is the best for both phases.
 - What the HBM serves less, because the host serves it, is not taken off: it is a hundredth of what the host adds.
 
 All loads are sums or maxima over the tables of a device, and time never falls when a table is added.
@@ -35,7 +38,7 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.linear import HostReads
 from shard_gym.hardware import Topology
-from shard_gym.tables import STATE_BYTES, RowPopularity, Tables
+from shard_gym.tables import STATE_BYTES, RowPopularity, Tables, Workload
 from shard_gym.tables.tables import IN_HBM, IN_HOST
 
 
@@ -53,6 +56,7 @@ HBM_MS = 0  # the time to read all bytes of its HBM from the host instead; equal
 UPDATE_TIMES = 1  # the time to update a byte, in multiples of that to read it; equal for all tables
 NUM_MAXIMA = 2
 NUM_HOST_LOADS = NUM_MAXIMA + len(THRESHOLDS)
+NUM_MIXED_LOADS = NUM_HOST_LOADS + len(THRESHOLDS)  # of tables of several workloads: updates behind reads
 
 ROUNDING = 1e-12  # share by which the HBM is more, so that sums of tables that fill it to the last byte fit
 
@@ -62,12 +66,24 @@ _KEPT = 2**15  # tables whose curves are kept, about 11 MB
 def host_loads(tables: Tables, topology: Topology, dense: bool = False) -> FloatArray:
     """(T, 2 + G) float64, the loads above, ms but for `UPDATE_TIMES`; of a topology with host memory.
 
+    (T, 2 + 2 G) of tables of several workloads: the sums of reads, then those of updates.
+
     Args:
         dense: whether a batch updates every row, as those of a replica with its dense gradient; then P is 1.
     """
     host, workload = topology.host, tables.workload
     assert host is not None
     weight, states = workload.weight_bytes, STATE_BYTES * workload.state.per_weight
+    if len(tables.workloads) > 1:
+        share, update_ms = np.asarray(weight / (weight + states)), 1e-6 / host.update_gb_per_s
+        most = max(_share_of_weights(each) for each in tables.workloads)  # of all tables of the task
+        fastest_ms = most / (host.read_gb_per_s * 1e6)
+        loads = np.empty((len(tables), NUM_MIXED_LOADS))
+        loads[:, HBM_MS] = host.hbm_bytes * fastest_ms * (1.0 + ROUNDING)
+        loads[:, UPDATE_TIMES] = update_ms / fastest_ms
+        loads[:, NUM_MAXIMA:NUM_HOST_LOADS] = host_bytes(tables, dense, share / most) * fastest_ms
+        loads[:, NUM_HOST_LOADS:] = host_bytes(tables, dense) * update_ms
+        return loads
     read_ms = weight / (weight + states) / (host.read_gb_per_s * 1e6)  # of a byte of HBM that is in the host instead
     loads = np.empty((len(tables), NUM_HOST_LOADS))
     loads[:, HBM_MS] = host.hbm_bytes * read_ms * (1.0 + ROUNDING)
@@ -76,20 +92,36 @@ def host_loads(tables: Tables, topology: Topology, dense: bool = False) -> Float
     return loads
 
 
-def host_bytes(tables: Tables, dense: bool = False) -> FloatArray:
-    """(T, G) float64, the h of each table at the thresholds: bytes of HBM; `dense` as in `host_loads`."""
+def _share_of_weights(workload: Workload) -> float:
+    """Of the bytes of a row with its states of each weight."""
+    weight = float(np.max(workload.weight_bytes))
+    return weight / (weight + STATE_BYTES * float(np.max(workload.state.per_weight)))
+
+
+def host_bytes(tables: Tables, dense: bool = False, share: FloatArray | None = None) -> FloatArray:
+    """(T, G) float64, the h of each table at the thresholds: bytes of HBM; `dense` as in `host_loads`.
+
+    Args:
+        share: (T,) of the bytes of a row, how many count where it is in the host, at most 1; all of them if None.
+    """
     workload, every = tables.workload, tables.num_embeddings[:, None]
     in_hbm = tables.embedding_dim * (workload.weight_bytes + STATE_BYTES * workload.state.per_weight)  # bytes of a row
-    rows = every * THRESHOLDS if dense else rows_by_threshold(tables)
+    part = np.ones(1) if share is None else share[:, None]
+    if dense:
+        rows = every * (THRESHOLDS if share is None else np.minimum(part, THRESHOLDS))
+    else:
+        rows = rows_by_threshold(tables) if share is None else _rows_by_share(tables, share)
     if tables.rows_in is not None:
+        # Of rows in the host all that a batch reads, as at l = 1.
+        rows = np.where(tables.are_in(IN_HOST)[:, None], rows[:, :1], rows)
         rows = np.where(tables.are_in(IN_HBM)[:, None], every * THRESHOLDS, rows)
-        rows = np.where(tables.are_in(IN_HOST)[:, None], rows[:, :1], rows)  # those at l = 1: all that a batch reads
-    return in_hbm[:, None] * rows + STATE_BYTES * workload.state.per_row * every * THRESHOLDS
+    states = STATE_BYTES * np.reshape(workload.state.per_row, (-1, 1)) * every
+    return in_hbm[:, None] * rows + states * THRESHOLDS
 
 
 def host_read_ms(loads: FloatArray) -> FloatArray:
     """(...) ms that a batch reads from the host, from the (..., 2 + G) loads of a device."""
-    columns = loads.T.copy()  # contiguous, so that each operation runs over many devices
+    columns = loads[..., :NUM_HOST_LOADS].T.copy()  # contiguous, so that each operation runs over many devices
     above = columns[NUM_MAXIMA:]
     above -= np.multiply.outer(THRESHOLDS, columns[HBM_MS])
     return np.asarray(above.max(axis=0, initial=0.0).T)
@@ -97,8 +129,8 @@ def host_read_ms(loads: FloatArray) -> FloatArray:
 
 def plain_host_read_ms(loads: list[float]) -> float:
     """`host_read_ms` of one device on floats, with the same bits."""
-    hbm = loads[HBM_MS]
-    return max(0.0, *[load - threshold * hbm for load, threshold in zip(loads[NUM_MAXIMA:], _PLAIN, strict=True)])
+    hbm, sums = loads[HBM_MS], loads[NUM_MAXIMA:NUM_HOST_LOADS]
+    return max(0.0, *[load - threshold * hbm for load, threshold in zip(sums, _PLAIN, strict=True)])
 
 
 _PLAIN: list[float] = THRESHOLDS.tolist()
@@ -110,6 +142,7 @@ class _StaticSplit(HostPolicy):
     name = "static"
     num_maxima = NUM_MAXIMA
     num_loads = NUM_HOST_LOADS
+    num_mixed_loads = NUM_MIXED_LOADS
     is_linear = True
 
     def loads(self, tables: Tables, topology: Topology, dense: bool = False) -> FloatArray:
@@ -119,7 +152,14 @@ class _StaticSplit(HostPolicy):
     def added_ms(self, loads: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The time to read from the host, and to update there."""
         read_ms = host_read_ms(loads)
-        return read_ms, read_ms * loads[..., UPDATE_TIMES]
+        update_ms = read_ms * loads[..., UPDATE_TIMES]
+        if loads.shape[-1] > NUM_HOST_LOADS:
+            columns = loads.T
+            hbm_ms = np.multiply.outer(THRESHOLDS, columns[HBM_MS] * columns[UPDATE_TIMES])
+            own = np.asarray((columns[NUM_HOST_LOADS:] - hbm_ms).max(axis=0, initial=0.0).T)
+            # Without updates of their own, tables have one workload, beside tasks with several.
+            update_ms = np.where(loads[..., NUM_HOST_LOADS:].any(axis=-1), own, update_ms)
+        return read_ms, update_ms
 
     def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:
         """`added_ms` of one device on floats, with the same bits."""
@@ -127,11 +167,14 @@ class _StaticSplit(HostPolicy):
         return read_ms, read_ms * loads[UPDATE_TIMES]
 
     def reads_of(self, loads: FloatArray) -> HostReads | None:
-        """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory."""
+        """The (T, 2 + G) loads of tables as linear functions; None for (T, 0), those without host memory.
+
+        Of tables of several workloads they are lower bounds of updates: at each threshold these have no fewer bytes.
+        """
         if not loads.shape[1]:
             return None
         hbm, updates = loads[0, [HBM_MS, UPDATE_TIMES]]
-        return HostReads(loads[:, NUM_MAXIMA:].T, THRESHOLDS * hbm, np.array([1.0, updates]))
+        return HostReads(loads[:, NUM_MAXIMA:NUM_HOST_LOADS].T, THRESHOLDS * hbm, np.array([1.0, updates]))
 
 
 STATIC = _StaticSplit()
@@ -147,16 +190,27 @@ def rows_by_threshold(tables: Tables) -> FloatArray:
     return np.stack([_curve(share * reads, count) for share, count, reads in zip(shares, rows, lookups, strict=True)])
 
 
+def _rows_by_share(tables: Tables, share: FloatArray) -> FloatArray:
+    """(T, G) float64, sum_k min(share P_k, l) of each table; that of `rows_by_threshold` for a share of 1."""
+    popularity, found = tables.row_popularity, rows_by_threshold(tables)
+    some = np.flatnonzero(share < 1.0)
+    if some.size:
+        shares, rows = popularity.select(some).steps(tables.num_embeddings[some].astype(np.float64))
+        of_tables = zip(shares, rows, tables.lookups_per_batch[some], share[some], strict=True)
+        found[some] = [part * _curve(each * reads, count, THRESHOLDS / part) for each, count, reads, part in of_tables]
+    return found
+
+
 @lru_cache(maxsize=_KEPT)
 def _of_law(num_embeddings: float, lookups: float, q: float, s: float) -> FloatArray:
     shares, rows = RowPopularity(np.array([q]), np.array([s])).steps(np.array([float(num_embeddings)]))
     return _curve(shares[0] * lookups, rows[0])
 
 
-def _curve(rates: FloatArray, rows: FloatArray) -> FloatArray:
+def _curve(rates: FloatArray, rows: FloatArray, thresholds: FloatArray = THRESHOLDS) -> FloatArray:
     """(G,) of one table whose rows have these expected reads, falling; so many have each."""
     read = -np.expm1(-rates)
-    above = np.searchsorted(-read, -THRESHOLDS)  # the number of steps with a higher probability
+    above = np.searchsorted(-read, -thresholds)  # the number of steps with a higher probability
     counted = np.append(0.0, np.cumsum(rows))[above]
     less = np.append(np.cumsum((read * rows)[::-1])[::-1], 0.0)[above]
-    return np.asarray(less + THRESHOLDS * counted)
+    return np.asarray(less + thresholds * counted)

@@ -237,7 +237,9 @@ class AdditiveCostModel(CostModel):
 
     def begin_of_groups(self, host_memory: bool) -> int:
         """The first load of a group of tables: they are behind all `maxima`, of which host memory may need no more."""
-        return max(self.num_loads_with(host_memory), int(self.maxima.stop))
+        hosted = host_memory and HOST_MEMORY in self.supports
+        behind = self.num_loads + (self.host_policy.num_mixed_loads if hosted else 0)
+        return max(behind, int(self.maxima.stop))
 
     def __init_subclass__(cls) -> None:
         """Drop inherited fast versions of formulas of which the subclass overrides one."""

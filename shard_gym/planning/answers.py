@@ -101,11 +101,6 @@ def fitting_answer(
                 f"{error} Host memory could hold rows of them, but with it all devices have one memory cap: give one "
                 "number to `memory_cap_gib` to use it."
             ) from error
-        if len(own.tables.workloads) > 1:
-            raise type(error)(
-                f"{error} Rows of tables of several dtypes or optimizers are not planned in host memory; plan the "
-                "tables of each by themselves."
-            ) from error
         if not knows:
             raise type(error)(
                 f"{error} Host memory could hold rows of them, but the cost model {own.model.name!r} does not know it; "

@@ -229,7 +229,8 @@ def _bytes_whole_in_host(found: FoundPlan, explanation: Explanation) -> NDArray[
     tables, shards = explanation.task.tables, found.plan.shard_arrays()
     in_host = np.zeros(explanation.task.num_devices, np.int64)
     away = found.whole_in_host[shards[:, 0]]
-    np.add.at(in_host, shards[:, 1], away * shards[:, 3] * shards[:, 5] * split_bytes(tables.workload))
+    size = shards[:, 3] * shards[:, 5] * split_bytes(tables.workload.select(shards[:, 0]))
+    np.add.at(in_host, shards[:, 1], away * size)
     return in_host
 
 

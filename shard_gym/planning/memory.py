@@ -158,7 +158,8 @@ def host_sentence(explanation: Explanation) -> str:
             "The cost is that of a cache in HBM, and all rows in host memory. The rows below are those of the best "
             "split without a cache, which `cost_model='analytical'` costs."
         )
-    share = in_host / int((explanation.shards[:, 3] * explanation.shards[:, 5]).sum() * split_bytes(tables.workload))
+    of, *_, rows, _, columns = explanation.shards.T
+    share = in_host / int((rows * columns * split_bytes(tables.workload.select(of))).sum())
     more = explanation.total_ms - explanation.all_in_hbm_ms
     return (
         f"{format_percent(share)} of the rows' bytes, {format_bytes(in_host)}, lie in host memory, which costs "

@@ -411,7 +411,13 @@ def test_tables_of_several_workloads_are_planned_in_groups_of_devices() -> None:
     found = plan(mixed, "a100-dgx", 4, sync_every=10**9, host_memory=0, **QUICK)
     assert found.plan.groups.count > 1  # copies that are never averaged cost nothing
     assert found.cost_ms < plan(mixed, "a100-dgx", 4, host_memory=0, **QUICK).cost_ms
-    with pytest.raises(
-        NoPlacementFoundError, match="not planned in host memory; plan the tables of each by themselves"
-    ):
-        plan(mixed, "a100-dgx", 4, memory_cap_gib=0.1, **QUICK)
+
+
+def test_rows_of_tables_of_several_workloads_are_planned_in_host_memory() -> None:
+    own = LARGE.workload, replace(LARGE.workload, weight_dtype="fp32", optimizer="adam")
+    mixed = replace(LARGE, workload=Workload.mixed(own, [0, 1, 0, 1]))
+    found = plan(mixed, "a100-dgx", 2, memory_cap_gib=12, host_memory=400, compare="torchrec", **QUICK)
+    assert found.explanation.host_bytes.any()
+    assert found.explanation.all_in_hbm_ms is not None
+    assert found.cost_ms > found.explanation.all_in_hbm_ms
+    assert found.to_json()["host_memory"]["bytes_in_host"] == found.explanation.host_bytes.sum()
