@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.cost_models.base import COMPUTE
-from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_MAXIMA, THRESHOLDS, UPDATE_TIMES, host_loads
+from shard_gym.cost_models.base.host_rows import (
+    HBM_MS,
+    NUM_HOST_LOADS,
+    NUM_MAXIMA,
+    THRESHOLDS,
+    UPDATE_TIMES,
+    host_loads,
+)
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.hardware import Topology
@@ -44,13 +51,15 @@ def new_rates() -> FloatWeights:
 def host_megabytes(shards: Tables, sharding_type: str, topology: Topology) -> NDArray[np.float64]:
     """(S, 2 + G) float64, `host_loads` of shards as `shard_tables` describes them, in 1e6 bytes that a batch reads.
 
-    (S, 0) without host memory.
+    (S, 0) without host memory. Of tables of several workloads, updates are as many times the reads for all of them: as
+    of the workload with the fewest states of each weight.
     """
     if topology.host is None:
         return np.zeros((len(shards), 0))
     # At 1 GB/s a megabyte takes a millisecond.
     slow = replace(topology, host=replace(topology.host, read_gb_per_s=1.0, update_gb_per_s=1.0))
-    return host_loads(shards, slow, has_dense_gradient(sharding_type, shards, topology.num_devices))
+    loads = host_loads(shards, slow, has_dense_gradient(sharding_type, shards, topology.num_devices))
+    return loads[:, :NUM_HOST_LOADS]
 
 
 def megabytes(loads: Array) -> Array:

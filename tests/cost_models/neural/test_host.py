@@ -34,7 +34,7 @@ from shard_gym.cost_models.neural.pooled import PooledCostModel
 from shard_gym.hardware import Topology, hardware_profile
 from shard_gym.plans.needs import HOST_MEMORY
 from shard_gym.plans.plan import DATA_PARALLEL, TABLE_WISE
-from shard_gym.tables import Tables
+from shard_gym.tables import Tables, Workload
 
 LEARN = pytest.mark.parametrize("architecture", [name for name, each in NETWORKS.items() if each.learns_host_memory])
 some = settings(max_examples=20)
@@ -119,6 +119,22 @@ def test_replicas_update_all_of_their_rows(random_tables: Any) -> None:
     sparse, dense = (host_megabytes(tables, kind, topology) for kind in (TABLE_WISE, DATA_PARALLEL))
     assert (dense[:, 2:] >= sparse[:, 2:] * (1 - 1e-12)).all()
     assert (dense[:, 2] > sparse[:, 2]).all()
+
+
+def test_several_workloads_have_the_loads_of_one(random_tables: Any) -> None:
+    """The same if they are equal; with Adam beside SGD as many, and what moments change."""
+    tables = random_tables(np.random.default_rng(1), 8)
+    own, adam = replace(tables.workload, optimizer="sgd"), replace(tables.workload, optimizer="adam")
+    one = replace(tables, workload=own)
+    topology = with_host(one, 2, 0.2)
+    twice, other = (replace(one, workload=Workload.mixed([own, each], np.arange(8) % 2)) for each in (own, adam))
+    loads, same, several = (host_megabytes(each, TABLE_WISE, topology) for each in (one, twice, other))
+    np.testing.assert_allclose(same, loads, rtol=1e-12)
+    assert several.shape == loads.shape
+    np.testing.assert_allclose(several[::2], loads[::2], rtol=1e-12)
+    # Weights are read alike, and a row with moments takes more HBM.
+    assert (several[1::2, 2:] >= loads[1::2, 2:] * (1 - 1e-9)).all()
+    assert (several[1::2, -1] > loads[1::2, -1]).all()
 
 
 @LEARN
