@@ -340,7 +340,8 @@ def _forms(
                 last = rows[which] - (copies - 1) * shards.num_embeddings
             memory = shards.memory_bytes * (last / shards.num_embeddings)
             parts = copies * dims[which] / widths[which]
-            yield np.full(len(which), kind), which, parts, model.loads(shards, topology, kind), memory
+            on_all = ROW_WISE if kind == TABLE_ROW_WISE and of_host == devices else kind
+            yield np.full(len(which), on_all), which, parts, model.loads(shards, topology, kind), memory
 
 
 def _permitted(
