@@ -82,7 +82,7 @@ def require_in_space(env: Any, rng: np.random.Generator, most: int = 40) -> None
             assert np.isfinite(reward)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(seed=SEEDS)
 @pytest.mark.parametrize("kind", [EmbeddingPlacementEnv, EmbeddingShardingEnv])
 def test_every_observation_of_extreme_tables_is_in_its_space(kind: Any, seed: int) -> None:
