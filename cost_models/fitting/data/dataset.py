@@ -19,14 +19,13 @@ from shard_gym.cost_models.base import PHASES, CostEstimate
 from shard_gym.hardware import HardwareProfile, Topology
 from shard_gym.hardware.topology import topologies_from_json, topology_to_json
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
-from shard_gym.plans.needs import HOST_MEMORY, MIXED, NEEDS, REPLICAS, needs_of, require_supported
+from shard_gym.plans.needs import HOST_MEMORY, NEEDS, REPLICAS, needs_of, require_supported
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import Tables, Workload
-from shard_gym.tables.workload import WORKLOAD_KEYS, WORKLOAD_MAY_LACK
 
-SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS, MIXED}
+SUPPORTS = frozenset(NEEDS) - {HOST_MEMORY, REPLICAS}
 """What tasks may need whose costs are recorded."""
 
 _NO_ARRAYS = ("workload", "names", "popularity", "rows_in")
@@ -202,11 +201,10 @@ class CostDataset(PlacementCosts):
             if lacking:
                 raise DamagedFileError(f"{lacking[0]!r} is missing, or does not belong there.")
             about = require_fields(parse_json(arrays["about"].tobytes(), "The description"), _ABOUT_KEYS, "It")
-            require_fields(about["workload"], WORKLOAD_KEYS, "Its workload", WORKLOAD_MAY_LACK)
             columns: dict[str, Any] = {name: arrays[f"tables.{name}"] for name in names}
             tables = Tables(
                 **columns,
-                workload=Workload(**about["workload"]),
+                workload=Workload.from_json(about["workload"], "Its workload"),
                 names=tuple(about["names"]),
             )
             own = {name: arrays[name] for name in (*_OWN_ARRAYS, "kinds")}
@@ -293,10 +291,11 @@ class CostRecorder(PlacementRecorder):
         `kinds` are those of shards, see `CostDataset`.
         """
         require_supported("A data set of costs", needs_of(tables, topology), SUPPORTS, (tables, topology))
-        if self._tables and tables.workload != self._tables[0][0].workload:
+        if self._tables and tables.workloads != self._tables[0][0].workloads:
             raise InvalidOptionError(
-                f"A data set holds tables of one workload; this one has {self._tables[0][0].workload}, "
-                f"and these tables have {tables.workload}. Record them in another data set."
+                "A data set holds tables of one workload, or of the same groups; this one has "
+                f"{self._tables[0][0].workload}, and these tables have {tables.workload}. "
+                "Record them in another data set."
             )
         self._record(topology, placement, estimate)
         self._members.append(self._rows_of(tables))
@@ -326,6 +325,7 @@ class CostRecorder(PlacementRecorder):
         rows, new = np.empty(len(tables), np.int64), []
         for table in range(len(tables)):
             key = b"".join(array[table].tobytes() for array in columns)
+            key += tables.group[table].tobytes()
             if key not in self._table_rows:
                 self._table_rows[key] = len(self._table_rows)
                 new.append(table)

@@ -21,7 +21,7 @@ from shard_gym.common.io.parquet import read_table, require_arrow, values_of, wr
 from shard_gym.cost_models.fitting.data.dataset import STORED_ARRAYS, CostDataset
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
 from shard_gym.hardware import Topology
-from shard_gym.plans.needs import SEQUENCES, TRAINING, require_supported
+from shard_gym.plans.needs import MIXED, SEQUENCES, TRAINING, require_supported
 from shard_gym.tables import NUM_BINS, Tables, Workload
 
 HISTOGRAMS = ("reuse_histogram", "access_histogram")
@@ -60,8 +60,9 @@ _INFO = tuple(field.name for field in fields(MeasurementInfo))
 def to_parquet(costs: SplitCosts, info: MeasurementInfo, plans: bool = False) -> dict[str, bytes]:
     """The bytes of both files, "tables" and "placements"; with `plans`, the latter has the kinds of the shards."""
     data = costs.data
-    if not data.tables.pooled.all():
-        require_supported("A file of measurements", {SEQUENCES}, {TRAINING})
+    for need in (SEQUENCES, MIXED):
+        if need in data.needs:
+            require_supported("A file of measurements", {need}, {TRAINING})
     tables = {name: list(getattr(data.tables, name)) for name in STORED_ARRAYS}
     tables |= {"name": list(data.tables.names), "split": [SPLITS[split] for split in costs.table_split]}
     placements = {

@@ -16,6 +16,7 @@ from shard_gym.common.system import one_thread
 from shard_gym.cost_models import AnalyticalCostModel
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.model import BACKWARD
+from shard_gym.cost_models.fitting.data.dataset import CostRecorder
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.cost_models.fitting.training import (
     Samples,
@@ -149,6 +150,21 @@ def test_tensors_give_the_estimates_of_arrays(architecture: str) -> None:
         positive = own[:, COMPUTE] > 0  # estimates that are not clipped
         wanted = own[:, COMPUTE][positive]
         np.testing.assert_allclose(found[:, COMPUTE][positive], wanted, rtol=1e-3, atol=1e-4)
+
+
+@EACH
+def test_a_data_set_of_such_tables_gives_what_its_shards_do(architecture: str) -> None:
+    network, whole = NETWORKS[architecture], CostRecorder("analytical")
+    for tables, topology, placement in loads(range(6)):
+        whole.add(tables, topology, placement, AnalyticalCostModel().estimate(placement, tables, topology))
+    data = whole.dataset()
+    weights = trainable(network.first_weights(np.random.default_rng(2), data.needs))
+    assert LAYER in weights
+    with torch.no_grad():
+        weights[LAYER] += 0.1
+        every = (Samples(data, network), measured(network, range(6), True))
+        found, wanted = (estimates(weights, samples, np.arange(6))[0].numpy() for samples in every)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_facts_are_those_of_each_table() -> None:

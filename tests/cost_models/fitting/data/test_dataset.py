@@ -16,6 +16,7 @@ from shard_gym.cost_models.fitting.data.dataset import TABLE_ARRAYS, CostRecorde
 from shard_gym.cost_models.fitting.data.shards import ShardRecorder
 from shard_gym.hardware import HostMemory, Replicas
 from shard_gym.hardware.topology import topologies_from_json, topology_to_json
+from shard_gym.plans.needs import MIXED
 from shard_gym.tables import Workload
 
 MODEL = AnalyticalCostModel()
@@ -41,9 +42,29 @@ def test_what_a_data_set_does_not_describe_is_refused(recorder: CostRecorder, dr
         recorder.add(tables, replace(topology, replicas=Replicas(2, 1, 1)), placement, estimate)
     own = [tables.workload, replace(tables.workload, optimizer="adam")]
     mixed = replace(tables, workload=Workload.mixed(own, np.arange(len(tables)) % 2))
-    with pytest.raises(InvalidOptionError, match="data set of costs does not support tables of several workloads"):
+    with pytest.raises(InvalidOptionError, match="holds tables of one workload, or of the same groups"):
         recorder.add(mixed, topology, placement, estimate)
     assert len(recorder) == len(recorder.dataset()) == 4
+
+
+def test_tables_of_the_same_groups_are_a_data_set(drawn: Any) -> None:
+    """A table in two groups is two; and all comes back from arrays."""
+    recorder, found = CostRecorder("analytical"), []
+    for seed in range(3):
+        tables, topology, placement = drawn(seed % 2)
+        own = (tables.workload, replace(tables.workload, weight_dtype="fp32", optimizer="adam"))
+        mixed = replace(tables, workload=Workload.mixed(own, (np.arange(len(tables)) + seed // 2) % 2))
+        recorder.add(mixed, topology, placement, MODEL.estimate(placement, mixed, topology))
+        found.append(mixed)
+    data = recorder.dataset()
+    assert len(data.tables) == len(found[0]) * 2 + len(found[1])  # those of the first and the third are in other groups
+    assert MIXED in data.needs
+    again = CostDataset.from_arrays(data.to_arrays())
+    assert again.tables.workload == data.tables.workload
+    for p, tables in enumerate(found):
+        rows = data.members[data.start[p] : data.start[p + 1]]
+        chosen = again.tables.select(rows)
+        assert (chosen.workload, chosen.names) == (tables.workload, tables.names)
 
 
 def test_a_topology_is_the_same_through_json(drawn: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from shard_gym.common.io.files import read_json, sha256_of, write_json
 from shard_gym.cost_models.fitting import load_measurements
 from shard_gym.cost_models.fitting.data import folder as storage
 from shard_gym.cost_models.fitting.data.folder import INDEX, MeasurementIndex, append_part, begin_folder, read_index
-from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo
+from shard_gym.cost_models.fitting.data.parquet import MeasurementInfo, to_parquet
 from shard_gym.cost_models.fitting.data.splits import SPLITS, SplitCosts
+from shard_gym.tables import Workload
 
 PART_0 = ("tables-0000.parquet", "placements-0000.parquet")
 
@@ -26,6 +28,17 @@ def info_of(costs: SplitCosts) -> MeasurementInfo:
     count = len(costs.data)
     numbers = np.arange(count)
     return MeasurementInfo(numbers, 0 * numbers, numbers / count, clock_ghz=1.0 + numbers / count, late=numbers % 3)
+
+
+def test_what_a_file_does_not_say_of_tables_is_refused(costs: SplitCosts) -> None:
+    tables = costs.data.tables
+    own = (tables.workload, replace(tables.workload, weight_dtype="fp32", optimizer="adam"))
+    several = replace(tables, workload=Workload.mixed(own, np.arange(len(tables)) % 2))
+    sequences = replace(tables, pooled=np.zeros(len(tables), bool))
+    for changed, says in ((several, "tables of several workloads"), (sequences, "sequence tables")):
+        other = replace(costs, data=replace(costs.data, tables=changed))
+        with pytest.raises(InvalidOptionError, match=f"A file of measurements does not support {says}"):
+            to_parquet(other, info_of(other))
 
 
 def index_of(costs: SplitCosts) -> MeasurementIndex:
