@@ -212,6 +212,7 @@ def tried(seed: int, case: Drawn, result: Tried, limit_s: float, max_queries: in
     result.ratios.append(ratio)
     if searched.taken:
         result.counts["TorchRec's plan is cheaper, and taken"] += 1
+        result.said.append(f"model {seed}: TorchRec's plan is cheaper, {ratio:.3f} times ShardGym's, and taken")
     elif searched.away:
         result.counts[f"TorchRec's plan has {HOST}"] += 1
     elif ratio < 1:

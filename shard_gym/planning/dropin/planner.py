@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.common.text import format_seconds, listed
 from shard_gym.cost_models import AnalyticalCostModel, with_communication_dtype
-from shard_gym.interop.replicas import replicas_are_wrong, tables_of_mixed_widths
+from shard_gym.interop.replicas import replicas_are_wrong
 from shard_gym.planning.answers import searched_sentence
 from shard_gym.planning.dropin.arguments import (
     check_callbacks,
@@ -71,8 +70,7 @@ from shard_gym.planning.dropin.torchrec_calls import (
     Reserved,
     TorchRecPlanner,
 )
-from shard_gym.plans import ShardingPlan
-from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL
+from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.tables import Tables
 
 logger = logging.getLogger(__name__)
@@ -88,6 +86,10 @@ FALLBACK_S = 600.0
 
 MAX_SHARDS = (8, 64)
 """Column shards of a table at most: the second number if no plan fits with the first."""
+
+PARTS_OF_ONE_WIDTH = (1, 2, 4)
+"""Column shards of a sequence table at most, where those of a plan have several widths on a device; the last if no plan
+fits with fewer."""
 
 _OPTION = re.compile(r"`agent_options=\{'max_queries': (\d+)\}`")
 
@@ -547,26 +549,36 @@ class _Work:
 
     def _search(self, problem: PlanningTask, planned: Mapping[int, Any]) -> list[Any]:
         """The options of the cheapest plan that is found."""
-        plan = self._answer(problem, planned)
-        task = problem.task(planned)
-        if mixed := tables_of_mixed_widths(plan, task.tables):
-            whole = [self._never_cut(each) if each.name in mixed else each for each in problem.options]
-            if any(new is not old for new, old in zip(whole, problem.options, strict=True)):
-                sequences = [e if e.first.is_pooled else self._never_cut(e) for e in problem.options]
-                problem = replace(problem, options=sequences)
-                plan = self._answer(problem, planned)
-                why = "as FBGEMM trains no column shards of several widths on a device"
-                self.notes.append(f"{listed(mixed)}: not column_wise, {why}")
-        options = problem.chosen(plan, planned)
+        options = self._answer(problem, planned)
+        if mixed := problem.mixed_widths(options):
+            options = self._of_one_width(problem, planned, options, mixed)
         self._estimate([option for table, option in enumerate(options) if table not in planned])
         return options
 
-    @staticmethod
-    def _never_cut(table: TableOptions) -> TableOptions:
-        others = [kind for kind in table.forms if kind != COLUMN_WISE]
-        return kept_forms(table, others) if others else table
+    def _of_one_width(
+        self, problem: PlanningTask, planned: Mapping[int, Any], options: list[Any], mixed: Sequence[str]
+    ) -> list[Any]:
+        """The cheapest of plans with sequence tables whole or in as few column shards as fit; `options` if all have
+        column shards of several widths on a device, as these have."""
+        why = "FBGEMM trains no column shards of several widths on a device"
+        found: list[tuple[float, list[Any]]] = []
+        for parts in PARTS_OF_ONE_WIDTH:
+            if parts == PARTS_OF_ONE_WIDTH[-1] and found:
+                break
+            try:
+                answer = self._answer(problem.with_few_parts(parts), planned)
+            except (InvalidConstraintsError, InvalidTaskError, NoPlacementFoundError, MemoryExceededError):
+                continue
+            if not problem.mixed_widths(answer):
+                found.append((problem.costed(answer).estimate.total_ms, answer))
+        if not found:
+            self.notes.append(f"{listed(mixed)}: no plan was found that can be trained, as {why}")
+            return options
+        self.notes.append(f"{listed(mixed)}: in column shards of one width, if any, as {why}")
+        return min(found, key=lambda each: each[0])[1]
 
-    def _answer(self, problem: PlanningTask, planned: Mapping[int, Any]) -> ShardingPlan:
+    def _answer(self, problem: PlanningTask, planned: Mapping[int, Any]) -> list[Any]:
+        """The options of the cheapest plan of a search, without storage and perf."""
         task, search = problem.task(planned), self.search
         before = search.cost_model.queries
         agent = restarted(search)
@@ -584,7 +596,7 @@ class _Work:
             self.evaluations += search.cost_model.queries - before
         self.plans += len(getattr(agent, "found", [plan]))
         self.searched.sentence = _OPTION.sub(r"`max_queries=\1`", searched_sentence(agent))
-        return plan
+        return problem.chosen(plan, planned)
 
     def _instead(self, problem: PlanningTask, error: ShardGymError) -> list[Any]:
         """TorchRec's plan where ShardGym found none, if it keeps to the ranks that are given."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.hardware import Topology
+from shard_gym.interop.replicas import tables_of_mixed_widths
 from shard_gym.planning.dropin.options import IN_MEMORY, TableOptions, pieces_of, sharding_of, with_shards
 from shard_gym.planning.explanation import estimate_of_checked
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
@@ -121,6 +122,17 @@ class PlanningTask:
             option = forms.get(kind) or forms[COLUMN_WISE]  # whole, in one column shard
             found[table] = with_shards(option, sharding)
         return [found[table] for table in range(len(self.options))]
+
+    def mixed_widths(self, options: Sequence[Any]) -> list[str]:
+        """The names of the sequence tables, of those that ShardGym plans, with column shards of several widths on a
+        device (`tables_of_mixed_widths`)."""
+        plan = ShardingPlan(tuple(sharding_of(options[table]) for table in self.own))
+        return tables_of_mixed_widths(plan, self.tables.select(self.own))
+
+    def with_few_parts(self, parts: int) -> PlanningTask:
+        """The same with at most so many column shards of each sequence table."""
+        widths = np.where(self.tables.pooled, 0, self.tables.embedding_dim // parts)
+        return replace(self, min_columns=np.maximum(self.min_columns, widths))
 
     def costed(self, options: Sequence[Any]) -> CostedPlan:
         """A plan, of ShardGym or TorchRec, with what it costs; rows in host memory cost what they do in a device's."""

@@ -196,6 +196,27 @@ class TestConstraints:
         assert (own.searched.away, own.searched.taken) == ([], False)
         assert own.costed.estimate.total_ms <= own.searched.theirs.estimate.total_ms
 
+    @pytest.mark.parametrize("types", [["table_wise", "column_wise"], ["column_wise"]])
+    def test_column_shards_of_sequences_have_one_width_on_a_rank(self, types: list[str]) -> None:
+        """FBGEMM trains no others. One table fits no rank whole; the cheapest plan has narrower shards beside it."""
+        constraint = ParameterConstraints(sharding_types=types, compute_kernels=["fused"], pooling_factors=[20.0])
+        rows = {"s0": 500_000, "s1": 10_000, "s2": 10_000}
+        own = planner(
+            gpus(4, 150 * 2**20),
+            constraints=dict.fromkeys(rows, constraint),
+            ranks={"s0": [0, 1], "s1": [0, 1, 2]},
+            storage_reservation=FixedPercentageStorageReservation(0.0),
+        )
+        found = entries(own.plan(sequences(rows, dim=96), SHARDERS))
+        assert widths(found["s0"]) == [48, 48]
+        on_rank: dict[int, set[int]] = {}
+        for entry in found.values():
+            if entry.sharding_type == "column_wise":
+                for rank, width in zip(entry.ranks, widths(entry), strict=True):
+                    on_rank.setdefault(rank, set()).add(width)
+        assert all(len(each) == 1 for each in on_rank.values())
+        assert "s0, s1, s2: in column shards of one width, if any, as FBGEMM trains no column shards" in own.report
+
     def test_the_plan_has_what_constraints_say_of_the_table(self) -> None:
         params = CacheParams(load_factor=0.5)
         constraints = {
