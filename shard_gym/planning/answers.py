@@ -230,6 +230,8 @@ def _within_host_memory(
             problem = problem_of(task)
             problem.require_agent(agent)
             answer = _checked_answer(name, agent, task)
+        except InvalidConstraintsError:
+            raise
         except InvalidTaskError as error:
             raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
         except StatesExceedHbmError as error:

@@ -29,6 +29,7 @@ from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.plans.variants import some_split_fits, variants_of, whole_tables
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import IN_HBM
 
 MIB = 2**20
 
@@ -145,6 +146,14 @@ class Task(ReadOnlyArrays):
         fits = variants.fit_empty_devices(topology).any(axis=1) | cut
         if topology.host is not None:
             for where, rooms in rooms_of_kept(topology).items():
+                all_of_them, room = int(tables.memory_bytes[tables.are_in(where)].sum()), sum(rooms.tolist())
+                if where == IN_HBM and all_of_them > room:
+                    raise InvalidConstraintsError(
+                        f"Tables of task {self.name!r} that must have all rows in HBM need "
+                        f"{format_bytes(all_of_them)}, but tables may take {format_bytes(room)} of it on "
+                        f"{counted(self.num_devices, 'device')}. Let fewer tables have the compute kernel fused alone, "
+                        "or give more devices or HBM."
+                    )
                 fits &= variants.fit_empty_devices(topology.with_caps(rooms)).any(axis=1) | cut | ~tables.are_in(where)
         for possible, problem in (
             (

@@ -194,6 +194,10 @@ def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
     small = replace(host, host=HostMemory(2**16, 16.0, 20.0))  # half a table
     with pytest.raises(InvalidConstraintsError, match=r"'a' of task 't' may be .* which no device has memory for"):
         Task("t", TABLES, small, constraints=limits)
+    every = replace(limits, in_hbm=(0, 1, 2, 3, 4), in_host=(), cached=())
+    Task("t", TABLES, replace(host, host=HostMemory(160_000, 16.0, 20.0)), constraints=every)
+    with pytest.raises(InvalidConstraintsError, match=r"in HBM need 0\.61 MiB, but tables may take 0\.51 MiB of it"):
+        Task("t", TABLES, replace(host, host=HostMemory(134_000, 16.0, 20.0)), constraints=every)
     with pytest.raises(InvalidConstraintsError, match="Table 1 is in two of in_hbm, in_host, cached"):
         replace(limits, cached=(1, 2))
 
