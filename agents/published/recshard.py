@@ -27,6 +27,7 @@ from shard_gym.common.system import silent_c_output
 from shard_gym.hardware import Topology
 from shard_gym.plans.placement import Placement, memory_used
 from shard_gym.tables import Tables
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 from shard_gym.tasks import Task
 
 
@@ -88,6 +89,9 @@ class RecShardAgent(Agent):
 
         unit = max(float(costs.min(axis=1).sum()) / num_devices, float(np.finfo(np.float64).tiny))
         upper = np.append(table_bytes[table] <= caps[device], np.inf)
+        is_kept = task.tables.are_in(IN_HBM)[table] & (step < num_steps - 1)
+        is_kept |= task.tables.are_in(IN_HOST)[table] & (step > 0)
+        upper[:-1][is_kept] = 0.0
         limits = task.constraints
         if limits is None and (caps == caps[0]).all():  # equal devices are numbered by the first of their tables
             rank = np.argsort(np.argsort(-costs[:, 0], kind="stable"))

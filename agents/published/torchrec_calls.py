@@ -39,6 +39,7 @@ from shard_gym.plans.plan import (
     has_equal_blocks,
 )
 from shard_gym.tables import STATE_BYTES, Tables, Workload
+from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HBM, IN_HOST
 from shard_gym.tasks import Task
 
 # What TorchRec's planner is told of caches: the miss rates of an LRU cache of each table, by its size.
@@ -256,6 +257,9 @@ def _constraints(
     }
     legal[ROW_WISE] &= has_equal_blocks(tables.num_embeddings, topology.num_devices)
     legal[TABLE_ROW_WISE] &= has_equal_blocks(tables.num_embeddings, max(of_host, 1)) & (of_host > 0)
+    kernels = {IN_HBM: _KERNELS, IN_HOST: _HOST_KERNELS[:1], CACHED: _HOST_KERNELS[1:]}
+    kernels[ANYWHERE] = _KERNELS if topology.host is None else _KERNELS + _HOST_KERNELS
+    rows_in = np.full(len(tables), ANYWHERE) if tables.rows_in is None else tables.rows_in
     features = tables.num_features.tolist()
     caches: list[CacheParams | None] = [None] * len(tables)
     if offloads:
@@ -263,7 +267,7 @@ def _constraints(
     return {
         name: ParameterConstraints(
             sharding_types=[kind for kind in types if legal[kind][table]],
-            compute_kernels=list(_KERNELS if topology.host is None else _KERNELS + _HOST_KERNELS),
+            compute_kernels=list(kernels[int(rows_in[table])]),
             cache_params=caches[table],
             min_partition=max(min_partition, int(limits.min_columns[table])),
             pooling_factors=[float(tables.pooling_factor[table] / features[table])] * features[table],

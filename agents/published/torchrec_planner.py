@@ -39,8 +39,8 @@ class TorchRecAgent(Agent):
     Nothing of the memory is reserved, because all of it is for tables. Of TorchRec's sharding types it may use those
     that ShardGym's plans have, and of its kernels those with the rows in HBM; with host memory, those with the rows
     there, too. Which rows are in HBM is then the best split of each device, as for all agents. Of the constraints of a
-    task it is told the sharding types and the narrowest shards; it knows no devices of a table, and no tables that stay
-    together or apart, so a plan that breaks those counts as none.
+    task it is told the sharding types, the narrowest shards and the kernels; it knows no devices of a table, and no
+    tables that stay together or apart, so a plan that breaks those counts as none.
 
     Args:
         sharding_types: those it may use.

@@ -15,6 +15,7 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.published.recshard import device_ms, hbm_bytes
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
 from shard_gym.hardware import hardware_profile
+from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import RowSteps, Tables, Workload
 from shard_gym.tasks import Task, problem_of
 
@@ -101,3 +102,15 @@ def test_constraints_are_part_of_the_program(random_task: Any, random_constraint
         task = random_task(rng, 8, 3, slack=2.0)
         task = replace(task, constraints=random_constraints(rng, task))
         problem_of(task).checked(make_agent("recshard", gap=0.1).place(task), task)
+
+
+def test_tables_that_are_kept_in_a_memory_are_in_it() -> None:
+    """Two tables that fill the HBM of a device, and two that a batch reads most of, in host memory."""
+    tables = Tables.from_zipf([1000] * 4, [16] * 4, [1.0, 1.0, 9.0, 9.0], 1.05, Workload(256, "fp32"))
+    size = int(tables.memory_bytes[0])
+    topology = hardware_profile("a100-dgx").topology(2, memory_cap_bytes=size, host_memory_bytes=2**30)
+    limits = replace(Constraints.none(4, 2), in_hbm=(0, 1), in_host=(2, 3))
+    task = Task("kept", tables, replace(topology, memory_cap_bytes=np.full(2, 3 * size)), constraints=limits)
+    placement = problem_of(task).checked(make_agent("recshard").place(task), task)
+    assert placement[0] != placement[1]
+    assert placement[2] != placement[3]

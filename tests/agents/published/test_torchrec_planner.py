@@ -212,3 +212,25 @@ def test_constraints_that_torchrec_knows_are_told_and_others_count_as_no_plan() 
     assert min(shard.num_columns for shard in plan.tables[0].shards) >= 512
     with pytest.raises(NoPlacementFoundError, match="must be whole on one device"):
         agent.plan(constrained(together=[["table_0", "table_1", "table_2"]]))
+
+
+def test_kernels_that_constraints_leave_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {}
+
+    class Told(torchrec_calls.EmbeddingShardingPlanner):
+        def plan(self, *given: Any, **named: Any) -> Any:
+            told.update(self._constraints)
+            return super().plan(*given, **named)
+
+    monkeypatch.setattr(torchrec_calls, "EmbeddingShardingPlanner", Told)
+    tables = plain([100_000] * 4, [16] * 4, [20.0, 5.0, 3.0, 1.0], Workload(256, "fp32"))
+    kernels = {"table_0": ["fused"], "table_1": ["fused_uvm"], "table_2": ["fused_uvm_caching"]}
+    record = {"tables": {name: {"compute_kernels": own} for name, own in kernels.items()}}
+    free = tiered(tables, 2, 8_000_000, 24_000_000)
+    make_agent("torchrec").plan(replace(free, constraints=constraints_from_json(record, tables, 2, host_memory=True)))
+    assert {name: each.compute_kernels for name, each in told.items()} == {
+        "table_0": ["fused", "dense"],
+        "table_1": ["fused_uvm"],
+        "table_2": ["fused_uvm_caching"],
+        "table_3": ["fused", "dense", "fused_uvm", "fused_uvm_caching"],
+    }
