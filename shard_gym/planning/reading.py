@@ -98,7 +98,8 @@ class ModelOptions(TypedDict, total=False):
 
 def require_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise TypeError, as Python does, if a `function` with `ModelOptions` gets an argument that it has not."""
-    known = {*inspect.signature(function).parameters, *ModelOptions.__annotations__}
+    own = inspect.signature(function).parameters.values()
+    known = {*(each.name for each in own if each.kind != each.VAR_KEYWORD), *ModelOptions.__annotations__}
     for name in options:
         if name not in ModelOptions.__annotations__:
             hint = similar(name, known)

@@ -242,6 +242,7 @@ def test_what_holds_for_all_is_said_once_and_warnings_name_their_setup() -> None
         ({"lookups": 3}, InvalidOptionError, "`lookups` must be paths"),
         ({"model_or_tables": "nothing"}, UnknownNameError, "nothing"),
         ({"compare": "torchrec"}, TypeError, r"what_if\(\) got an unexpected keyword argument 'compare'"),
+        ({"options": {}}, TypeError, "argument 'options'. Did you mean 'agent_options'?"),
         ({"model_or_tables": tables_of(9, 9, names=["a", "a"])}, InvalidTablesError, "are named 'a'"),
     ],
 )

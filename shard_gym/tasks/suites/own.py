@@ -13,7 +13,7 @@ import numpy as np
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, ShardGymError, short_repr, wrong_kind
 from shard_gym.common.io.files import read_bytes, sha256_of, write_atomically
 from shard_gym.common.io.parsing import parse_json, require_fields, require_schema
-from shard_gym.hardware import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology
+from shard_gym.hardware import DeviceSpec, HostMemory, LinkSpec, Replicas, Topology, WorkRates
 from shard_gym.plans.constraints_json import constraints_from_numbers
 from shard_gym.tables import Popularity, RowPopularity, RowSteps, Tables, Workload
 from shard_gym.tasks.task import Task, TaskSuite
@@ -30,12 +30,14 @@ _OPTIONAL_KEYS: dict[str, type | tuple[type, ...]] = {"splittable": bool, "sync_
 _PARTS: dict[str, Any] = {
     **{"tables": Tables, "topology": Topology},
     **{"device": DeviceSpec, "links": LinkSpec, "host": HostMemory, "replicas": Replicas},
+    "rates": WorkRates,
 }
 """The objects in a task, by their keys; each has the fields of its class."""
 
 _MAY_LACK = {
     "tables": {"popularity", "pooled", "rows_in"},
     "topology": {"host", "cross_host_ratio", "replicas", "devices_per_domain"},
+    "device": {"rates"},
     "host": {"total_bytes"},
 }
 """Fields that are left out where they have their default, and that files of earlier versions do not have."""
@@ -140,6 +142,8 @@ def _task_from_json(record: Mapping[str, Any], path: Path) -> Task:
         tables, topology = _part(record, "tables"), _part(record, "topology")
         for key in ("device", "links"):
             _part(topology, key)
+        if topology["device"].get("rates") is not None:
+            topology["device"] = topology["device"] | {"rates": WorkRates(**_part(topology["device"], "rates"))}
         if "popularity" in tables:
             tables["popularity"] = _popularity(tables["popularity"])
         if "host" in topology:

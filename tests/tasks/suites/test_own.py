@@ -88,6 +88,22 @@ def test_domains_and_shared_host_memory_are_in_the_file_where_there_are_some(ran
     ]
 
 
+def test_measured_rates_of_a_device_are_kept(random_task: Any, tmp_path: Path) -> None:
+    """Those of the profile "cpu" are; files of earlier versions, which have no rates, are read."""
+    task = random_task(np.random.default_rng(0), 4, 2)
+    path, cpu = tmp_path / "mine.json", replace(task, topology=hardware_profile("cpu").topology(2))
+    save_suite(path, TaskSuite("mine", (task, replace(cpu, name="cpu"))))
+    loaded = load_suite(path)
+    assert [each.topology.device.rates for each in loaded] == [None, cpu.topology.device.rates]
+    assert cpu.topology.device.rates is not None
+    loads = [AnalyticalCostModel().loads(each.tables, each.topology).tolist() for each in (loaded[1], cpu)]
+    assert loads[0] == loads[1]
+    record = json.loads(path.read_text())
+    del record["splits"]["custom"][0]["topology"]["device"]["rates"]
+    path.write_text(json.dumps(record))
+    assert load_suite(path)[0].topology.device == task.topology.device
+
+
 def test_an_environment_takes_the_file(random_task: Any, tmp_path: Path) -> None:
     save_suite(tmp_path / "one.json", TaskSuite("one", (random_task(np.random.default_rng(0), 6, 3),), "custom"))
     env = gymnasium.make("shard_gym:EmbeddingPlacement-v0", suite=str(tmp_path / "one.json"))
