@@ -39,9 +39,10 @@ from shard_gym.common.errors import (
 from shard_gym.cost_models import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base import LinearCosts
 from shard_gym.cost_models.bounds.placements import ROUNDING, Region, regions
-from shard_gym.plans.caps import rooms_of_kept
+from shard_gym.plans.caps import rooms_of_kept, states_of_rows
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement, check_placement
+from shard_gym.tables.tables import IN_HOST
 from shard_gym.tasks import Task
 
 RESOLUTION = 2.0**26
@@ -293,15 +294,18 @@ class _Program:
                 column = [row[device] for row in self.there]
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, units) <= cap // divisor)
         if self._task.tables.rows_in is not None:
-            self._add_rooms_of_kept(units, divisor)
+            self._add_rooms_of_kept()
 
-    def _add_rooms_of_kept(self, units: list[int], divisor: int) -> None:
+    def _add_rooms_of_kept(self) -> None:
         """Keep tables in HBM, and those in host memory, within what each device has of it."""
+        tables = self._task.tables
         for where, rooms in rooms_of_kept(self._task.topology).items():
-            kept = np.flatnonzero(self._task.tables.are_in(where)).tolist()
-            for device, room in enumerate(rooms.tolist() if kept else ()):
-                column = [self.there[table][device] for table in kept]
-                own = [units[table] for table in kept]
+            kept = np.flatnonzero(tables.are_in(where))
+            sizes = tables.memory_bytes - (states_of_rows(tables) if where == IN_HOST else 0)
+            divisor = int(np.gcd.reduce(sizes[kept])) if len(kept) else 1
+            own = (sizes[kept] // divisor).tolist()
+            for device, room in enumerate(rooms.tolist() if own else ()):
+                column = [self.there[table][device] for table in kept.tolist()]
                 self.model.add(self._cp_model.LinearExpr.weighted_sum(column, own) <= room // divisor)
 
     def _add_constraints(self, limits: Constraints) -> None:

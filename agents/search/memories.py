@@ -14,6 +14,8 @@ from shard_gym.plans import SHARDING_TYPES, check_plan
 from shard_gym.plans.caps import rooms_of_kept
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import ROW_WISE, TABLE_ROW_WISE, devices_of_hosts
+from shard_gym.tables import STATE_BYTES
+from shard_gym.tables.tables import IN_HOST
 from shard_gym.tasks import Task
 
 _MOST = 2.0**46  # bytes
@@ -54,7 +56,10 @@ def with_memories_apart(task: Task, power: float) -> Task:
         share = float((topology.memory_cap_bytes / rooms).max()) ** power
         for kind, name in enumerate(SHARDING_TYPES):
             rows = -(-tables.num_embeddings // blocks.get(name, 1))
-            own = np.minimum(np.ceil(share * (rows[:, None] * of_columns)), _MOST).astype(np.int64)
+            own = rows[:, None] * of_columns
+            if where == IN_HOST:
+                own[:, 0] -= STATE_BYTES * tables.workload.state.per_row * rows
+            own = np.minimum(np.ceil(share * own), _MOST).astype(np.int64)
             counted[:, kind] = np.where(tables.are_in(where)[:, None], own, counted[:, kind])
     if limits.least_bytes is not None:
         counted = np.maximum(counted, limits.least_bytes)

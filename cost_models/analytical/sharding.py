@@ -175,8 +175,8 @@ class AnalyticalShardingModel(AnalyticalCostModel):
         several = topology.num_devices > 1
         dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         dense_state = shards.workload.state.per_weight if dense else 0
-        # The state of the dense update is not that of the rows of the batch.
-        updated = shards.with_training(optimizer="sgd") if np.any(dense_state) else shards
+        # The moments of the dense update are not those of the rows of the batch.
+        updated = shards.without_moments() if np.any(dense_state) else shards
         loads[:, OWN_LOADS] = self.hbm_loads(updated, topology)
         if topology.host is not None:
             of_host = self.host_loads(shards, topology, dense)

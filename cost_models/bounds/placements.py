@@ -38,6 +38,7 @@ from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import Tables
 
 ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
+PARTS_OF_BYTE = 1024  # the unit of bytes of outputs, as `to_parts_of_bytes` rounds them
 MAX_PROGRAMS = 300  # linear programs solved for one task; then the bound of the best box is taken as it is
 
 # The variables behind the shares: ms of both phases, the largest outputs of a device in means, ms of an exchange; and
@@ -102,10 +103,13 @@ def whole_tables(loads: FloatArray, devices: int) -> float:
 
 
 def whole_outputs(outputs: FloatArray, devices: int) -> float:
-    """`whole_tables` of (T,) integers, rounded up to a multiple of their greatest common divisor."""
-    divisor = int(np.gcd.reduce(outputs.astype(np.int64)))
-    units = np.round(outputs / divisor).astype(np.int64)
-    return float(divisor * np.ceil(whole_tables(units.astype(np.float64), devices)))
+    """`whole_tables` of (T,) bytes in whole 1,024ths, rounded up to a multiple of their greatest common divisor.
+
+    Those of sequence tables are no whole numbers (`to_parts_of_bytes`).
+    """
+    parts = np.floor(outputs * PARTS_OF_BYTE).astype(np.int64)
+    divisor = max(int(np.gcd.reduce(parts)), 1)
+    return float(divisor * np.ceil(whole_tables((parts // divisor).astype(np.float64), devices)) / PARTS_OF_BYTE)
 
 
 class _Relaxation:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.errors import InvalidTablesError
 from shard_gym.common.text import counted, format_bytes
 from shard_gym.hardware import MAX_DEVICES, Topology
 from shard_gym.plans.column_levels import NONE, ColumnLevels
@@ -83,7 +84,10 @@ def _savings(tables: Tables, missing: int) -> list[str]:
     found = []
     for what, option, value in SMALLER:
         smaller: dict[str, Any] = {option: value}
-        less = int((tables.memory_bytes - tables.with_training(**smaller).memory_bytes).sum())
+        try:
+            less = int((tables.memory_bytes - tables.with_training(**smaller).memory_bytes).sum())
+        except InvalidTablesError:  # FBGEMM trains FP8 with some optimizers alone
+            continue
         if less > MATTERS * missing:
             found.append(f"{what} (`{option}={value!r}`) would save {format_bytes(less)}.")
     return found

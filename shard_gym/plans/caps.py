@@ -63,12 +63,20 @@ def packed_caps(tables: Tables, topology: Topology) -> NDArray[np.int64] | None:
 
 
 def rooms_of_kept(topology: Topology) -> dict[int, NDArray[np.int64]]:
-    """(D,) int64, the most bytes of devices for tables whose `rows_in` is `IN_HBM`, and `IN_HOST`; 1 for none."""
+    """(D,) int64, the most bytes of devices for tables whose `rows_in` is `IN_HBM`, and `IN_HOST`; 1 for none.
+
+    Of tables with `IN_HOST`, these are bytes without `states_of_rows`, which are in HBM.
+    """
     caps, host = topology.memory_cap_bytes, topology.host
     assert host is not None
     parts = np.maximum(caps - host.hbm_bytes, 1)
     parts = parts if host.total_bytes is None else np.full_like(parts, host.total_bytes)
     return {IN_HBM: np.minimum(caps, host.hbm_bytes), IN_HOST: np.minimum(caps, parts)}
+
+
+def states_of_rows(tables: Tables) -> NDArray[np.int64]:
+    """(T,) int64, bytes of what the optimizer keeps of each row, which are in HBM for all rows."""
+    return np.asarray(STATE_BYTES * tables.workload.state.per_row * tables.num_embeddings)
 
 
 def require_room_of_memories(
@@ -141,7 +149,7 @@ def most_state_bytes(tables: Tables, memory_bytes: int) -> int:
 
     It counts tables of few columns first, and of the last one a part.
     """
-    states = STATE_BYTES * tables.workload.state.per_row * tables.num_embeddings
+    states = states_of_rows(tables)
     first = np.argsort(tables.embedding_dim, kind="stable")
     before = np.cumsum(tables.memory_bytes[first]) - tables.memory_bytes[first]
     share = np.clip((memory_bytes - before) / tables.memory_bytes[first], 0.0, 1.0)

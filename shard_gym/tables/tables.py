@@ -536,6 +536,10 @@ class Tables(ReadOnlyArrays):
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return self._changed(workload=self.workload.changed(**changes))
 
+    def without_moments(self) -> Tables:
+        """The same tables with `Workload.without_moments`."""
+        return self._changed(workload=self.workload.without_moments())
+
     def at_batch_size(self, batch_size: int) -> Tables:
         """The same tables in batches of `batch_size` samples: random parts of the batch that their statistics describe.
 

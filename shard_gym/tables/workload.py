@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -174,6 +175,17 @@ class Workload:
         """The same with other values of some fields, in all groups."""
         return replace(self, **changes)
 
+    def without_moments(self) -> Workload:
+        """The same with what a fused operator does where it updates no moments: SGD for optimizers that have some.
+
+        FP8 is no exception here, though nobody trains it with SGD.
+        """
+        if not self.state.per_weight:
+            return self
+        own = copy(self)
+        object.__setattr__(own, "optimizer", "sgd")
+        return own
+
     @property
     def weight_bytes(self) -> PerTable:
         """Bytes of one weight."""
@@ -314,6 +326,10 @@ class _Mixed(Workload):
     @override
     def changed(self, **changes: Any) -> Workload:
         return Workload.mixed([replace(each, **changes) for each in self._workloads], self._group)
+
+    @override
+    def without_moments(self) -> Workload:
+        return Workload.mixed([each.without_moments() for each in self._workloads], self._group)
 
     @property
     @override

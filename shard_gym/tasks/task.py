@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -23,13 +23,13 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes, format_range, listed
 from shard_gym.hardware import Topology
-from shard_gym.plans.caps import rooms_of_kept
+from shard_gym.plans.caps import rooms_of_kept, states_of_rows
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
 from shard_gym.plans.variants import some_split_fits, variants_of, whole_tables
 from shard_gym.tables import Tables
-from shard_gym.tables.tables import IN_HBM
+from shard_gym.tables.tables import IN_HBM, IN_HOST
 
 MIB = 2**20
 
@@ -154,7 +154,11 @@ class Task(ReadOnlyArrays):
                         f"{counted(self.num_devices, 'device')}. Let fewer tables have the compute kernel fused alone, "
                         "or give more devices or HBM."
                     )
-                fits &= variants.fit_empty_devices(topology.with_caps(rooms)).any(axis=1) | cut | ~tables.are_in(where)
+                kept = variants
+                if where == IN_HOST:
+                    states = np.stack([states_of_rows(parts) for parts in variants.tables], axis=1)
+                    kept = replace(variants, memory=variants.memory - states)
+                fits &= kept.fit_empty_devices(topology.with_caps(rooms)).any(axis=1) | cut | ~tables.are_in(where)
         for possible, problem in (
             (
                 variants.legal.any(axis=1),

@@ -57,6 +57,7 @@ def test_what_is_missing_is_counted_with_buffers() -> None:
         ("fp16", "adam", ["Rowwise Adagrad 11.91 GiB", "SGD, which has no states, 12.00 GiB"]),
         ("fp32", "rowwise_adagrad", ["FP16 weights 3.00 GiB"]),  # 0.09 GiB of states would not help
         ("bf16", "sgd", []),
+        ("fp8", "adagrad", ["Rowwise Adagrad 5.91 GiB"]),  # FBGEMM does not train it with SGD
     ],
 )
 def test_savings_that_matter_are_named_with_their_argument(dtype: str, optimizer: str, says: list[str]) -> None:

@@ -117,6 +117,22 @@ def test_the_best_placement_with_tables_in_either_memory_is_found(
     assert dearer
 
 
+def test_states_of_rows_in_host_memory_take_none_of_it() -> None:
+    """Of 1.2 MB of each table, 0.4 are states of rowwise Adagrad, and in HBM."""
+    tables = Tables.from_zipf([100_000] * 2, 4, [20.0] * 2, 1.0, Workload(4096, "fp16", "rowwise_adagrad"))
+    free = Constraints.none(2, 2)
+    for part, limits in ((900_000, free), (1_700_000, replace(free, together=((0, 1),)))):
+        topology = hardware_profile("a100-dgx").topology(2, memory_cap_bytes=1_000_000 + part)
+        topology = replace(topology, host=HostMemory(1_000_000, 16.0, 20.0))
+        task = Task("states", tables, topology, constraints=replace(limits, in_host=(0, 1)))
+        for agent in ("exact", "local-search"):
+            problem = problem_of(task)
+            answer = problem.checked(make_agent(agent, cost_model=MODEL, max_queries=500).place(task), task)
+            assert len(set(answer.tolist())) == (1 if limits.together else 2)
+        with pytest.raises(InvalidConstraintsError, match="no device has memory"):
+            replace(task, topology=topology.with_caps(1_790_000))
+
+
 def test_a_search_leaves_room_in_each_memory() -> None:
     """Eight equal tables that must be in HBM, and eight that must be in the host: two of each for each of 4 devices."""
     tables = Tables.from_zipf([1000] * 16, 64, [50.0] * 8 + [0.1] * 8, 1.0, Workload(1024, "fp16"))

@@ -215,13 +215,15 @@ def test_memory_of_plans_is_that_of_each_groups_own_workload(random_task: Any) -
 
 def test_replicas_of_adam_update_the_moments_of_all_rows_and_others_have_none(random_task: Any) -> None:
     """The dense update of each group costs what it costs the same table alone."""
-    rng = np.random.default_rng(2)
-    task = mixed(random_task(rng, 3, 2), rng)
-    tables = replace(task.tables, workload=Workload.mixed(OWN, [0, 1, 2]))
+    rng = np.random.default_rng(4)
+    task = random_task(rng, 4, 2)
+    own = (*OWN, Workload(BATCH, "fp8", "adagrad"))
+    tables = replace(task.tables, workload=Workload.mixed(own, [0, 1, 2, 3]))
+    assert tables.pooling_factor.all()
     model = AnalyticalShardingModel()
     loads = model.loads(tables, task.topology, "data_parallel")
-    for table in range(3):
-        alone = replace(tables.select([table]), workload=OWN[table])
+    for table in range(4):
+        alone = replace(tables.select([table]), workload=own[table])
         assert np.array_equal(loads[table, : model.num_loads], model.loads(alone, task.topology, "data_parallel")[0])
 
 

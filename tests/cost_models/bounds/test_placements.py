@@ -24,6 +24,7 @@ from shard_gym.cost_models.bounds import placements as bounds
 from shard_gym.cost_models.bounds.placements import regions, whole_outputs, whole_tables
 from shard_gym.hardware import PROFILES, Topology, hardware_profile
 from shard_gym.plans import plan_of_placement
+from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task
 
@@ -172,6 +173,15 @@ def test_whole_tables_are_a_lower_bound_on_every_placement(loads: list[int], dev
 
 def test_equal_tables_are_rounded_up_to_whole_ones() -> None:
     assert whole_outputs(np.full(50, 64.0), 4) == 13 * 64
+
+
+def test_outputs_of_sequence_tables_are_not_rounded_up_to_whole_bytes() -> None:
+    """The bound on two tables on one device was infinite, as they had more outputs than they have in all."""
+    tables = Tables.from_zipf([36929, 1843], [8, 4], [3.37, 6.4], 1.05, Workload(4096), pooled=np.zeros(2, np.bool_))
+    task = Task("sequences", tables, PROFILES["a100-dgx"].topology(2))
+    limits = replace(Constraints.none(2, 2), together=((0, 1),))
+    cost = MODELS[0].estimate(np.array([0, 0]), task.tables, task.topology).total_ms
+    assert cost * (1 - 1e-9) <= lower_bound_ms(task.tables, task.topology, MODELS[0], limits) <= cost
 
 
 def test_without_scipy_the_error_names_the_extra(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
