@@ -143,12 +143,11 @@ class PlanningTask:
             if self.options[table].why_torchrec:
                 pieces = pieces_of(option)
             else:
-                sharding, dim = sharding_of(option), self.options[table].dim
-                pieces = [(dim, replace(sharding, shards=tuple(_up_to(each, dim) for each in sharding.shards)))]
+                pieces = [(self.options[table].dim, sharding_of(option))]
             for width, sharding in pieces:
                 index.append(table)
                 widths.append(_padded(width))
-                shardings.append(sharding)
+                shardings.append(replace(sharding, shards=tuple(_up_to(each, width) for each in sharding.shards)))
         tables, plan = self.tables.select(index).with_dims(widths), ShardingPlan(tuple(shardings))
         return CostedPlan(options, tables, plan, estimate_of_checked(self.model, plan, tables, self.topology))
 

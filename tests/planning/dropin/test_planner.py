@@ -465,6 +465,13 @@ class TestDelegated:
                 own.plan(bags({"a": 5000}, dim=dim), SHARDERS)
             assert f"as ShardGym plans no sharding type that they may have ({why})" in own.report
 
+    def test_blocks_with_a_dim_that_is_no_multiple_of_4_have_costs(self) -> None:
+        types = ["table_row_wise", "grid_shard"]
+        constraint = ParameterConstraints(sharding_types=types, compute_kernels=["fused_uvm"])
+        own = planner(gpus(4, local_world_size=2), constraints={"a": constraint})
+        assert entries(own.plan(bags({"a": 5000}, dim=10), SHARDERS))["a"].sharding_type in types
+        assert own.costed.tables.embedding_dim.tolist() == [12]
+
     def test_quantized_tables_are_in_the_memory_of_devices(self) -> None:
         model = nn.ModuleDict({"q": quantized({"q": 500}), "b": bags({"t": 900})})
         own = planner(gpus(2), compare=30.0)
