@@ -133,7 +133,7 @@ def _answered(own: ModelOnDevices, name: str | None, make: Make, tell: Tell, who
             f"would stay empty. Give at most {count:,}. {OR_SPLIT}"
         )
     if missing_bytes(own.tables, own.topology):
-        raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology))
+        raise NoPlacementFoundError(_misfit(own))
     if agent is None or name is None:
         return _by_default(own, make, tell)
     too_large = _too_large(own, own.largest_room)
@@ -168,7 +168,7 @@ def _by_default(own: ModelOnDevices, make: Make, tell: Tell) -> FittingAnswer:
                 return _within(own, WHOLE, make(WHOLE), splits=False)
         if own.constraints is not None:
             raise
-        raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+        raise NoPlacementFoundError(_misfit(own)) from error
 
 
 def _within(own: ModelOnDevices, name: str, agent: Agent, splits: bool) -> FittingAnswer:
@@ -182,6 +182,10 @@ def _within(own: ModelOnDevices, name: str, agent: Agent, splits: bool) -> Fitti
         with suppress(NoPlacementFoundError):
             return _within_host_memory(own, name, agent, splits, packed=True)
         raise error
+
+
+def _misfit(own: ModelOnDevices) -> str:
+    return misfit(own.source, own.tables, own.topology, constrained=own.constraints is not None)
 
 
 def _require_costs_of_parts(model: CostModel, why: str) -> None:
@@ -233,7 +237,7 @@ def _within_host_memory(
         except InvalidConstraintsError:
             raise
         except InvalidTaskError as error:
-            raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+            raise NoPlacementFoundError(_misfit(own)) from error
         except StatesExceedHbmError as error:
             raise _too_many_states(name, own, error) from error
         buffers = int(training_memory(answer, task.tables, task.num_devices).buffers.max())
@@ -288,7 +292,7 @@ def _within_room(own: ModelOnDevices, name: str, agent: Agent, splits: bool) -> 
             if failure:  # with lower caps, of which the user knows nothing
                 break
             if isinstance(error, TableTooLargeError):
-                raise NoPlacementFoundError(misfit(own.source, own.tables, own.topology)) from error
+                raise NoPlacementFoundError(_misfit(own)) from error
             raise
         in_group = task_of_plan(answer, task) if isinstance(answer, ShardingPlan) else task
         memory = training_memory(answer, in_group.tables, in_group.num_devices)

@@ -15,10 +15,12 @@ from shard_gym.cost_models import AnalyticalShardingModel
 from shard_gym.hardware import Topology
 from shard_gym.planning.explanation import Explanation
 from shard_gym.planning.misfit import devices_that_hold
+from shard_gym.plans.constraints import CACHED_KERNEL
 from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import TrainingMemory, training_memory
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables import RowPopularity, RowSteps, Tables
+from shard_gym.tables.tables import CACHED as BEHIND_CACHE
 from shard_gym.tables.tables import IN_HOST
 
 GIB = 2**30
@@ -150,16 +152,24 @@ def _report_of_away(explanation: Explanation) -> Printout:
 def host_sentence(explanation: Explanation) -> str:
     """Which share of the rows' bytes lies in host memory, what that costs, and what is known of the rows."""
     tables, in_host = explanation.task.tables, int(explanation.host_bytes.sum())
+    of, *_, rows, _, columns = explanation.shards.T
+    cells_bytes = rows * columns * split_bytes(tables.workload.select(of))
     if not in_host:
-        return "All rows are in HBM; nothing of the host memory is needed."
+        behind = tables.are_in(BEHIND_CACHE)[of]
+        if not behind.any():
+            return "All rows are in HBM; nothing of the host memory is needed."
+        kept = format_bytes(int(cells_bytes[behind].sum()))
+        return (
+            f"All rows have room in HBM, but tables that must have the compute kernel {CACHED_KERNEL} are a cache there: "
+            f"TorchRec keeps all of their rows in host memory, too, {kept}."
+        )
     assert explanation.all_in_hbm_ms is not None
     if explanation.cost_model.startswith(CACHED):
         return (
             "The cost is that of a cache in HBM, and all rows in host memory. The rows below are those of the best "
             "split without a cache, which `cost_model='analytical'` costs."
         )
-    of, *_, rows, _, columns = explanation.shards.T
-    share = in_host / int((rows * columns * split_bytes(tables.workload.select(of))).sum())
+    share = in_host / int(cells_bytes.sum())
     more = explanation.total_ms - explanation.all_in_hbm_ms
     return (
         f"{format_percent(share)} of the rows' bytes, {format_bytes(in_host)}, lie in host memory, which costs "

@@ -45,8 +45,12 @@ def _available(topology: Topology) -> int:
     return int(topology.memory_cap_bytes.sum())
 
 
-def misfit(name: str, tables: Tables, topology: Topology) -> str:
-    """Sentences on tables that fit no plan: what they need, what there is, and what would help."""
+def misfit(name: str, tables: Tables, topology: Topology, *, constrained: bool = False) -> str:
+    """Sentences on tables that fit no plan: what they need, what there is, and what would help.
+
+    Args:
+        constrained: whether the tables have constraints, of which the plans that are tried know nothing.
+    """
     needed, own = _needed(tables), int(tables.memory_bytes.sum())
     have, missing = _available(topology), missing_bytes(tables, topology)
     devices = f"{counted(topology.num_devices, 'device')} ({topology.device.name})"
@@ -62,7 +66,8 @@ def misfit(name: str, tables: Tables, topology: Topology) -> str:
         in_hosts = f" in {hosts:,} hosts" * (hosts > 1)
         caps = topology.memory_cap_bytes
         kind = f"with {format_bytes(caps.max())} each" if topology.host is None and np.ptp(caps) else "of this kind"
-        sentences.append(f"{counted(enough, 'device')} {kind}{in_hosts} would hold them.")
+        free = ", if there were no constraints" * constrained
+        sentences.append(f"{counted(enough, 'device')} {kind}{in_hosts} would hold them{free}.")
     else:
         sentences.append(
             f"No number of them up to {MAX_DEVICES:,} was found that would; give each more memory, or train with "

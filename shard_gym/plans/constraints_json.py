@@ -86,7 +86,7 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
         if "devices" in own:
             devices[table] = _devices(name, own["devices"], num_devices)
         if "compute_kernels" in own:
-            kernels = _kernels(name, own["compute_kernels"], host_memory)
+            kernels = _kernels(name, own["compute_kernels"], host_memory, types[table])
             if where := _kept_in(kernels):
                 kept[where].append(table)
             # The kernel of replicas is dense, and that of all others is not.
@@ -229,8 +229,12 @@ def _devices(name: str, given: Any, num_devices: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_devices), chosen)
 
 
-def _kernels(name: str, given: Any, host_memory: bool) -> set[str]:
-    """The kernels of a table, if a plan can have one; refuses others."""
+def _kernels(name: str, given: Any, host_memory: bool, types: NDArray[np.bool_]) -> set[str]:
+    """The kernels of a table of (5,) sharding `types`, if a plan can have one; refuses others.
+
+    Of dense and kernels of host memory alone one side is left, as rows of a replica are in HBM: the latter where there
+    is host memory and the table may be more than data_parallel.
+    """
     kernels: Collection[str] = _list_of(name, "compute_kernels", given)
     for kernel in kernels:
         if not is_one_of(kernel, (*HBM_KERNELS, *HOST_KERNELS)):
@@ -242,7 +246,11 @@ def _kernels(name: str, given: Any, host_memory: bool) -> set[str]:
             f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, and "
             f"these devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
         )
-    return set(kernels)
+    found = set(kernels)
+    if DENSE in found and found & set(HOST_KERNELS) and not found & set(HBM_KERNELS[1:]):
+        sharded = host_memory and bool(np.delete(types, _DP).any())
+        found = found - {DENSE} if sharded else {DENSE}
+    return found
 
 
 def _kept_in(kernels: set[str]) -> str:

@@ -27,6 +27,7 @@ from shard_gym.plans.caps import rooms_of_kept, states_of_rows
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
+from shard_gym.plans.plan import DATA_PARALLEL, SHARDING_TYPES
 from shard_gym.plans.variants import some_split_fits, variants_of, whole_tables
 from shard_gym.tables import Tables
 from shard_gym.tables.tables import IN_HBM, IN_HOST
@@ -146,14 +147,6 @@ class Task(ReadOnlyArrays):
         fits = variants.fit_empty_devices(topology).any(axis=1) | cut
         if topology.host is not None:
             for where, rooms in rooms_of_kept(topology).items():
-                all_of_them, room = int(tables.memory_bytes[tables.are_in(where)].sum()), sum(rooms.tolist())
-                if where == IN_HBM and all_of_them > room:
-                    raise InvalidConstraintsError(
-                        f"Tables of task {self.name!r} that must have all rows in HBM need "
-                        f"{format_bytes(all_of_them)}, but tables may take {format_bytes(room)} of it on "
-                        f"{counted(self.num_devices, 'device')}. Let fewer tables have the compute kernel fused alone, "
-                        "or give more devices or HBM."
-                    )
                 kept = variants
                 if where == IN_HOST:
                     states = np.stack([states_of_rows(parts) for parts in variants.tables], axis=1)
@@ -174,6 +167,17 @@ class Task(ReadOnlyArrays):
             if stuck.size:
                 told = given.told(int(stuck[0]))
                 raise InvalidConstraintsError(f"Table {names[stuck[0]]!r} of task {self.name!r} {told}, {problem}.")
+        if topology.host is not None:
+            replicated = ~np.delete(given.sharding_types, SHARDING_TYPES.index(DATA_PARALLEL), axis=1).any(axis=1)
+            copies = np.where(replicated, self.num_devices, 1)
+            all_of_them = sum((tables.memory_bytes * copies)[tables.are_in(IN_HBM)].tolist())
+            room = sum(rooms_of_kept(topology)[IN_HBM].tolist())
+            if all_of_them > room:
+                raise InvalidConstraintsError(
+                    f"Tables of task {self.name!r} that must have all rows in HBM need {format_bytes(all_of_them)}, but "
+                    f"tables may take {format_bytes(room)} of it on {counted(self.num_devices, 'device')}. Let fewer "
+                    "tables have compute kernels of HBM alone, or give more devices or HBM."
+                )
         needed, caps = tables.memory_bytes, topology.memory_cap_bytes
         for members in given.together:
             together = listed([repr(names[member]) for member in members])

@@ -333,6 +333,30 @@ def test_each_table_gets_the_kernel_that_its_constraints_say(run: Any, tmp_path:
     assert {name: theirs[name].compute_kernel for name in found} == found
 
 
+def test_tables_behind_a_cache_lie_in_host_memory_too_where_all_rows_have_room_in_hbm(
+    run: Any, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    limits = tmp_path / "constraints.json"
+    limits.write_text(json.dumps({"tables": {"table0": {"compute_kernels": ["fused_uvm_caching"]}}}))
+    shown = run.ok(*place(file(3, 1), *QUICK, "--constraints", limits, "--out", tmp_path / "plan.json", cap=40))
+    said = " ".join(shown.out.split())
+    assert "TorchRec keeps all of their rows in host memory, too, 3.00 MiB." in said
+    assert "nothing of the host memory is needed" not in said
+
+
+def test_devices_that_would_hold_tables_are_counted_without_their_constraints(
+    run: Any, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Replicas take all devices, so more of them do not help."""
+    limits = tmp_path / "constraints.json"
+    limits.write_text(json.dumps({"tables": {"table0": {"compute_kernels": ["dense"]}}}))
+    path = file(9)
+    command = place(path, "--constraints", limits, host=0)
+    says = "devices of this kind would hold them, if there were no constraints."
+    run.refused(says, *command)
+    assert says not in " ".join(run(*place(path, host=0)).err.split())
+
+
 def test_states_of_rows_that_the_hbm_cannot_hold_are_refused(run: Any, tmp_path: Path) -> None:
     """Rowwise Adagrad keeps 4 bytes of each row in HBM, here more than there is; the rows alone would fit the host."""
     tables = Tables.from_zipf([4_000_000, 2_000_000], 4, 1.0, 1.05, Workload(1024, "fp16", "rowwise_adagrad"))

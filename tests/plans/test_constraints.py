@@ -26,7 +26,7 @@ from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.plans import ShardingPlan, column_wise, data_parallel, row_wise, table_row_wise, table_wise
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.constraints_json import as_constraints, constraints_from_json, constraints_from_numbers
-from shard_gym.plans.plan import plan_of_placement
+from shard_gym.plans.plan import SHARDING_TYPES, plan_of_placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.tables.tables import ANYWHERE, CACHED, IN_HBM, IN_HOST
 from shard_gym.tasks import Task, problem_of
@@ -171,6 +171,28 @@ def test_kernels_keep_tables_in_hbm_or_leave_them_free() -> None:
         _read(**uvm)
 
 
+@pytest.mark.parametrize(
+    ("types", "host_memory", "in_host", "replicas", "others"),
+    [
+        (None, True, (0,), False, True),
+        (None, False, (), True, False),
+        (["data_parallel"], True, (), True, False),
+        (["row_wise"], True, (0,), False, True),
+    ],
+)
+def test_beside_kernels_of_host_memory_alone_dense_keeps_no_sharded_table_in_hbm(
+    types: list[str] | None, host_memory: bool, in_host: tuple[int, ...], replicas: bool, others: bool
+) -> None:
+    """A plan with the table sharded and in HBM would have the kernel fused, which was not asked for."""
+    own = {"compute_kernels": ["fused_uvm", "dense"]} | ({} if types is None else {"sharding_types": types})
+    limits = constraints_from_json({"tables": {"a": own}}, TABLES, 4, host_memory=host_memory)
+    assert limits.in_host == in_host
+    assert limits.in_hbm == (() if in_host else (0,))
+    may = dict(zip(SHARDING_TYPES, limits.sharding_types[0].tolist(), strict=True))
+    assert may.pop("data_parallel") is replicas
+    assert any(may.values()) is others
+
+
 def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
     kernels = {
         **{"a": ["fused"], "b": ["fused_uvm"], "c": ["fused_uvm_caching"], "d": ["quant_uvm", "fused_uvm_caching"]},
@@ -198,6 +220,10 @@ def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
     Task("t", TABLES, replace(host, host=HostMemory(160_000, 16.0, 20.0)), constraints=every)
     with pytest.raises(InvalidConstraintsError, match=r"in HBM need 0\.61 MiB, but tables may take 0\.51 MiB of it"):
         Task("t", TABLES, replace(host, host=HostMemory(134_000, 16.0, 20.0)), constraints=every)
+    dense = {"tables": {name: {"compute_kernels": ["dense"]} for name in "abc"}}
+    copies = constraints_from_json(dense, TABLES, 4, host_memory=True)
+    with pytest.raises(InvalidConstraintsError, match=r"in HBM need 1\.46 MiB, but tables may take 1\.22 MiB of it"):
+        Task("t", TABLES, replace(host, host=HostMemory(320_000, 16.0, 20.0)), splittable=True, constraints=copies)
     with pytest.raises(InvalidConstraintsError, match="Table 1 is in two of in_hbm, in_host, cached"):
         replace(limits, cached=(1, 2))
 
