@@ -160,7 +160,7 @@ def host_sentence(explanation: Explanation) -> str:
             return "All rows are in HBM; nothing of the host memory is needed."
         kept = format_bytes(int(cells_bytes[behind].sum()))
         return (
-            f"All rows have room in HBM, but tables that must have the compute kernel {CACHED_KERNEL} are a cache there: "
+            f"All rows have room in HBM, but tables that may be {CACHED_KERNEL} alone are behind a cache there: "
             f"TorchRec keeps all of their rows in host memory, too, {kept}."
         )
     assert explanation.all_in_hbm_ms is not None

@@ -241,15 +241,15 @@ def _kernels(name: str, given: Any, host_memory: bool, types: NDArray[np.bool_])
             raise unknown_name(
                 f"compute kernel of {name!r} that ShardGym models", kernel, (*HBM_KERNELS, *HOST_KERNELS)
             )
-    if not set(kernels) & set(HBM_KERNELS) and not host_memory:
-        raise InvalidConstraintsError(
-            f"{name!r} may have the kernel {listed(sorted(set(kernels)))} only, which keeps rows in host memory, and "
-            f"these devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
-        )
     found = set(kernels)
     if DENSE in found and found & set(HOST_KERNELS) and not found & set(HBM_KERNELS[1:]):
-        sharded = host_memory and bool(np.delete(types, _DP).any())
-        found = found - {DENSE} if sharded else {DENSE}
+        sharded = bool(np.delete(types, _DP).any())
+        found = {DENSE} if types[_DP] and not (host_memory and sharded) else found - {DENSE}
+    if not found & set(HBM_KERNELS) and not host_memory:
+        raise InvalidConstraintsError(
+            f"{name!r} may have the kernel {listed(sorted(found))} only, which keeps rows in host memory, and "
+            f"these devices have none; allow {' or '.join(HBM_KERNELS[1:])}, or give the devices host memory."
+        )
     return found
 
 

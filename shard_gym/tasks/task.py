@@ -161,11 +161,12 @@ class Task(ReadOnlyArrays):
                 if self.splittable
                 else "but must be whole on one device. Allow table_wise, or let the tables of the task be split",
             ),
-            (fits, "which no device has memory for. Allow other sharding types, more devices or narrower shards"),
+            (fits, ""),
         ):
             stuck = np.flatnonzero(~possible)
             if stuck.size:
                 told = given.told(int(stuck[0]))
+                problem = problem or self._no_room_for(given, int(stuck[0]))
                 raise InvalidConstraintsError(f"Table {names[stuck[0]]!r} of task {self.name!r} {told}, {problem}.")
         if topology.host is not None:
             replicated = ~np.delete(given.sharding_types, SHARDING_TYPES.index(DATA_PARALLEL), axis=1).any(axis=1)
@@ -174,9 +175,9 @@ class Task(ReadOnlyArrays):
             room = sum(rooms_of_kept(topology)[IN_HBM].tolist())
             if all_of_them > room:
                 raise InvalidConstraintsError(
-                    f"Tables of task {self.name!r} that must have all rows in HBM need {format_bytes(all_of_them)}, but "
-                    f"tables may take {format_bytes(room)} of it on {counted(self.num_devices, 'device')}. Let fewer "
-                    "tables have compute kernels of HBM alone, or give more devices or HBM."
+                    f"Tables of task {self.name!r} that must have all rows in HBM need {format_bytes(all_of_them)}, "
+                    f"but tables may take {format_bytes(room)} of it on {counted(self.num_devices, 'device')}. "
+                    "Let fewer tables have compute kernels of HBM alone, or give more devices or HBM."
                 )
         needed, caps = tables.memory_bytes, topology.memory_cap_bytes
         for members in given.together:
@@ -208,6 +209,14 @@ class Task(ReadOnlyArrays):
                 f"Tables {listed([repr(names[member]) for member in members])} must be apart, but there are too few "
                 f"devices that they may be on: {noun} {short_repr(list(devices))[1:-1]}." + "".join(tied)
             )
+
+    def _no_room_for(self, given: Constraints, table: int) -> str:
+        """Which memory no device has for a table, and what would help, a clause and a sentence."""
+        memory, kernel = "memory", ""
+        if self.topology.host is not None and table in (*given.in_hbm, *given.in_host):
+            memory, other = ("HBM", "host memory") if table in given.in_hbm else ("host memory", "HBM")
+            kernel = f"compute kernels of {other}, "
+        return f"which no device has {memory} for. Allow {kernel}other sharding types, more devices or narrower shards"
 
     def require_constraints(self, answer: Any) -> None:
         """Raise InvalidPlanError if a valid placement, or plan, does what the constraints forbid."""

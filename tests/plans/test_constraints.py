@@ -191,6 +191,9 @@ def test_beside_kernels_of_host_memory_alone_dense_keeps_no_sharded_table_in_hbm
     may = dict(zip(SHARDING_TYPES, limits.sharding_types[0].tolist(), strict=True))
     assert may.pop("data_parallel") is replicas
     assert any(may.values()) is others
+    own = {"compute_kernels": ["fused_uvm", "dense"], "sharding_types": ["row_wise"]}
+    with pytest.raises(InvalidConstraintsError, match="'a' may have the kernel fused_uvm only, which keeps rows"):
+        constraints_from_json({"tables": {"a": own}}, TABLES, 4)
 
 
 def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
@@ -214,7 +217,10 @@ def test_kernels_say_in_which_memory_the_rows_of_a_task_are() -> None:
     with pytest.raises(InvalidConstraintsError, match="'b' of task 't' must have rows in host memory, and its devices"):
         Task("t", TABLES, TOPOLOGY, constraints=limits)
     small = replace(host, host=HostMemory(2**16, 16.0, 20.0))  # half a table
-    with pytest.raises(InvalidConstraintsError, match=r"'a' of task 't' may be .* which no device has memory for"):
+    with pytest.raises(
+        InvalidConstraintsError,
+        match=r"'a' of task 't' may be .* which no device has HBM for. Allow compute kernels of host memory",
+    ):
         Task("t", TABLES, small, constraints=limits)
     every = replace(limits, in_hbm=(0, 1, 2, 3, 4), in_host=(), cached=())
     Task("t", TABLES, replace(host, host=HostMemory(160_000, 16.0, 20.0)), constraints=every)
