@@ -23,11 +23,12 @@ from shard_gym.common.errors import (
 from shard_gym.common.io.html import card
 from shard_gym.common.text import counted, format_bytes, format_range, listed
 from shard_gym.hardware import Topology
+from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.caps import rooms_of_kept, states_of_rows
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
-from shard_gym.plans.plan import DATA_PARALLEL, SHARDING_TYPES
+from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.plans.variants import some_split_fits, variants_of, whole_tables
 from shard_gym.tables import Tables
 from shard_gym.tables.tables import IN_HBM, IN_HOST
