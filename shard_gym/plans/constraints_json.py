@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ def constraints_from_json(record: Any, tables: Tables, num_devices: int, *, host
                     "others is not. Allow another kernel or sharding type."
                 )
     sets = {key: _sets_of(key, record.get(key, []), tables) for key in ("together", "apart")}
+    for members, others in product(sets["together"], sets["apart"]):
+        if len(both := [tables.names[table] for table in members if table in others]) > 1:
+            raise InvalidConstraintsError(f"Tables {both[0]!r} and {both[1]!r} cannot be both together and apart.")
     return Constraints(types, least, devices, sets["together"], sets["apart"], **kept)
 
 

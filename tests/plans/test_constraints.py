@@ -295,7 +295,7 @@ def test_tables_that_are_kept_must_fit_the_memory_that_they_are_kept_in() -> Non
         ({"together": [["a"]]}, "Each set in together names two or more different tables; ['a'] does not"),
         ({"apart": [["a", 3]]}, "A table is named by a text"),
         ({"together": [["a", "b"], ["b", "c"]]}, "Table 'b' is in two sets of together"),
-        ({"together": [["a", "b"]], "apart": [["b", "a"]]}, "cannot be both together and apart"),
+        ({"together": [["a", "b"]], "apart": [["b", "a"]]}, "Tables 'a' and 'b' cannot be both together and apart"),
     ],
 )
 def test_a_record_that_is_none_is_a_sentence(record: Any, says: str) -> None:

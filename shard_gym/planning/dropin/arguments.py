@@ -33,6 +33,8 @@ def check_topology(topology: Any, batch_size: Any) -> None:
         raise InvalidOptionError(
             f"`topology` is a Topology of torchrec.distributed.planner, or None, not {short_repr(topology)}."
         )
+    if topology is not None:
+        checked_count("world_size of `topology`", topology.world_size)
     if batch_size is not None:
         checked_count("`batch_size`", batch_size)
 

@@ -71,7 +71,7 @@ from shard_gym.planning.dropin.torchrec_calls import (
     TorchRecPlanner,
 )
 from shard_gym.plans.plan import DATA_PARALLEL
-from shard_gym.tables import Tables
+from shard_gym.tables import MAX_DIM, Tables
 
 logger = logging.getLogger(__name__)
 
@@ -525,7 +525,9 @@ class _Work:
             statistics,
             topology,
             least_bytes(probes, self.memory),
-            np.array([getattr(self.constraints.get(e.first.name), "min_partition", None) or 0 for e in tables]),
+            np.array(
+                [min(getattr(self.constraints.get(e.first.name), "min_partition", None) or 0, MAX_DIM) for e in tables]
+            ),
             pins,
             self.memory,
             self.search.cost_model.model,

@@ -271,6 +271,7 @@ class TestErrors:
             ({"exponent": -1.0}, "`exponent` must be a number of at least 0"),
             ({"compare": -1.0}, "`compare` must be a positive number"),
             ({"max_queries": 0}, "max_queries"),
+            ({"topology": gpus(0)}, "world_size of `topology` must be an integer of at least 1, not 0"),
             ({"topology": "a100"}, "`topology` is a Topology of torchrec.distributed.planner.*not 'a100'"),
             ({"batch_size": 0}, "`batch_size` must be an integer of at least 1, not 0"),
             ({"timeout_seconds": 0}, "`timeout_seconds` must be a positive number, not 0"),
@@ -471,6 +472,12 @@ class TestDelegated:
         own = planner(gpus(4, local_world_size=2), constraints={"a": constraint})
         assert entries(own.plan(bags({"a": 5000}, dim=10), SHARDERS))["a"].sharding_type in types
         assert own.costed.tables.embedding_dim.tolist() == [12]
+
+    def test_no_shard_is_narrower_than_a_huge_min_partition(self) -> None:
+        constraint = ParameterConstraints(sharding_types=["column_wise"], min_partition=10**30)
+        own = planner(gpus(2), constraints={"a": constraint})
+        found = entries(own.plan(nn.ModuleDict({"m": bags({"a": 5000}), "n": bags({"b": 50})}), SHARDERS))
+        assert widths(found["a"]) == [64]
 
     def test_quantized_tables_are_in_the_memory_of_devices(self) -> None:
         model = nn.ModuleDict({"q": quantized({"q": 500}), "b": bags({"t": 900})})
