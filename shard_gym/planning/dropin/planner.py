@@ -198,7 +198,7 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             PlanSearchAgent(**self._searches)  # its errors
             self._compare_s = None if compare is False else COMPARE_S
             if not isinstance(compare, bool):
-                self._compare_s = checked_positive("`compare`", compare)
+                self._compare_s = checked_positive("`compare`, if neither True nor False,", compare)
             self._ranks = checked_ranks(ranks)
             lookups = checked_lookups(lookups)
         self._hardware = hardware

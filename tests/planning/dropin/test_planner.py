@@ -269,7 +269,7 @@ class TestErrors:
             ),
             ({"exponent": 1.0, "lookups": []}, "Give `exponent` or `lookups`, not both"),
             ({"exponent": -1.0}, "`exponent` must be a number of at least 0"),
-            ({"compare": -1.0}, "`compare` must be a positive number"),
+            ({"compare": -1.0}, "`compare`, if neither True nor False, must be a positive number"),
             ({"max_queries": 0}, "max_queries"),
             ({"topology": gpus(0)}, "world_size of `topology` must be an integer of at least 1, not 0"),
             ({"topology": "a100"}, "`topology` is a Topology of torchrec.distributed.planner.*not 'a100'"),
