@@ -147,7 +147,7 @@ def _read(given: GivenPlan, tables: Tables, topology: Topology) -> tuple[Shardin
         raise InvalidPlanError(f"{path} has both 'placement' and 'plan', which may differ. Remove one of them.")
     roomy = topology.with_caps(NO_CAP)
     if roomy.host is not None:
-        roomy = replace(roomy, host=replace(roomy.host, hbm_bytes=NO_CAP))
+        roomy = replace(roomy, host=replace(roomy.host, hbm_bytes=NO_CAP // 2))  # as much in each memory
     groups, roomy = _of_group(value, roomy, path) if GROUPS in value else (ONE_GROUP, roomy)
     if "schema" in value or "sha256" in value:  # of a file with a checksum, which damage to either would hide
         plan = plan_of_record(value, path, tables, roomy)

@@ -51,6 +51,13 @@ def test_two_plans_are_compared_in_numbers() -> None:
     assert f"the old plan costs {found.ratio:.2f} times as much as this plan" in str(compared)
 
 
+def test_a_plan_with_a_table_that_must_be_in_host_memory_is_read_again() -> None:
+    kept = {"tables": {"group0_table0": {"compute_kernels": ["fused_uvm"]}}}
+    found = plan("merlin-tiny", "a100-dgx", 4, constraints=kept, agent="lane-greedy")
+    explained = explain_plan("merlin-tiny", json.loads(json.dumps(found.to_json())), "a100-dgx", 4, constraints=kept)
+    assert explained.explanation.total_ms == found.cost_ms
+
+
 def test_what_it_prints_is_the_end_of_what_place_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
