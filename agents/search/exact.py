@@ -150,8 +150,10 @@ class ExactAgent(CostGuidedAgent):
                 if search.bound_ms == float("inf")
                 else f"No placement of task {task.name!r} was found within the limits. Raise max_work or max_seconds."
             )
-        self.last_bound_ms = search.bound_ms
-        return Solution(search.best, search.best_ms, search.bound_ms, search.bound_ms >= search.limit_ms)
+        assert isinstance(model, AdditiveCostModel)  # it has linear costs
+        simple = model.bounds(model.loads(task.tables, task.topology), task.topology)[0] * (1.0 - ROUNDING)
+        self.last_bound_ms = bound = max(search.bound_ms, min(simple, search.best_ms))
+        return Solution(search.best, search.best_ms, bound, bound >= search.limit_ms)
 
     def start(self, task: Task) -> Placement | None:
         """The placement of local search; None if its starts find none."""

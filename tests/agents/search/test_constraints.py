@@ -107,6 +107,8 @@ def test_the_best_placement_with_tables_in_either_memory_is_found(
             if agent == "exact":
                 assert solver.last_bound_ms is not None
                 assert solver.last_bound_ms <= best * (1 + 1e-9)
+                simple = MODEL.bounds(MODEL.loads(task.tables, task.topology), task.topology)[0]
+                assert solver.last_bound_ms >= min(simple, best) * (1 - 1e-9)
         plan = PlanSearchAgent(SPLITTING, **few).plan(task)
         planned = replace(task, splittable=True)
         problem_of(planned).checked(plan, planned)
@@ -129,7 +131,7 @@ def test_states_of_rows_in_host_memory_take_none_of_it() -> None:
             problem = problem_of(task)
             answer = problem.checked(make_agent(agent, cost_model=MODEL, max_queries=500).place(task), task)
             assert len(set(answer.tolist())) == (1 if limits.together else 2)
-        with pytest.raises(InvalidConstraintsError, match="no device has memory"):
+        with pytest.raises(InvalidConstraintsError, match="no device has host memory"):
             replace(task, topology=topology.with_caps(1_790_000))
 
 
