@@ -93,7 +93,8 @@ class TorchRecAgent(Agent):
                 return plan
             except (InvalidPlanError, MemoryExceededError, calls.PlannerError) as error:
                 failure = str(error).split("\n", 1)[0]
-        raise NoPlacementFoundError(f"TorchRec's planner found no plan of task {task.name!r} that fits: {failure}")
+        wanted = "fits" if task.constraints is None else "fits and keeps to its constraints"
+        raise NoPlacementFoundError(f"TorchRec's planner found no plan of task {task.name!r} that {wanted}: {failure}")
 
 
 class OffloadTorchRecAgent(TorchRecAgent):
