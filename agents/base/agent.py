@@ -61,7 +61,7 @@ class Agent(ABC):
         if spread is None:
             raise NoPlacementFoundError(
                 f"Agent {self.name!r} places whole tables, and others of task {task.name!r} row-wise or data-parallel "
-                "on all devices; its constraints, or its memory, permit that not for all tables."
+                "on all devices; its constraints, or its memory, do not permit that for all tables."
             )
         return spread.plan(self.place(spread.task))
 

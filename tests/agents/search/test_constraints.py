@@ -167,7 +167,7 @@ def test_agents_that_place_spread_the_tables_that_may_not_be_whole(agent: str, t
                 plan = problem_of(task).checked(make_agent(agent).plan(task), task)
                 kinds |= {sharding.sharding_type for sharding in plan.tables}
         else:
-            with pytest.raises(NoPlacementFoundError, match="permit that not for all tables"):
+            with pytest.raises(NoPlacementFoundError, match="do not permit that for all tables"):
                 make_agent(agent).plan(task)
     assert {"table_wise", DATA_PARALLEL} < kinds
 
