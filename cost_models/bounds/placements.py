@@ -7,7 +7,7 @@ Five things make them tighter than the `bounds` of a cost model, which need no s
   searched best first: a box of counts is bounded by its largest counts, so most boxes are never split.
 - **Whole tables.** Of the j largest loads, some device has ceil(j / D) or more.
 - **Receivers.** Where the last host is smaller, what its devices receive from all others bounds the all-to-all.
-- **Constraints.** So have the devices that some tables are kept to, of these tables (few_devices.py).
+- **Constraints.** Tables that are kept to some devices are whole tables on these alone (few_devices.py).
 - **Joint phases.** One spread must serve both phases of compute, the all-to-all and the memory; and what a device
   reads from its host counts in both phases (host_bounds.py).
 
