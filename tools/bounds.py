@@ -1,6 +1,6 @@
 """Computes lower bounds of every test task and keeps the highest: `python tools/bounds.py`.
 
-Linear programs bound every task (cost_models/bounds/placements.py, and plan_bounds.py for plans, which takes seconds
+Linear programs bound every task (cost_models/bounds/placements.py, and plans.py for plans, which takes seconds
 and is used here alone). Of tasks of whole tables, where the best known placement is further than `gap` from that and
 `work` is not 0, CP-SAT goes on from it (agents/search/exact.py). The results go to
 shard_gym/tasks/suites/data/bounds/<suite>.json; bounds there already, of the same suite and cost model, can only rise.

@@ -2,8 +2,8 @@
 
 Variables are the shares of each table that have each form: whole or in column shards of any width, in blocks of rows on
 all devices or on a host, data-parallel. With n_l devices of lane level l, shards are spread over the levels that their
-widths allow, and the devices of a level share their load evenly; as in `bounds.py`, the n_l are searched best first. A
-plan gives a solution that costs no more than the plan:
+widths allow, and the devices of a level share their load evenly; as in `placements.py`, the n_l are searched best
+first. A plan gives a solution that costs no more than the plan:
 
 - A phase of compute is a maximum of linear functions once the lane share of a device is known (`linear_costs_of`). So
   its maximum over the devices is at least the mean of any group of levels. Blocks on all devices and replicas are on
@@ -20,7 +20,7 @@ plan gives a solution that costs no more than the plan:
 - All shards together fit the memory of their devices.
 - Constraints leave forms out, and the devices that tables are kept to are a group, too (few_devices.py).
 
-As in `bounds.py`, the solver only proposes multipliers, and the bound is the Lagrangian of these.
+As in `placements.py`, the solver only proposes multipliers, and the bound is the Lagrangian of these.
 """
 
 from __future__ import annotations
@@ -332,7 +332,9 @@ def _forms(
             forms.append((kind, np.flatnonzero(has_equal_blocks(rows, blocks)), blocks, dims))
     forms.append((DATA_PARALLEL, every, devices, dims))
     for kind, possible, copies, widths in forms:
-        which = possible if limits is None else possible[_permitted(limits, kind, copies, widths, tables)[possible]]
+        which = possible
+        if limits is not None:
+            which = possible[limits.may_have_parts(kind, widths, copies, tables)[possible]]
         if len(which):
             shards = shard_tables(tables.select(which), kind, topology, widths[which])
             last = shards.num_embeddings  # the last block has the fewest rows
@@ -342,13 +344,3 @@ def _forms(
             parts = copies * dims[which] / widths[which]
             on_all = ROW_WISE if kind == TABLE_ROW_WISE and of_host == devices else kind
             yield np.full(len(which), on_all), which, parts, model.loads(shards, topology, kind), memory
-
-
-def _permitted(
-    limits: Constraints, kind: str, copies: int, widths: NDArray[np.int64], tables: Tables
-) -> NDArray[np.bool_]:
-    """(T,) bool, whether each table may have parts of that kind with (T,) columns."""
-    if kind in (TABLE_WISE, COLUMN_WISE):
-        return limits.may_have_columns(widths, tables)
-    on = np.arange(limits.num_devices).reshape(-1, copies)  # a host, or all devices
-    return np.asarray(np.any([limits.may_spread(kind, devices) for devices in on], axis=0))

@@ -22,6 +22,7 @@ from shard_gym.plans.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
     SHARDING_TYPES,
+    TABLE_ROW_WISE,
     TABLE_WISE,
     ShardingPlan,
     plan_of_placement,
@@ -233,6 +234,24 @@ class Constraints(ReadOnlyArrays):
         dims = tables.embedding_dim
         part = self.may_be_cut & (width >= np.minimum(self.min_columns, dims))
         return np.where(width == dims, self.may_be_whole, part)
+
+    def may_have_parts(
+        self, sharding_type: str, width: NDArray[np.int64], parts: int, tables: Tables
+    ) -> NDArray[np.bool_]:
+        """(T,) bool, whether each table may have parts of that type somewhere.
+
+        Args:
+            sharding_type: a table that is whole on one device is table_wise or column_wise.
+            width: (T,) columns of a part.
+            parts: how many make a table; those of table_row_wise are on a host, on any that may have them.
+            tables: the T tables.
+        """
+        if sharding_type in (TABLE_WISE, COLUMN_WISE):
+            return self.may_have_columns(width, tables)
+        every = np.arange(self.num_devices)
+        in_hosts = sharding_type == TABLE_ROW_WISE and len(every) % parts == 0
+        hosts = every.reshape(-1, parts) if in_hosts else every[None]
+        return np.asarray(np.any([self.may_spread(sharding_type, host) for host in hosts], axis=0))
 
     def open_to(
         self, tables: Sequence[int] | NDArray[np.int64], held: NDArray[np.int64], on: NDArray[np.int64]

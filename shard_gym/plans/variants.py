@@ -60,14 +60,10 @@ class Variants:
         """
         if constraints is None:
             return self
-        permitted, every = [], np.arange(constraints.num_devices)
-        for name, parts, form in zip(self.sharding_types, self.parts.tolist(), self.tables, strict=True):
-            if name in (TABLE_WISE, COLUMN_WISE):
-                permitted.append(constraints.may_have_columns(form.embedding_dim, self.tables[0]))
-            else:
-                in_hosts = name == TABLE_ROW_WISE and len(every) % parts == 0
-                hosts = every.reshape(-1, parts) if in_hosts else every[None]
-                permitted.append(np.any([constraints.may_spread(name, host) for host in hosts], axis=0))
+        permitted = [
+            constraints.may_have_parts(name, form.embedding_dim, parts, self.tables[0])
+            for name, parts, form in zip(self.sharding_types, self.parts.tolist(), self.tables, strict=True)
+        ]
         return replace(self, legal=self.legal & np.stack(permitted, axis=1), constraints=constraints)
 
     def fit_empty_devices(self, topology: Topology) -> NDArray[np.bool_]:
