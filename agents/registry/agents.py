@@ -256,6 +256,9 @@ _SHIPPED: dict[str, AgentEntry] = {
         asks="answers",
         about="rebuilds and descends from greedy starts",
     ),
+    "moldable": AgentEntry(
+        "shard_gym.agents.search.rules:MoldableAgent", SHARDING, about="forms for a target time, longest part first"
+    ),
     "hugectr": AgentEntry(
         "shard_gym.agents.published.hugectr:HugeCTRAgent", SHARDING, about="the planner of HugeCTR's sample"
     ),

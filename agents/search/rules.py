@@ -1,0 +1,86 @@
+"""`MoldableAgent`: the rule of `moldable.py` as an agent, which finds a plan wherever a search does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from shard_gym.agents.base import Agent
+from shard_gym.agents.search.heuristics import lane_placements
+from shard_gym.agents.search.memories import in_both_memories
+from shard_gym.agents.search.moldable import Moldable, moldable_splits, options_of
+from shard_gym.agents.search.own_times import OwnTimes
+from shard_gym.agents.search.plan_starts import starts
+from shard_gym.agents.search.splits import SplitTables
+from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
+from shard_gym.plans import ShardingPlan
+from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.tasks import Task
+from shard_gym.tasks.groups import possible_groups, task_of_group
+
+QUERIES = 20_000  # evaluations of `OwnTimes` that a start of the search takes, about
+
+
+class MoldableAgent(Agent):
+    """Chooses the form of each table for a target time, and places the parts, the longest first; see `moldable.py`.
+
+    It asks no cost model: the plan is that which its own arithmetic, on the numbers of the hardware profile, calls
+    cheapest. Where all its plans need too much memory, those with fewer bytes count from which `plan-search` starts.
+    """
+
+    name = "moldable"
+
+    def place(self, task: Task) -> Placement:
+        """Whole tables: by the same arithmetic the cheapest placement of the rule, or of those of `lane-greedy`."""
+        options = options_of(task, (TABLE_WISE,), 1)
+        found = [(cost, split.in_order().placement) for cost, split in Moldable(options).plans()[:1]]
+        model, cluster = OwnTimes(task.tables, task.topology), task.topology.cluster()
+        loads = model.loads(task.tables, task.topology)
+        try:
+            lanes = [placement for _, placement in lane_placements(task)]
+        except NoPlacementFoundError:
+            if not found:
+                raise
+            lanes = []
+        for placement in lanes:
+            held = model.reduce(loads, placement, task.num_devices)
+            found.append((float(model.costs(held, cluster)[1]), placement))
+        return min(found, key=lambda each: each[0])[1]
+
+    @override
+    def plan(self, task: Task) -> ShardingPlan:
+        """The cheapest plan for any groups of devices that the task may have."""
+        if not task.sync_every:
+            return in_both_memories(task, lambda own: _cheapest(own)[1]).plan()
+        found: list[tuple[float, ShardingPlan]] = []
+        failure: Exception | None = None
+        for groups in possible_groups(task):
+            try:
+                cost, split = _cheapest(task_of_group(task, groups))
+            except (NoPlacementFoundError, MemoryExceededError) as error:
+                failure = error
+                continue
+            found.append((cost, replace(split.plan(), groups=groups)))
+        if not found:
+            assert failure is not None  # one group, at least, was tried
+            raise failure
+        return min(found, key=lambda each: each[0])[1]
+
+
+def _cheapest(task: Task) -> tuple[float, SplitTables]:
+    """The cheapest plan of the rule and its estimate in ms, or the first of the starts that fits."""
+    if found := moldable_splits(task):
+        return found[0]
+    for every_count in (False, True):
+        options = options_of(task, every_count=every_count)
+        for start in starts(options, QUERIES, lambda: False):
+            return start.items().cost_ms(start.device), start
+    raise NoPlacementFoundError(
+        f"Agent 'moldable' found no plan of task {task.name!r} that fits the memory of its devices"
+        + " and keeps to its constraints" * (task.constraints is not None)
+        + ". Raise the caps of the devices"
+        + ", or relax the constraints" * (task.constraints is not None)
+        + "."
+    )

@@ -1,0 +1,195 @@
+"""The rule `moldable`: its plans are valid and repeat, it asks no cost model, and it finds planted and small optima."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard_gym.agents import make_agent
+from shard_gym.agents.search import rules
+from shard_gym.agents.search.moldable import RATES, moldable_plans
+from shard_gym.agents.search.own_times import OwnTimes
+from shard_gym.common.errors import InvalidConstraintsError, NoPlacementFoundError
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models.analytical import AnalyticalShardingModel
+from shard_gym.hardware import hardware_profile
+from shard_gym.plans import check_plan
+from shard_gym.plans.placement import check_placement
+from shard_gym.plans.plan import DATA_PARALLEL
+from shard_gym.tables import Tables, Workload
+from shard_gym.tasks import Task, load_suite
+from shard_gym.tasks.groups import task_of_plan
+
+MODEL = make_cost_model(additive=True, splits=True)
+
+
+def require_valid(task: Task, plan: Any) -> None:
+    own = task_of_plan(plan, task)
+    check_plan(replace(plan, groups=type(plan.groups)()), own.tables, own.topology)
+    task.require_constraints(plan)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_plans_are_valid_and_repeat(random_task: Any, random_constraints: Any, in_host: Any, seed: int) -> None:
+    """Little memory or much, hosts of 1 to 4, constraints, sequences, host memory, serving."""
+    rng = np.random.default_rng(seed)
+    tables, devices = int(rng.integers(1, 12)), int(rng.integers(1, 6))
+    slack = [None, 1.0, 1.3][rng.integers(3)]
+    task = random_task(
+        rng,
+        tables,
+        devices,
+        slack=slack,
+        profile=str(rng.choice(["a100-dgx", "h100-dgx", "v100-nvlink"])),
+        devices_per_host=int(rng.integers(1, 5)),
+        dims=(4, 36, 64, 100, 128, 256),
+    )
+    task = replace(task, splittable=True)
+    if rng.random() < 0.3:
+        types = bool(rng.random() < 0.5)
+        limits = random_constraints(rng, task, types=types)
+        try:
+            task = replace(task, constraints=limits, known_placement=None if types else task.known_placement)
+        except InvalidConstraintsError:
+            return
+    elif rng.random() < 0.3:
+        task = in_host(task, float(rng.uniform(0.1, 0.7)))
+    if rng.random() < 0.3:
+        pooled = rng.random(tables) < 0.5
+        task = replace(task, tables=replace(task.tables, pooled=pooled))
+    if rng.random() < 0.2:
+        served = replace(task.tables.workload, training=False)
+        task = replace(task, tables=replace(task.tables, workload=served), known_placement=None)
+    agent = make_agent("moldable")
+    try:
+        plan = agent.plan(task)
+    except NoPlacementFoundError:
+        assert slack == 1.0 or task.constraints is not None  # otherwise there is room enough
+        return
+    require_valid(task, plan)
+    assert plan == make_agent("moldable").plan(task)
+
+
+def test_plans_may_have_groups() -> None:
+    """Sixteen devices on two hosts, whose links are slow: groups pay where they are rarely averaged."""
+    rng = np.random.default_rng(0)
+    tables = Tables.from_zipf(rng.integers(1_000_000, 9_000_000, 40), 64, 10.0, 0.8, Workload(65_536))
+    topology = hardware_profile("a100-dgx").topology(16)
+    for sync_every, several in ((1, False), (10_000, True)):
+        task = Task("groups", tables, topology, splittable=True, sync_every=sync_every)
+        found = moldable_plans(task, most=1)
+        assert len({plan.groups for _, plan in found}) == len(found) > 2
+        assert [cost for cost, _ in found] == sorted(cost for cost, _ in found)
+        best = make_agent("moldable").plan(task)
+        assert best == found[0][1]
+        assert (best.groups.count > 1) == several
+        require_valid(task, best)
+
+
+def test_no_cost_model_is_asked(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any evaluation of the analytical model raises; the rule answers, as `lane-greedy` does."""
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise AssertionError
+
+    task = replace(random_task(np.random.default_rng(0), 20, 4), splittable=True)
+    for name in ("loads", "device_phases", "fill_communication", "hbm_loads"):
+        monkeypatch.setattr(AnalyticalShardingModel, name, refuse)
+    agent = make_agent("moldable")
+    require_valid(task, agent.plan(task))
+    check_placement(agent.place(task), task.tables, task.topology)
+    assert agent.search_budget == 0
+    assert agent.true_cost_queries(MODEL.fingerprint) == 0
+
+
+def test_it_finds_planted_optima(planted_task: Any) -> None:
+    """Copies of tables, one of each on every device, or cheaper."""
+    for seed in range(6):
+        task, planted = planted_task(np.random.default_rng(seed), 3, 4)
+        best = MODEL.estimate(planted, task.tables, task.topology).total_ms
+        placed = make_agent("moldable").place(task)
+        assert MODEL.estimate(placed, task.tables, task.topology).total_ms == pytest.approx(best, rel=0.02)
+        plan = make_agent("moldable").plan(task)
+        assert MODEL.estimate(plan, task.tables, task.topology).total_ms < 1.1 * best
+
+
+def test_its_placements_are_near_the_best_by_its_own_times(random_task: Any) -> None:
+    """Of all placements of 7 tables on 3 devices, on average within a twentieth of the cheapest."""
+    over = []
+    for seed in range(8):
+        task = random_task(np.random.default_rng(seed), 7, 3)
+        model, cluster = OwnTimes(task.tables, task.topology), task.topology.cluster()
+        loads = model.loads(task.tables, task.topology)
+        costs = {
+            each: float(model.costs(model.reduce(loads, np.array(each), 3), cluster)[1])
+            for each in product(range(3), repeat=7)
+        }
+        over.append(costs[tuple(make_agent("moldable").place(task).tolist())] / min(costs.values()))
+    assert np.mean(over) < 1.05
+
+
+def test_a_heavy_table_is_on_many_devices() -> None:
+    """One table has most lookups: whole, it makes its device the slowest."""
+    rows = np.full(9, 1_000_000)
+    tables = Tables.from_zipf(rows, 64, [200.0] + [1.0] * 8, 0.6, Workload(65_536))
+    task = Task("heavy", tables, hardware_profile("a100-dgx").topology(8), splittable=True)
+    plan = make_agent("moldable").plan(task)
+    assert len(plan.tables[0].shards) > 1
+    whole = make_agent("moldable").place(task)
+    costs = [MODEL.estimate(each, tables, task.topology).total_ms for each in (plan, whole)]
+    assert costs[0] < 0.4 * costs[1]
+
+
+def test_served_tables_have_replicas_where_memory_permits() -> None:
+    """Replicas exchange nothing when they serve, so with room for all everything is data-parallel."""
+    tables = Tables.from_zipf(np.full(6, 10_000), 64, 20.0, 0.8, Workload(65_536, training=False))
+    task = Task("served", tables, hardware_profile("a100-dgx").topology(16), splittable=True)
+    plan = make_agent("moldable").plan(task)
+    assert {sharding.sharding_type for sharding in plan.tables} == {DATA_PARALLEL}
+
+
+def test_it_finds_room_where_only_the_starts_of_searches_do(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(random_task(np.random.default_rng(3), 12, 4, slack=1.2), splittable=True)
+    monkeypatch.setattr(rules, "moldable_splits", lambda task: [])
+    require_valid(task, make_agent("moldable").plan(task))
+
+
+@pytest.mark.parametrize(
+    ("suite", "most"), [("shard-4", 1.13), ("shard-generalize", 1.1), ("sequence-16", 1.1), ("tier-generalize", 1.15)]
+)
+def test_it_is_near_searches_and_rough_constants_are_enough(suite: str, most: float) -> None:
+    """The mean of five tasks, of plan-search with 20,000 evaluations; with constants twice and half as large, too."""
+    tasks = list(load_suite(suite))[:5]
+    costs = np.array(
+        [
+            [MODEL.estimate(plan, task.tables, task.topology).total_ms for plan in plans]
+            for task in tasks
+            for plans in [
+                [
+                    make_agent("plan-search", max_queries=20_000).plan(task),
+                    make_agent("moldable").plan(task),
+                    *(moldable_plans(task, 1, RATES.scaled(times))[0][1] for times in ([0.5] * 7, [2.0] * 7)),
+                ]
+            ]
+        ]
+    )
+    ratio = (costs / costs[:, :1]).mean(axis=0)
+    assert ratio[1] < most
+    assert max(ratio[2:]) < 1.15 * most
+
+
+def test_the_times_are_an_additive_model() -> None:
+    assert issubclass(OwnTimes, AdditiveCostModel)
+    task = load_suite("shard-4")[0]
+    model = OwnTimes(task.tables, task.topology)
+    loads = model.loads(task.tables, task.topology)
+    assert (loads >= 0).all()
+    one, both = model.device_phases(loads[0]), model.device_phases(model.add(loads[0], loads[1]))
+    assert (both >= one).all()
