@@ -36,6 +36,7 @@ from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import advance, initial_state
 from shard_gym.hardware import Cluster
 from shard_gym.plans import ShardingPlan
+from shard_gym.plans.needs import TRAINING
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.plans.variants import checked_max_shards
@@ -262,17 +263,24 @@ class SurrogateSearchAgent(Agent):
     def plan(self, task: Task) -> ShardingPlan:
         if not self.splits:
             return super().plan(task)
-        return self.split(task, self.sharding_types).plan()
+        with one_blas_thread():
+            return self._search(task, self.sharding_types).plan(task)
 
     def split(
         self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None, seed: int | None = None
     ) -> SplitTables:
         """The parts of the best plan of these types; of a shorter search with `queries`, and with another `seed`."""
-        options, seed = self.options, self.seed if seed is None else seed
-        queries = min(queries or options.queries, options.queries)
         with one_blas_thread():
-            search = PlanSearchAgent(self.cost_model, sharding_types, options.max_shards, queries, seed=seed)
-            return search.split(task)
+            return self._search(task, sharding_types, queries, seed).split(task)
+
+    def _search(
+        self, task: Task, sharding_types: tuple[str, ...], queries: int | None = None, seed: int | None = None
+    ) -> PlanSearchAgent:
+        """The search under the surrogate, or where `task` is served under its forward alone."""
+        options, seed = self.options, self.seed if seed is None else seed
+        model = self.cost_model if TRAINING in task.needs else self.cost_model.forward_alone()
+        queries = min(queries or options.queries, options.queries)
+        return PlanSearchAgent(model, sharding_types, options.max_shards, queries, seed=seed)
 
 
 class DreamShardAgent(Agent):

@@ -163,11 +163,19 @@ def action_log_probabilities(weights: Weights, steps: DreamShardTrajectories) ->
 
 
 PROPOSAL_QUERIES = 5_000  # surrogate evaluations of a search for an answer to measure
+MORE_QUERIES = 10.0  # times those, for a plan, at most: long searches find forms that short ones do not
+RANDOM_PLANS = 0.1  # share of random loads of plans in the later iterations
 
 
-def load_to_search(learner: CostNetworkLearner, max_shards: int, rng: np.random.Generator) -> ShardLoad | None:
-    """The random load that a learner whose agent searches measures in its first iteration; None in the later ones."""
-    if learner.iteration:
+def load_to_search(
+    learner: CostNetworkLearner, number: int, max_shards: int, rng: np.random.Generator
+) -> ShardLoad | None:
+    """The random load that a learner whose agent searches measures as the `number`-th; None for an answer of the agent.
+
+    All are random in the first iteration, and of plans some in the later ones: a form of which the network says that it
+    costs more than it does is in no answer.
+    """
+    if learner.iteration and not (learner.plans and number < RANDOM_PLANS * learner.options.measurements):
         return None
     if not learner.plans:
         return random_load(learner.suite, rng)
@@ -179,11 +187,13 @@ def load_of_search(
     learner: CostNetworkLearner, agent: SurrogateSearchAgent, task: Task, rng: np.random.Generator
 ) -> ShardLoad:
     """The load of what the agent of such a learner finds for a task, in a short search; of parts that are executed."""
-    seed = int(rng.integers(2**31))
+    seed, queries = int(rng.integers(2**31)), PROPOSAL_QUERIES
     types = learner.sharding_types if task.splittable else (TABLE_WISE,)
+    if len(types) > 1:
+        queries = int(queries * MORE_QUERIES ** rng.random())
     if not learner.measures_plans:
-        return load_of(agent.split(task, types, PROPOSAL_QUERIES, seed))
-    split = agent.split(task, executable_types(types, task.tables, task.topology), PROPOSAL_QUERIES, seed)
+        return load_of(agent.split(task, types, queries, seed))
+    split = agent.split(task, executable_types(types, task.tables, task.topology), queries, seed)
     return load_of_plan(split.plan(), task.tables, task.topology)
 
 
@@ -249,7 +259,7 @@ class DreamShardLearner(CostNetworkLearner):
     @override
     def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
         if isinstance(self.options, SearchOptions):
-            return load_to_search(self, self.options.max_shards, rng)
+            return load_to_search(self, number, self.options.max_shards, rng)
         return None  # the policy proposes all placements
 
     @override

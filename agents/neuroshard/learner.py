@@ -88,7 +88,7 @@ class NeuroShardLearner(CostNetworkLearner):
     @override
     def _random_load(self, number: int, rng: np.random.Generator) -> ShardLoad | None:
         if isinstance(self.options, SearchOptions):
-            return load_to_search(self, self.options.max_shards, rng)
+            return load_to_search(self, number, self.options.max_shards, rng)
         return paper_load(self.suite, number % 2 == 0, rng)  # on one device and on all of them in turn
 
     @override

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base.presets import COST, TYPES, CostNetworkOptions, preset_options
 from shard_gym.agents.training.learner import Learner, Report
-from shard_gym.agents.training.loads import ShardLoad
+from shard_gym.agents.training.loads import ShardLoad, task_to_learn
 from shard_gym.agents.training.torch_arrays import load_optimizer_arrays, optimizer_arrays
 from shard_gym.common.errors import DamagedFileError, InvalidCheckpointError, NoPlacementFoundError
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
@@ -199,7 +199,7 @@ class CostNetworkLearner(Learner):
         for number in range(self.options.measurements):
             load = self._random_load(number, rng)
             if load is None:
-                task = self.suite.sample(rng)
+                task = task_to_learn(self.suite, rng)
                 try:
                     load = self._proposed(agent, task, rng)
                 except NoPlacementFoundError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +15,35 @@ from shard_gym.common.arrays import IntArray
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
-from shard_gym.cost_models.fitting.data.random_plans import drawn_spread, halved, random_plan, spread_types, spreading
+from shard_gym.cost_models.fitting.data.random_plans import (
+    MAX_SPREAD,
+    drawn_spread,
+    halved,
+    random_plan,
+    spread_types,
+    spreading,
+)
 from shard_gym.cost_models.neural import NeuralCostModel
 from shard_gym.cost_models.neural.host import host_megabytes
 from shard_gym.hardware import Topology
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, devices_of_hosts
+from shard_gym.plans.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    ROW_WISE,
+    TABLE_ROW_WISE,
+    TABLE_WISE,
+    Groups,
+    devices_of_hosts,
+)
 from shard_gym.plans.statistics import shard_tables
-from shard_gym.tables import Tables
-from shard_gym.tasks import TaskSuite
+from shard_gym.tables import STATE_BYTES, Tables
+from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks.groups import possible_groups, task_of_group
+
+MANY_SPREAD = 0.5  # share of random loads with spread tables that have any number of them, up to all
+MOST_SHARDS = 4_096  # of spread tables in a random load
 
 FEWEST, MOST = 0.2, 2.0  # limits of the number of tables of a random load, in multiples of those of a task
 
@@ -113,6 +133,22 @@ def load_of(split: SplitTables) -> ShardLoad:
     return ShardLoad(task.topology, tuple(shards))
 
 
+def task_to_learn(suite: TaskSuite, rng: np.random.Generator) -> Task:
+    """One of the tasks of the suite; where plans may have groups of devices, that of a group of one of the possible
+    sizes, without the averaging of its replicas, which is no load of a device (`grouped.py`)."""
+    task = suite.sample(rng)
+    if not task.sync_every:
+        return task
+    possible = _groups_of(task)
+    own = replace(task_of_group(task, possible[rng.integers(len(possible))]), sync_every=0)
+    return replace(own, topology=replace(own.topology, replicas=None))
+
+
+@lru_cache(maxsize=256)
+def _groups_of(task: Task) -> tuple[Groups, ...]:
+    return tuple(possible_groups(task))
+
+
 def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
     """Random tables of the training tasks, unevenly placed on some of a task's devices.
 
@@ -120,7 +156,7 @@ def random_load(suite: TaskSuite, rng: np.random.Generator) -> ShardLoad:
     not learn what makes a device expensive, and a search ends where its estimates are too low. Uneven loads of all
     sizes show the cost of a device by itself.
     """
-    task, other = suite.sample(rng), suite.sample(rng)
+    task, other = task_to_learn(suite, rng), task_to_learn(suite, rng)
     count = max(1, round(task.num_tables * float(np.exp(rng.uniform(np.log(FEWEST), np.log(MOST))))))
     tables = _some(task.tables, count, rng)
     if count > len(tables) and other.tables.workloads == tables.workloads:
@@ -147,11 +183,14 @@ def _some(tables: Tables, count: int, rng: np.random.Generator) -> Tables:
 
 def _random_placement(tables: Tables, topology: Topology, shares: np.ndarray, rng: np.random.Generator) -> Placement:
     """(T,) int64, a device for each table, drawn by `shares` from those where it fits; -1 where it fits nowhere."""
-    free = topology.memory_cap_bytes.copy()
+    # The states of rows fit the HBM, too, where other rows are in host memory.
+    states = STATE_BYTES * np.broadcast_to(tables.workload.state.per_row, len(tables)) * tables.num_embeddings
+    of_states = topology.memory_cap_bytes if topology.host is None else topology.host.hbm_bytes
+    free = np.stack([topology.memory_cap_bytes, np.broadcast_to(of_states, topology.num_devices)], axis=1)
     log_shares = np.log(np.maximum(shares, 1e-12))
     placement = np.full(len(tables), -1)
-    for table, needed in enumerate(tables.memory_bytes):
-        fits = free >= needed
+    for table, needed in enumerate(np.stack([tables.memory_bytes, states], axis=1)):
+        fits = (free >= needed).all(axis=1)
         if fits.any():
             placement[table] = np.where(fits, log_shares + rng.gumbel(size=len(free)), -np.inf).argmax()
             free[placement[table]] -= needed
@@ -168,11 +207,15 @@ def random_shards(
     drawn = random_load(suite, rng)
     topology, (_, tables, placement) = drawn.topology, drawn.shards[0]
     spread = drawn_spread(tables, sharding_types, rng)
+    if spread.any() and rng.random() < MANY_SPREAD:
+        most = min(len(tables), MOST_SHARDS // topology.num_devices)
+        spread[rng.choice(len(tables), rng.integers(0, most + 1), replace=False)] = True
     shards = []
     parts = np.flatnonzero(~spread)
     if len(parts):
         shards.append(PlacedShards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
-    kinds = spread_types(tables, topology, spread, sharding_types, rng)
+    share = 0.5 if spread.sum() > MAX_SPREAD else 0.1  # of a device, that the replicas may take together
+    kinds = spread_types(tables, topology, spread, sharding_types, rng, share)
     for kind in spreading(sharding_types):
         chosen = np.flatnonzero(spread & (kinds == kind))
         if kind == ROW_WISE and TABLE_ROW_WISE in sharding_types and topology.num_devices > topology.devices_per_host:

@@ -91,7 +91,6 @@ class Samples:
         cost_ms: (P,) float32.
         phase_unit: (4,) ms, the mean of each phase over all devices.
         cost_unit: () ms, the mean cost.
-        members: (P, T) rows of the tables of each placement, padded with 0.
     """
 
     def __init__(self, data: CostDataset | ShardDataset, network: type[NeuralCostModel], device: str = "cpu") -> None:
@@ -121,12 +120,10 @@ class Samples:
         own = inputs.shape[1] - behind
         self._inputs, self._host = (torch.tensor(part, device=device) for part in (inputs[:, :own], inputs[:, own:]))
         self._num_devices = data.phases_ms.shape[1]
-        tables, devices = (
-            [torch.tensor(part, dtype=torch.int64, device=device) for part in np.split(rows, data.start[1:-1])]
-            for rows in (members, data.devices)
+        self._start = data.start
+        self._members, self._devices = (
+            torch.tensor(rows, dtype=torch.int64, device=device) for rows in (members, data.devices)
         )
-        self.members = pad_sequence(tables, batch_first=True)  # with table 0 on the device D, which is dropped
-        self._devices = pad_sequence(devices, batch_first=True, padding_value=self._num_devices)
         self._topology = torch.tensor(data.topology, device=device)
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
         self._clusters = {f.name: _as_tensor(getattr(clusters, f.name), device) for f in fields(Cluster)}
@@ -152,37 +149,46 @@ class Samples:
         values = torch.cat([self.network.table_loads(weights, self._inputs[shown]), self._host[shown]], dim=1)
         return Latents(torch.cat([values, torch.zeros_like(values[:1])]), is_needed)
 
+    def _entries(self, which: Indices) -> tuple[Tensor, Tensor]:
+        """(E,) of the entries of the placements `which`, one after the other; and of each which of them it is in."""
+        begin, counts = self._start[which], np.diff(self._start)[which]
+        number = np.repeat(np.arange(len(which)), counts)
+        entries = np.arange(len(number)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+        return torch.from_numpy(entries).to(self.device), torch.from_numpy(number).to(self.device)
+
+    def members(self, which: Indices) -> Tensor:
+        """(E,) rows of the tables of the placements `which`, one after the other."""
+        return self._members[self._entries(which)[0]]
+
     def loads(self, latents: Latents, which: Indices) -> Tensor:
         """(B, D, K) loads of the devices of the placements `which`, from the `latents` of the tables."""
         split = self.network.num_sums + 1
         num_maxima = self.network.num_maxima + (NUM_MAXIMA if self._host.shape[1] else 0)
-        width = self._num_devices + 1
-        rows = torch.arange(len(which), device=self.device)[:, None] * width + self._devices[which]
-        rows, chosen = rows.flatten(), latents.of(self.members[which].flatten())
+        width, (entries, number) = self._num_devices, self._entries(which)
+        rows, chosen = number * width + self._devices[entries], latents.of(self._members[entries])
         sums, largest, behind = chosen.tensor_split((split, split + num_maxima), dim=1)
         loads = [chosen.new_zeros(len(which) * width, split).index_add(0, rows, sums)]
         if num_maxima:
             maxima = chosen.new_zeros(len(which) * width, num_maxima)
             loads.append(maxima.scatter_reduce(0, rows[:, None].expand(-1, num_maxima), largest, "amax"))
         loads.append(chosen.new_zeros(len(which) * width, behind.shape[1]).index_add(0, rows, behind))
-        return torch.cat(loads, dim=1).view(len(which), width, -1)[:, :-1]
+        return torch.cat(loads, dim=1).view(len(which), width, -1)
 
     @cached_property
     def used_devices(self) -> Tensor:
         """(U, T) for every device that holds a table, the rows of its tables, padded with M."""
-        rows = [
-            self.members[p][self._devices[p] == device]
-            for p in range(len(self))
-            for device in range(self._num_devices)
-            if (self._devices[p] == device).any()
-        ]
+        rows = []
+        for p in range(len(self)):
+            of_set = slice(self._start[p], self._start[p + 1])
+            members, devices = self._members[of_set], self._devices[of_set]
+            rows += [members[devices == device] for device in np.unique(devices.cpu().numpy()).tolist()]
         return pad_sequence(rows, batch_first=True, padding_value=len(self._inputs))
 
     @cached_property
     def used_phases_ms(self) -> Tensor:
         """(U, 4) float32, measured ms of the `used_devices`."""
-        numbers = torch.arange(self._num_devices, device=self.device)
-        used = (self._devices[:, None, :] == numbers[:, None]).any(dim=-1)
+        used = torch.zeros(self.phases_ms.shape[:2], dtype=torch.bool, device=self.device)
+        used[self._entries(np.arange(len(self)))[1], self._devices] = True
         return self.phases_ms[used]
 
     def device_loads(self, latents: Latents, rows: Indices) -> Tensor:
@@ -238,7 +244,7 @@ def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
 def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tensor, Tensor]:
     """(B, D, 4) ms of the phases of the placements `which`, 0 for devices without tables; (B,) ms of the iterations."""
     network = samples.network
-    loads = samples.loads(samples.latents(weights, samples.members[which]), which)
+    loads = samples.loads(samples.latents(weights, samples.members(which)), which)
     used = loads[..., network.num_sums] > 0
     phases = loads.new_zeros(*used.shape, 4)
     busy = loads[used]
@@ -280,7 +286,7 @@ def paper_loss(weights: Weights, samples: Samples, rng: np.random.Generator, bat
     """
     which = rng.integers(len(samples), size=batch_size)
     rows = rng.integers(len(samples.used_devices), size=batch_size)
-    latents = samples.latents(weights, samples.members[which], samples.used_devices[rows])
+    latents = samples.latents(weights, samples.members(which), samples.used_devices[rows])
     loads = samples.loads(latents, which)
     cost = samples.network.overall(weights, loads, loads, samples.clusters(which)) - samples.cost_ms[which]
     phases = samples.network.own_phases(weights, samples.device_loads(latents, rows))

@@ -114,6 +114,10 @@ class NeuralCostModel(AdditiveCostModel):
         """Name, version and the first digits of the SHA-256 of the weights."""
         return f"{super().fingerprint}-{self._digest}"
 
+    def forward_alone(self) -> NeuralCostModel:
+        """The model of tables that are served, which have no backward; itself, if it learned nothing but training."""
+        return self
+
     # The network; `weights` and arrays are those of NumPy or of torch
 
     @classmethod

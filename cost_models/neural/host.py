@@ -79,6 +79,13 @@ def host_ms(weights: Weights, loads: Array) -> Array:
     return net.joined([both[..., :1], both * 0.0, both[..., 1:]])
 
 
+def without_updates(weights: FloatWeights) -> FloatWeights:
+    """The same weights, with updates of rows in host memory that take no time, if the network learned any."""
+    if not learned_by(weights):
+        return weights
+    return {**weights, _UNIT: weights[_UNIT] * np.array([1.0, 0.0], np.float32)}
+
+
 def fitted_rates(loads: NDArray[np.float32], phases_ms: NDArray[np.float32]) -> FloatWeights:
     """The unit of the rates, by least squares with a constant; from the (U, 2 + G) loads and (U, 4) ms of devices.
 

@@ -24,13 +24,15 @@ from shard_gym.cost_models.analytical.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical.l2_cache import SECTOR_BYTES, state_sectors, to_sectors
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.base import COMMUNICATION, COMPUTE
+from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
+from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES
-from shard_gym.plans.needs import SEQUENCES, SERVING, SPLITS, TRAINING
+from shard_gym.plans.needs import GROUPS, SEQUENCES, SERVING, SPLITS, TRAINING
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.tables import FEATURE_NAMES, NUM_BINS, Tables
 
@@ -71,7 +73,7 @@ class PooledCostModel(NeuralCostModel):
 
     architecture = "pooled"
     version = 2
-    supports = frozenset({TRAINING, SERVING, SEQUENCES, SPLITS})
+    supports = frozenset({TRAINING, SERVING, SEQUENCES, SPLITS, GROUPS})
     sharding_types: ClassVar[tuple[str, ...]] = SHARDING_TYPES
     num_work = len(WORK) + len(EXCHANGES)
     num_sums = LATENT + num_work
@@ -96,6 +98,15 @@ class PooledCostModel(NeuralCostModel):
             **net.new_normalization("device", device),
             "phase.scale": np.ones(4, np.float32),
         }
+
+    @override
+    def forward_alone(self) -> PooledCostModel:
+        """The model whose unit of the phases of the backward is 0, also of what the host adds to them."""
+        scale = self.weights["phase.scale"].copy()
+        scale[[BACKWARD_COMM, BACKWARD]] = 0.0
+        model = PooledCostModel({**host.without_updates(self.weights), "phase.scale": scale}, self.card)
+        model.exchanges = 1
+        return model
 
     @classmethod
     @override

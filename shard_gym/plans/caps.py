@@ -147,10 +147,10 @@ def _require_room_in_hosts(
 def most_state_bytes(tables: Tables, memory_bytes: int) -> int:
     """Bytes that the states of rows of any whole tables with `memory_bytes` together can have, rounded up.
 
-    It counts tables of few columns first, and of the last one a part.
+    It counts tables first of which states are the largest share, those of few columns, and of the last one a part.
     """
     states = states_of_rows(tables)
-    first = np.argsort(tables.embedding_dim, kind="stable")
+    first = np.argsort(-states / tables.memory_bytes, kind="stable")
     before = np.cumsum(tables.memory_bytes[first]) - tables.memory_bytes[first]
     share = np.clip((memory_bytes - before) / tables.memory_bytes[first], 0.0, 1.0)
     return int(np.ceil((states[first] * share).sum()))

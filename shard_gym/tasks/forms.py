@@ -26,7 +26,8 @@ MAX_HALVINGS = 3  # halvings of the columns of a table: 8 shards, as `EmbeddingS
 WIDTH_UNIT = 4  # shards have multiples of so many columns
 
 HEAVY = 1.0
-"""A table with more than so many D-ths of the lookups of its task is heavy: alone it makes its device the slowest."""
+"""A table with more than so many D-ths of the lookups of its task is heavy: alone it makes its device the slowest.
+Where a sequence table has more than so many D-ths of the numbers that are exchanged, such tables are the heavy ones."""
 
 ROOM = 0.9  # a part needs at most this share of a device's memory, or it is halved
 
@@ -103,8 +104,7 @@ def formed(task: Task, form: Form) -> SplitTask | None:
     """
     tables, topology, every = task.tables, task.topology, np.arange(task.num_devices)
     kinds = np.array([TABLE_WISE] * len(tables), dtype=object)
-    lookups = tables.amounts()[:, AMOUNT_NAMES.index("lookups")]
-    heavy = lookups * task.num_devices > HEAVY * max(lookups.sum(), 1e-12)
+    heavy = _heavy(task)
     if form.heavy != TABLE_WISE:
         if not heavy.any():
             return None
@@ -133,6 +133,15 @@ def formed(task: Task, form: Form) -> SplitTask | None:
         return SplitTask(task, Task(task.name, parts, topology.with_caps(free), constraints=own), table, spread)
     except InvalidConstraintsError:
         return None
+
+
+def _heavy(task: Task) -> NDArray[np.bool_]:
+    """(T,) bool, the sequence tables with a device's share of what is exchanged; without any, of all lookups."""
+    tables = task.tables
+    lookups, sent = tables.amounts()[:, AMOUNT_NAMES.index("lookups")], tables.outputs_per_batch * tables.embedding_dim
+    reads, sends = (amount * task.num_devices > HEAVY * max(amount.sum(), 1e-12) for amount in (lookups, sent))
+    sequences = sends & ~tables.pooled
+    return np.asarray(sequences if sequences.any() else reads)
 
 
 def _keep(limits: Constraints, task: Task, kinds: NDArray[np.object_], halvings: NDArray[np.int64]) -> bool:

@@ -37,6 +37,7 @@ from shard_gym.envs.core.episode_state import ILLEGAL_ACTION
 from shard_gym.evaluation import evaluate
 from shard_gym.plans import check_plan, plan_of_placement
 from shard_gym.plans.placement import check_placement
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.tasks import Task, TaskSuite, load_suite
 from shard_gym.tasks.forms import FINER, FORMS, NO_LIMIT, formed, forms_of, whole
 
@@ -130,6 +131,18 @@ def test_forms_halve_what_is_wide_and_spread_what_is_heavy(random_task: MakeTask
         assert form.task.topology.memory_cap_bytes.max() < task.topology.memory_cap_bytes.max()
     even = Task("even", tables.select([0, 0, 1, 1]), task.topology)
     assert [len(each.task.tables) for each in forms_of(even)] == [4, 6, 12]  # nothing is heavy, so the rest is equal
+
+
+def test_forms_spread_the_sequences_that_exchange_most(random_task: MakeTask) -> None:
+    """Not the pooled tables beside them, though all have as many lookups: of those blocks of rows send more."""
+    task = random_task(np.random.default_rng(2), 4, 4)
+    tables = task.tables.select([0, 0, 0, 0]).with_dims(np.array([128, 128, 4, 128]))
+    tables = replace(tables, pooled=np.array([True, False, False, True]))
+    spread: dict[str, set[int]] = {kind: set() for kind in (ROW_WISE, DATA_PARALLEL)}
+    for form in forms_of(replace(task, tables=tables, known_placement=None)):
+        for kind, chosen in form.spread.items():
+            spread[kind] |= set(chosen.tolist())
+    assert spread == {ROW_WISE: {1}, DATA_PARALLEL: {1}}
 
 
 def test_a_table_that_halves_cannot_make_small_enough_is_spread(random_task: MakeTask) -> None:

@@ -199,10 +199,12 @@ def test_states_of_rows_beyond_the_hbm_are_refused(optimizer: str) -> None:
 def test_the_most_states_are_those_of_no_set_of_tables(data: st.DataObject, dims: list[int]) -> None:
     """Against every set of tables within the bytes; and no more than the set that is found with a part of one."""
     rows = data.draw(st.lists(st.integers(1, 500), min_size=len(dims), max_size=len(dims)))
-    tables = Tables.from_zipf(rows, dims, 1.0, 1.0, Workload(64, "fp16", "rowwise_adagrad"))
+    keeps = np.array(data.draw(st.lists(st.booleans(), min_size=len(dims), max_size=len(dims))))
+    workloads = [Workload(64, "fp32", "sgd"), Workload(64, "fp16", "rowwise_adagrad")]
+    tables = Tables.from_zipf(rows, dims, 1.0, 1.0, Workload.mixed(workloads, keeps.astype(np.int64)))
     room = data.draw(st.integers(1, int(tables.memory_bytes.sum()) + 10))
     sets = [np.array(chosen, bool) for chosen in itertools.product([False, True], repeat=len(dims))]
-    fitting = [4 * int(tables.num_embeddings[s].sum()) for s in sets if tables.memory_bytes[s].sum() <= room]
+    fitting = [4 * int(tables.num_embeddings[s & keeps].sum()) for s in sets if tables.memory_bytes[s].sum() <= room]
     most = most_state_bytes(tables, room)
     assert max(fitting) <= most <= max(fitting) + 4 * max(rows)
 

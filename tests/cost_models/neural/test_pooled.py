@@ -11,6 +11,7 @@ import pytest
 
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.all_to_all import to_parts_of_bytes
+from shard_gym.cost_models.analytical.grouped import GroupedShardingModel, sync_ms_per_byte
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES_SENT
 from shard_gym.cost_models.analytical.sharding import GRADIENT_BYTES, HOST_PARTIAL_BYTES, PARTIAL_BYTES
 from shard_gym.cost_models.base import loads_of_variants
@@ -24,8 +25,9 @@ from shard_gym.cost_models.neural.pooled import (
     WORK,
     work,
 )
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import Replicas, hardware_profile
 from shard_gym.plans import SHARDING_TYPES
+from shard_gym.plans.needs import HOST_MEMORY, SERVING
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.plans.variants import variants_of
@@ -89,3 +91,36 @@ def test_blocks_of_sequences_send_rows_and_served_copies_nothing(random_tables: 
         np.testing.assert_allclose(sent[:, [HOST_REDUCE_SCATTER, REDUCE_SCATTER]], partial, rtol=1e-12)
     served = shard_tables(tables.with_training(training=False), DATA_PARALLEL, topology)
     assert not work(served, DATA_PARALLEL)[:, -len(EXCHANGES) :].any()
+
+
+def test_what_is_served_costs_the_forward_alone(untrained: Any, random_tables: Any) -> None:
+    """Also of rows in host memory; and the fast path and the shares of a search say the same."""
+    rng, network = np.random.default_rng(3), type(untrained("pooled", 1))
+    model = network(network.first_weights(rng, {HOST_MEMORY}))
+    hardware, tables = hardware_profile("a100-dgx"), random_tables(rng, 12)
+    topology = replace(hardware.topology(4), host=hardware.host_memory(int(tables.memory_bytes.sum()) // 20))
+    alone, placement = model.forward_alone(), rng.integers(4, size=12)
+    both, forward = (each.estimate(placement, tables, topology).phases_ms for each in (model, alone))
+    assert (both.max(axis=0) > 0).all()
+    assert np.array_equal(forward[:, :2], both[:, :2])
+    assert not forward[:, 2:].any()
+    assert (model.exchanges, alone.exchanges) == (2, 1)
+    assert SERVING in alone.supports
+    held = alone.reduce(alone.loads(tables, topology), placement, 4)
+    case = topology.cluster(), held, alone.device_phases(held), np.arange(4), alone.add(held, held[::-1])
+    for fast, plain in zip(alone.costs_with_one(*case), AdditiveCostModel.costs_with_one(alone, *case), strict=True):
+        np.testing.assert_allclose(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_of_groups_the_averaging_is_added_to_what_it_learned(untrained: Any, random_tables: Any) -> None:
+    rng, model = np.random.default_rng(4), untrained("pooled", 1)
+    tables, placement = random_tables(rng, 9), rng.integers(4, size=9)
+    alone = hardware_profile("a100-dgx").topology(4, devices_per_host=2)
+    topology = replace(alone, replicas=Replicas(4, 2, 10))
+    grouped = GroupedShardingModel(model)
+    without, with_replicas = (
+        each.estimate(placement, tables, on).phases_ms for each, on in ((model, alone), (grouped, topology))
+    )
+    fullest = np.bincount(placement, tables.memory_bytes, 4).max() * sync_ms_per_byte(topology)
+    np.testing.assert_allclose(with_replicas[:, :2], without[:, :2], rtol=1e-5)
+    np.testing.assert_allclose(with_replicas[:, 2], without[:, 2] + fullest, rtol=1e-5)
