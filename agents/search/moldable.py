@@ -6,241 +6,290 @@ tasks") choose for a target time the cheapest form of each task that is no longe
 search for the target; Mounié, Rapine and Trystram (SIAM Journal on Computing 37, 2007) bound what that loses. So here,
 by `OwnTimes`:
 
-1. For a target time, a widest part and a price of memory, each table takes the form with the least work of all its
-   parts whose part alone takes no longer than the target and is no wider.
-2. Tables on many devices come first: all rows or replicas, then rows on the hosts that have least. Then the parts, the
-   longest first (LPT), each where the sum of the slowest phases grows least. Parts wider than the widest are on some
-   first devices of each host alone, so that they lend their lanes to no other.
-3. Targets, widths and numbers of devices for wide parts vary; the plan that `OwnTimes` calls cheapest counts.
+1. For a target time, a widest part and a largest one, each table takes the form with the least work of all its parts
+   whose part alone takes no longer than the target. Where forms do not fit the memory together, bytes have a price.
+2. Tables on many devices come first, those on one host where that has least. Then the parts, the longest first (LPT),
+   each where the sum of the slowest phases grows least. Wide parts are on the first devices of each host alone, on so
+   many that narrow ones keep the others as busy, so that they lend their lanes to no other.
+3. Targets, widths and sizes vary; the plan that `OwnTimes` calls cheapest counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations_with_replacement, product, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.search.items import NoRoomError
-from shard_gym.agents.search.own_times import (
-    LANE_SHARE,
-    RATES,
-    OwnTimes,
-    Rates,
-)
+from shard_gym.agents.search.own_times import LATENCIES, MAXIMA, RATES, OwnTimes, Rates
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
-from shard_gym.plans.plan import ONE_GROUP
+from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP
 from shard_gym.tables import MAX_DIM
 from shard_gym.tasks import Task
 from shard_gym.tasks.groups import possible_groups, task_of_group
 
 WIDTHS = (MAX_DIM, 64, 32)
-TARGETS = (4.0, 2.0, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05)
+"""Of parts: FBGEMM gives rows of up to 32 and 64 columns a quarter and half of a warp."""
+
+WITHOUT = ((), (DATA_PARALLEL,))
+"""Sharding types that are left out, as each one that is used has latencies."""
+
+TARGETS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.05)
 """Of the mean time of a device if all tables take the form of least work."""
-WIDE = (0.7, 1.0, 1.4)  # of the devices that wide parts would keep as busy as narrow ones the others
-FULL = 0.9  # of the memory of all devices, that forms may take together
-LARGE = 0.2  # of the memory of a device: where parts do not fit, larger ones come first
-MOST_STEPS = 60_000_000  # parts times devices that are tried, over all plans of a task
-LEAST_PLANS, MOST_PLANS = 4, 48
+
+PARTS = (1.0, 0.5, 0.25, 0.1)  # of the memory of a device, that a part may take
+FULL = 0.98  # of the memory of all devices, that forms may take together
+SLACK = 0.8  # of it; where forms take less, memory has
+WEIGHTS = (0.0, 1.0, 4.0)  # the first of these weights beside time as parts are ordered and placed, otherwise each
+RANK = 0.3  # of the longest part, in what a set of parts may cost
+TIE = 0.01  # how much the time of a device counts beside that of the slowest
+MOST_PLANS, MOST_STEPS, LEAST_PLANS = 120, 30_000_000, 4
+"""Plans of a task, as long as so many parts times devices are tried for them together; but so many at least."""
+
+AT_ONCE = 4096  # plans times devices that are tried at once
 
 
 class _Form(NamedTuple):
     """What tables become for one target, width and price: a set of parts."""
 
-    ms: float  # a bound of what it will cost
-    split: SplitTables
-    width: int
+    ms: float  # about what it will cost
+    level: IntArray  # (T,)
+    spread: IntArray  # (T,)
+    width: int  # all devices are ready for parts so wide
+    bytes: float  # of all parts
 
 
 class Moldable:
     """The plans of one task without groups, under one estimate.
 
     Args:
-        options: what is possible, with the loads of `OwnTimes`.
+        options: what is possible, with the loads of `model`.
     """
 
-    def __init__(self, options: SplitOptions) -> None:
-        self.options, task = options, options.task
-        levels, count = options.levels, len(options.levels)
-        devices, topology = task.num_devices, task.topology
-        self._caps = topology.memory_cap_bytes
+    def __init__(self, options: SplitOptions, model: OwnTimes) -> None:
+        self.options, self._model, task = options, model, options.task
+        levels, count, topology = options.levels, len(options.levels), task.topology
+        self._caps, self._count = topology.memory_cap_bytes, count
         ways: dict[int, list[int]] = {}
         for number, way in enumerate(options.spreads):
             ways.setdefault(way.variant, []).append(number)
-        self._ways = ways
+        self._ways = list(ways.values())
         variant = np.array([*range(count), *ways])
-        legal = levels.is_form
-        if ways:
-            may = np.stack([options.may_spread[:, numbers].any(axis=1) for numbers in ways.values()], axis=1)
-            legal = np.concatenate([legal, may], axis=1)
-        self._legal = legal  # (T, F)
-        self._loads = options.loads[:, variant]  # (T, F, K), of a part
-        self._width = np.concatenate([levels.width, np.repeat(task.tables.embedding_dim[:, None], len(ways), 1)], 1)
+        may = [options.may_spread[:, numbers].any(axis=1) for numbers in self._ways]
+        self._legal = np.concatenate([levels.is_form, np.array(may, np.bool_).reshape(-1, len(levels.legal)).T], axis=1)
+        dims = np.repeat(task.tables.embedding_dim[:, None], len(ways), axis=1)
+        self._loads = options.loads[:, variant]  # (T, F, K), of a part of each form
+        self._width = np.concatenate([levels.width, dims], axis=1)
         self._memory = options.memory[:, variant]
-        # How many parts of the form, and what the narrower ones add, in parts.
-        self._parts = np.empty(legal.shape)
-        self._parts[:, :count] = levels.counts[..., 0] + levels.counts[..., 1] * (
-            levels.width[:, levels.narrower] / levels.width
-        )
-        for form, numbers in enumerate(ways.values(), start=count):
-            self._parts[:, form] = len(options.spreads[numbers[0]].devices)
+        # The parts of a form; narrower ones count as less than one.
+        narrower = levels.width[:, levels.narrower] / levels.width
+        members = [np.full(len(dims), len(options.spreads[numbers[0]].devices)) for numbers in self._ways]
+        parts = levels.counts[..., 0] + levels.counts[..., 1] * narrower
+        self._parts = np.concatenate([parts, np.array(members).reshape(-1, len(dims)).T], axis=1)
         self._bytes = self._memory * self._parts
-        self._first = np.lexsort((topology.hosts, np.arange(devices) % topology.devices_per_host))
+        names = [options.spreads[numbers[0]].sharding_type for numbers in self._ways]
+        self._part_ms = model.part_ms(self._loads, lane_share(self._width))  # beside parts as wide
+        self._kinds = [~np.isin(names, left_out) for left_out in WITHOUT]
+        of_host = np.arange(task.num_devices) % topology.devices_per_host
+        first = np.lexsort((topology.hosts, of_host))  # the first devices of each host
+        self._rank = np.argsort(first)
 
-    def _alone(self, share: FloatArray) -> FloatArray:
-        """(T, F) ms of a part on a device whose lane share is that of (T, F) `share`."""
-        loads = self._loads.copy()
-        loads[..., LANE_SHARE:] = 0.0  # all parts of a device share latencies, and its HBM
-        loads[..., LANE_SHARE] = share
-        found: FloatArray = self.options.model.device_phases(loads).sum(axis=-1)
-        return found
+    def forms(self, room: float) -> list[_Form]:
+        """The sets of parts for all targets and widths that fit the memory together, the cheapest first.
 
-    def forms(self) -> Iterator[_Form]:
-        """The sets of parts for all targets and widths that fit the memory together."""
-        seen = set()
-        for width in WIDTHS:
-            if width < MAX_DIM and not (self.options.task.tables.embedding_dim > width).any():
-                continue
+        Args:
+            room: bytes that a part takes at most if the table has such parts.
+        """
+        found, seen, count = list[_Form](), set[tuple[int, bytes]](), self._count
+        dims = self.options.task.tables.embedding_dim
+        widths = [width for width in WIDTHS if width == MAX_DIM or (dims > width).any()]
+        fits = self._legal & (self._memory <= self._caps.max())
+        fits = _where_any(fits & (self._memory <= room), fits)
+        for (widest, width), kinds in product(combinations_with_replacement(widths, 2), self._kinds):
             floor = lane_share(np.minimum(width, self._width.max()))
-            alone = self._alone(np.maximum(lane_share(self._width), floor))
+            alone = self._model.part_ms(self._loads, np.maximum(lane_share(self._width), floor))
             work = alone * self._parts
-            legal = self._legal & (self._memory <= self._caps.max())
-            narrow = legal & (self._width <= width)
-            count = len(self.options.levels)
-            legal = np.where(narrow.any(axis=1, keepdims=True), narrow, legal)
-            legal[:, count:] &= self._width[:, count:] <= width
+            legal = _where_any(fits & (self._width <= widest), fits)
+            spread = legal.copy()
+            spread[:, count:] &= kinds & (self._width[:, count:] <= width)  # it is on all devices
+            legal = _where_any(spread, legal)
             least = np.where(legal, work, np.inf).min(axis=1).sum() / self.options.task.num_devices
             for target in TARGETS:
                 chosen = self._cheapest(work, alone, legal, target * least)
-                if chosen is None or (key := (width, chosen.tobytes())) in seen:
-                    continue
-                seen.add(key)
-                yield self._form(chosen, work, alone, width)
+                if chosen is not None and (key := (width, chosen.tobytes())) not in seen:
+                    seen.add(key)
+                    found.append(self._form(chosen, work, alone, width))
+        return sorted(found, key=lambda each: each.ms)
 
     def _cheapest(
         self, work: FloatArray, alone: FloatArray, legal: NDArray[np.bool_], target: float
     ) -> IntArray | None:
         """(T,) the form of each table; None if none fit the memory together."""
-        short = legal & (alone <= target)
         shortest = legal & (alone <= np.where(legal, alone, np.inf).min(axis=1, keepdims=True))
-        may = np.where(short.any(axis=1, keepdims=True), short, shortest)
-        room, every = FULL * float(self._caps.sum()), np.arange(len(may))
-        price = 0.0
+        may = _where_any(legal & (alone <= target), shortest)
+        room, every, price = FULL * float(self._caps.sum()), np.arange(len(may)), 0.0
         for _ in range(12):
             chosen = np.where(may, work + price * self._bytes, np.inf).argmin(axis=1)
             if self._bytes[every, chosen].sum() <= room:
                 return np.asarray(chosen)
-            price = max(2.0 * price, 0.1 * work.sum() / self._bytes.sum())
-        may = legal
-        chosen = np.where(may, self._bytes, np.inf).argmin(axis=1)
+            price = max(2.0 * price, 0.1 * work[every, chosen].sum() / self._bytes[every, chosen].sum())
+        chosen = np.where(legal, self._bytes, np.inf).argmin(axis=1)
         return np.asarray(chosen) if self._bytes[every, chosen].sum() <= float(self._caps.sum()) else None
 
     def _form(self, chosen: IntArray, work: FloatArray, alone: FloatArray, width: int) -> _Form:
-        options, every, count = self.options, np.arange(len(chosen)), len(self.options.levels)
+        options, every, count = self.options, np.arange(len(chosen)), self._count
         spread = np.full(len(chosen), NOT_SPREAD)
-        for form, numbers in enumerate(self._ways.values(), start=count):
+        for form, numbers in enumerate(self._ways, start=count):
             tables = np.flatnonzero(chosen == form)
             if len(numbers) == 1:
                 spread[tables] = numbers[0]
                 continue
-            held, ms = np.zeros(len(numbers)), alone[:, form]
-            may = options.may_spread[:, numbers]
-            for table in tables[np.argsort(-ms[tables], kind="stable")].tolist():
+            held, may = np.zeros(len(numbers)), options.may_spread[:, numbers]
+            for table in tables[np.argsort(-alone[tables, form], kind="stable")].tolist():
                 host = int(np.where(may[table], held, np.inf).argmin())
                 spread[table] = numbers[host]
-                held[host] += ms[table]
-        split = SplitTables.in_parts(options, spread, np.where(chosen < count, chosen, 0))
+                held[host] += alone[table, form]
         mean = float(work[every, chosen].sum()) / options.task.num_devices
-        return _Form(max(mean, float(alone[every, chosen].max())) + mean, split, width)
+        latencies = float(self._loads[every, chosen][:, LATENCIES].max(axis=0).sum()) * self._model.exchanges
+        ms = mean + RANK * float(alone[every, chosen].max()) + latencies
+        level = np.where(chosen < count, chosen, 0)
+        return _Form(ms, level, spread, width, float(self._bytes[every, chosen].sum()))
 
     def plans(self) -> list[tuple[float, SplitTables]]:
         """Plans that fit with their estimates in ms, cheapest first."""
-        devices = self.options.task.num_devices
-        forms = sorted(self.forms(), key=lambda each: each.ms)
+        devices, cap = self.options.task.num_devices, float(self._caps.max())
         found: dict[bytes, tuple[float, SplitTables]] = {}
-        left, made = MOST_STEPS, 0
+        trials, left = list[_Trial](), MOST_STEPS
+        seen = set[tuple[int, bytes, bytes]]()
+        ranked = [self.forms(share * cap) for share in PARTS]
+        forms = [each for some in zip_longest(*ranked) for each in some if each is not None]
+        if self.options.task.tables.memory_bytes.sum() <= SLACK * float(self._caps.sum()):
+            forms.sort(key=lambda each: each.ms)
         for form in forms:
-            for wide in self._numbers_of_wide(form):
-                if made >= MOST_PLANS or (made >= LEAST_PLANS and left < 0):
-                    break
-                made += 1
-                left -= max(1, len(form.split.table)) * devices
-                for first in (False, True):
-                    with suppress(NoRoomError):
-                        cost, split = self._placed(form, wide, first)
-                        found.setdefault(split.key, (cost, split))
-                        break
+            key = form.width, form.level.tobytes(), form.spread.tobytes()
+            if key in seen:
+                continue
+            seen.add(key)
+            for trial in self._trials(form):
+                left -= devices * max(1, len(trial.order))
+                if len(trials) < (LEAST_PLANS if left < 0 else MOST_PLANS):
+                    trials.append(trial)
+        at_once = max(1, AT_ONCE // devices)
+        for begin in range(0, len(trials), at_once):
+            some = trials[begin : begin + at_once]
+            for trial, ms, device in zip(some, *self._placed(some), strict=True):
+                if np.isfinite(ms):
+                    split = trial.split.moved(device[: len(trial.order)][np.argsort(trial.order)])
+                    found.setdefault(split.key, (float(ms), split))
         return sorted(found.values(), key=lambda each: each[0])
 
-    def _numbers_of_wide(self, form: _Form) -> list[int]:
-        """How many devices may hold parts wider than the widest."""
-        options, devices, split = self.options, self.options.task.num_devices, form.split
-        wide = split.widths > form.width
-        if not wide.any():
-            return [devices]
-        ms = options.part_ms[split.table, split.level]
-        even = devices * ms[wide].sum() / max(ms.sum(), 1e-12)
-        return sorted({int(np.clip(round(times * even), 1, devices)) for times in WIDE})
+    def _trials(self, form: _Form) -> Iterator[_Trial]:
+        """The ways to place a form: how many devices hold wide parts, and how much memory counts."""
+        options, devices = self.options, self.options.task.num_devices
+        split = SplitTables.in_parts(options, form.spread, form.level)
+        free = options.fixed(form.spread)[1]
+        if free.min() < 0:
+            return
+        ms, memory = self._part_ms[split.table, split.level], options.memory[split.table, split.level]
+        share, total = lane_share(split.widths), max(float(ms.sum()), 1e-12)
+        classes = np.unique(share[share > lane_share(np.array([form.width]))])[::-1]
+        even = np.array([devices * ms[share >= each].sum() / total for each in classes])
+        limit, wide = np.full(len(ms), devices), np.zeros(len(ms))
+        for each, most in zip(classes.tolist(), np.clip(np.rint(even), 1, devices).tolist(), strict=True):
+            limit[share == each], wide[share == each] = most, each
+        for weight in WEIGHTS if form.bytes > SLACK * float(self._caps.sum()) else WEIGHTS[:1]:
+            size = np.maximum(ms / total, weight * memory / max(float(memory.sum()), 1.0))
+            price = weight * total / max(float(free.sum()), 1.0)
+            yield _Trial(split, free, np.lexsort((-size, -wide)), limit, price)
 
-    def _placed(self, form: _Form, wide: int, by_memory: bool) -> tuple[float, SplitTables]:
-        """The parts put on devices, and what that costs; raises NoRoomError."""
-        options, split = self.options, form.split
-        fixed, left = split.fixed()
-        if left.min(initial=0) < 0:
-            raise NoRoomError(0, 0)
-        free = left.astype(np.float64)
-        loads, memory = options.loads[split.table, split.level], options.memory[split.table, split.level]
-        ms, is_wide = options.part_ms[split.table, split.level], split.widths > form.width
-        large = np.where(by_memory & (memory > LARGE * self._caps.mean()), memory, 0)
-        order = np.lexsort((-ms, ~is_wide, -large))
-        on_wide = np.zeros(len(free), np.bool_)
-        on_wide[self._first[:wide]] = True
-        model, limits = options.model, options.task.constraints
-        held, maxima = fixed.copy(), model.maxima
-        phases = model.device_phases(held)
-        slowest = phases.max(axis=0)
-        device = np.zeros(len(order), np.int64)
-        done: list[int] = []
-        for part in order.tolist():
-            may = free >= memory[part]
-            if is_wide[part]:
-                may &= on_wide
+    def _placed(self, trials: list[_Trial]) -> tuple[FloatArray, IntArray]:
+        """(N,) ms of N plans, infinite for those without room, and (N, k) the devices of their parts in order."""
+        options = self.options
+        count, devices, most = len(trials), options.task.num_devices, max(len(trial.order) for trial in trials)
+        limits = options.task.constraints
+        columns = options.loads.shape[-1]
+        loads, memory = np.zeros((count, most, columns)), np.zeros((count, most))
+        limit, table = np.full((count, most), devices), np.zeros((count, most), np.int64)
+        held, free = np.empty((columns, count, devices)), np.empty((count, devices))
+        for number, (split, left, order, own_limit, _) in enumerate(trials):
+            parts = slice(len(order))
+            loads[number, parts] = options.loads[split.table[order], split.level[order]]
+            memory[number, parts] = options.memory[split.table[order], split.level[order]]
+            limit[number, parts], table[number, parts] = own_limit[order], split.table[order]
+            held[..., number, :], free[number] = options.fixed(split.spread)[0].T, left
+        price = np.array([trial.price for trial in trials])[:, None]
+        device, every, has_room = np.zeros((count, most), np.int64), np.arange(count), np.ones(count, np.bool_)
+        apart = limits is not None and limits.conflicts is not None
+        holds = np.zeros((count, options.task.num_tables, devices), np.bool_) if apart else None
+        slowest = self._phases(held).max(axis=1)  # (N, 4)
+        for step in range(most):
+            size, part = memory[:, step, None], loads[:, step].T[..., None]
+            fits = (free >= size) & (self._rank < limit[:, step, None])
             if limits is not None:
-                may &= options.open_to(int(split.table[part]), split.table[done], device[done])
-            fitting = np.flatnonzero(may)
-            if not fitting.size:
-                raise NoRoomError(part, int(free.max()))
-            new = held[fitting] + loads[part]
-            np.maximum(held[fitting][:, maxima], loads[part, maxima], out=new[:, maxima])
-            own = model.device_phases(new)
-            grown = np.maximum(own, slowest).sum(axis=1)
-            best = int(np.lexsort((own.sum(axis=1), grown))[0])
-            chosen = device[part] = int(fitting[best])
-            held[chosen], phases[chosen] = new[best], own[best]
-            slowest = np.maximum(slowest, own[best])
-            free[chosen] -= memory[part]
-            if limits is not None:
-                done.append(part)
-        return float(slowest.sum()), split.moved(device)
+                real = np.array([step < len(trial.order) for trial in trials])
+                open_to = limits.devices[table[:, step]]
+                if holds is not None and limits.conflicts is not None:
+                    against = limits.conflicts[table[:, step]]
+                    open_to = open_to & ~np.einsum("nt,ntd->nd", against, holds)
+                fits &= open_to | ~real[:, None]
+            new = held + part
+            np.maximum(held[MAXIMA], part[MAXIMA], out=new[MAXIMA])
+            own = self._phases(new)
+            score = np.maximum(own, slowest[:, None]).sum(axis=-1)
+            score += TIE * (own.sum(axis=-1) - price * free)
+            score[~fits] = np.inf
+            chosen = score.argmin(axis=1)
+            has_room &= np.isfinite(score[every, chosen])
+            if not has_room.any():
+                break
+            device[:, step] = chosen
+            held[:, every, chosen] = new[:, every, chosen]
+            np.maximum(slowest, own[every, chosen], out=slowest)
+            free[every, chosen] -= memory[:, step]
+            if holds is not None:
+                holds[every, table[:, step], chosen] |= real
+        cost = self._phases(held).max(axis=1).sum(axis=-1)
+        return np.where(has_room, cost, np.inf), device
+
+    def _phases(self, held: FloatArray) -> FloatArray:
+        """(N, D, 4) ms of devices with (K, N, D) loads."""
+        return self._model.device_phases(np.moveaxis(held, 0, -1))
 
 
-def options_of(
+class _Trial(NamedTuple):
+    """A way to place parts."""
+
+    split: SplitTables  # without devices
+    free: IntArray  # (D,) bytes
+    order: IntArray  # (I,)
+    limit: IntArray  # (I,) how many of the first devices may hold each part
+    price: float  # ms for a byte that a device has less free
+
+
+def _where_any(some: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(T, F) `some`; in rows that have none, `otherwise`."""
+    return np.where(some.any(axis=1, keepdims=True), some, otherwise)
+
+
+def moldable_splits(
     task: Task,
+    rates: Rates = RATES,
     sharding_types: tuple[str, ...] = SHARDING_TYPES,
     max_shards: int = 8,
-    *,
-    every_count: bool = False,
-    rates: Rates = RATES,
-) -> SplitOptions:
-    """What plans of `task` may be made of, with the loads of `OwnTimes`; see `SplitOptions`."""
+) -> list[tuple[float, SplitTables]]:
+    """The plans of a task without groups, as searches have them, with estimates in ms, cheapest first."""
     model = OwnTimes(task.tables, task.topology, rates)
-    return SplitOptions(task, model, sharding_types, max_shards, every_count)
+    for every_count in (False, True):  # parts that are no halves may fit where halves do not
+        options = SplitOptions(task, model, sharding_types, max_shards, every_count)
+        if found := Moldable(options, model).plans():
+            return found
+    return []
 
 
 def moldable_plans(task: Task, most: int = 8, rates: Rates = RATES) -> list[tuple[float, ShardingPlan]]:
@@ -257,11 +306,3 @@ def moldable_plans(task: Task, most: int = 8, rates: Rates = RATES) -> list[tupl
         for cost, split in moldable_splits(task_of_group(task, groups), rates)[:most]:
             found.append((cost, replace(split.plan(), groups=groups)))
     return sorted(found, key=lambda each: each[0])
-
-
-def moldable_splits(task: Task, rates: Rates = RATES) -> list[tuple[float, SplitTables]]:
-    """The plans of a task without groups, as searches have them: estimates in ms, cheapest first."""
-    for every_count in (False, True):  # parts that are no halves may fit where halves do not
-        if found := Moldable(options_of(task, every_count=every_count, rates=rates)).plans():
-            return found
-    return []

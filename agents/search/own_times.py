@@ -1,22 +1,21 @@
 """Own times: what tables cost by arithmetic on the numbers of a hardware profile, for rules that ask no cost model.
 
-Each of the rates below is a round number of what an operator does, none is fitted. A device takes
+The constants are round numbers of what operators do; none is fitted, and none is of a cost model. A device takes
 
-    forward   max(memory, lanes) + rows of the host
-    backward  max(memory, lanes) + sort + dense gradients of replicas + rows of the host
+    forward   max(memory, lanes) + reads of the host
+    backward  max(memory, lanes) + sort + dense gradients of replicas + updates in the host
 
 and exchanges its outputs in the forward and their gradients in the backward.
 
 - Memory: rows that are read more than once in a batch come from DRAM once where the distinct rows fit the L2, and each
-  time where they do not; all pass the L2. An update reads and writes each distinct row with its state, at half the
-  speed, as rows lie anywhere.
+  time where they do not; all pass the L2. An update reads and writes each distinct row with its state.
 - Lanes: FBGEMM's kernels give each row a group of threads by the widest table of the device (`lane_share`).
-- Sort: a key of eight bytes and a position of four are read and written in each of eight passes.
-- Exchanges: of a device with b bytes, 1/D go to every other device; the slower of the links inside and across domains
-  counts. Partial sums of blocks are reduce-scattered, those on a host inside it and then across; dense gradients of
-  replicas are all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind of exchange has the latency of the links.
-- Rows of the host: all HBM is one pool, which holds the rows that are read most. A table adds to its device the bytes
-  that a batch reads of its rows outside, as many as its own HBM takes off that of others.
+- Sort: keys of eight bytes and positions of four are read and written in passes.
+- Exchanges: of the b bytes of a device 1/D go to every other one; the slower of the links inside and across domains
+  counts. Partial sums of blocks are reduce-scattered, those on a host inside it and then across; dense gradients are
+  all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind has the latency of the links, and what their knee adds.
+- Host memory: as if all HBM were one pool of the rows that are read most, a table has the bytes that a batch reads of
+  its rows outside, and its device has those above its own HBM.
 - Where shards have replicas in other groups, their averaging (`Replicas`).
 """
 
@@ -28,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.common.arrays import FloatArray
+from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.analytical.work_rates import work_ms
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
@@ -46,7 +45,7 @@ class Rates(NamedTuple):
 
     row_cycles: float = 32.0  # of a warp, for 128 columns that it reads, or for the end of a bag
     update_cycles: float = 128.0  # of a warp, for 128 columns that it reads, changes and writes, with their state
-    sort_bytes: float = 192.0  # of DRAM, for each lookup that the backward sorts
+    sort_bytes: float = 192.0  # of DRAM for each lookup: a key and a position, read and written in eight passes
     random: float = 2.0  # how much longer DRAM takes for rows anywhere, which are read and written
     dense_passes: float = 8.0  # of a dense gradient through the DRAM: zeroed, averaged, and applied to all weights
     exchange: float = 1.0  # of the time of links
@@ -59,7 +58,7 @@ class Rates(NamedTuple):
 
 RATES = Rates()
 
-# The loads: sums in ms, then maxima.
+# The loads. Sums, in ms:
 (
     FORWARD_MEMORY,
     FORWARD_LANES,
@@ -68,21 +67,18 @@ RATES = Rates()
     BACKWARD_REST,
     EXCHANGE,
     BACKWARD_EXCHANGE,
-    HOST_FORWARD,
-    HOST_BACKWARD,
-    LANE_SHARE,
-    OUTPUTS_LATENCY,
-    ROWS_LATENCY,
-    HOST_ROWS_LATENCY,
-    REPLICAS_LATENCY,
-    IN_HBM_FORWARD,
-    IN_HBM_BACKWARD,
-) = range(16)
-LATENCIES = slice(OUTPUTS_LATENCY, ROWS_LATENCY + 2)
+) = range(7)
+# then maxima, the latencies in ms:
+LANE_SHARE, OUTPUTS_LATENCY, ROWS_LATENCY, HOST_ROWS_LATENCY, REPLICAS_LATENCY = range(7, 12)
+LATENCIES = slice(OUTPUTS_LATENCY, REPLICAS_LATENCY + 1)
+MAXIMA = slice(LANE_SHARE, REPLICAS_LATENCY + 1)
+# and of devices with host memory sums again, the ms to read what is outside of HBM, for some thresholds of reads:
+HOST = MAXIMA.stop
+AROUND = (0, -8, -4, -2, 2, 4, 8)  # numbers of `THRESHOLDS`, from that of the pool
 
 
 class OwnTimes(AdditiveCostModel):
-    """The times described at the top of this file, of devices each by itself: no phase depends on other devices.
+    """The times described at the top of this file.
 
     Args:
         tables, topology: of the task, from which the pool of all HBM follows.
@@ -91,27 +87,33 @@ class OwnTimes(AdditiveCostModel):
 
     name = "own-times"
     version = 1
-    num_loads = 16
-    num_sum_loads = LANE_SHARE
+    num_loads = MAXIMA.stop
+    num_sum_loads = MAXIMA.start
     supports = frozenset(NEEDS)
 
     def __init__(self, tables: Tables, topology: Topology, rates: Rates = RATES) -> None:
-        self.rates = rates
-        self._threshold = _threshold(tables, topology)
-        self.exchanges = 2 if tables.workload.training else 1
+        self.rates, self.exchanges = rates, 2 if tables.workload.training else 1
+        self._in_hbm_ms, self._update_times = np.zeros(0), 1.0
+        if topology.host is not None:
+            host, workload = topology.host, tables.workload
+            self._thresholds = _thresholds(tables, topology)
+            states = STATE_BYTES * workload.state.per_weight
+            weights = float(np.mean(np.asarray(workload.weight_bytes / (workload.weight_bytes + states))))
+            self._read_ms = rates.host * weights / (host.read_gb_per_s * 1e6)
+            self._in_hbm_ms = THRESHOLDS[self._thresholds] * (host.hbm_bytes * self._read_ms)
+            self._update_times = host.read_gb_per_s / host.update_gb_per_s / weights
 
     @property
     @override
     def maxima(self) -> slice:
-        return slice(self.num_sum_loads, self.num_loads)
+        return MAXIMA
 
     @override
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
-        """(S, 16) float64, in the order of the names above; ms but for the lane share."""
-        loads, rates, training = np.zeros((len(shards), self.num_loads)), self.rates, shards.workload.training
-        device, dense = topology.device, has_dense_gradient(sharding_type, shards, topology.num_devices)
-        dram, bags = device.dram_gb_per_s * 1e6, shards.outputs_per_batch
-        outputs = OUTPUT_BYTES * shards.embedding_dim * bags
+        """(S, K) float64, in the order of the names above; ms but for the lane share."""
+        rates, device = self.rates, topology.device
+        loads = np.zeros((len(shards), HOST + len(self._in_hbm_ms)))
+        dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         if device.rates is not None:
             loads[:, [FORWARD_MEMORY, BACKWARD_MEMORY]] = work_ms(shards, device.rates)
         else:
@@ -119,18 +121,13 @@ class OwnTimes(AdditiveCostModel):
         if dense:
             gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
             passes = rates.dense_passes + 2 * np.asarray(shards.workload.state.per_weight)
-            took = passes * gradient / dram
-            if device.rates is not None and device.rates.dense_update is not None:
-                took = device.rates.dense_update * gradient / OUTPUT_BYTES * 1e-6
-            loads[:, BACKWARD_REST] += took
+            loads[:, BACKWARD_REST] += passes * gradient / (device.dram_gb_per_s * 1e6)
         if topology.num_devices > 1:
-            self._exchanges(loads, shards, topology, sharding_type, outputs)
+            self._exchanges(loads, shards, topology, sharding_type)
         if topology.replicas is not None:
             loads[:, BACKWARD_EXCHANGE] += rates.exchange * shards.memory_bytes * _averaging_ms_per_byte(topology)
-        if topology.host is not None and self._threshold is not None:
-            self._host(loads, shards, topology, dense)
-        if not training:
-            loads[:, [BACKWARD_MEMORY, BACKWARD_LANES, BACKWARD_REST, BACKWARD_EXCHANGE, HOST_BACKWARD]] = 0.0
+        if topology.host is not None:
+            loads[:, HOST:] = host_bytes(shards, dense)[:, self._thresholds] * self._read_ms
         return loads
 
     def _operator(self, loads: FloatArray, shards: Tables, topology: Topology) -> None:
@@ -152,63 +149,66 @@ class OwnTimes(AdditiveCostModel):
         loads[:, BACKWARD_REST] = rates.sort_bytes * lookups / dram
         loads[:, LANE_SHARE] = lane_share(shards.embedding_dim)
 
-    def _exchanges(
-        self, loads: FloatArray, shards: Tables, topology: Topology, sharding_type: str, outputs: FloatArray
-    ) -> None:
-        times, devices = self.rates.exchange, topology.num_devices
+    def _exchanges(self, loads: FloatArray, shards: Tables, topology: Topology, sharding_type: str) -> None:
+        times, devices, links = self.rates.exchange, topology.num_devices, topology.links
         domain = min(topology.domain_size, devices)
-        crosses, links = devices > domain, topology.links
+        crosses = devices > domain
         near, far = links.intra_host_gb_per_s * 1e6, links.inter_host_gb_per_s * 1e6
-        shrunk = far / topology.cross_host_ratio
         latency = 1e-3 * (links.inter_host_latency_us if crosses else links.intra_host_latency_us)
-        to_all = max((domain - 1) / near, (devices - domain) / shrunk) / devices  # ms of a byte
+        latency += times * max(
+            links.intra_host_knee_extra * links.intra_host_knee_bytes / near,
+            links.inter_host_knee_extra * links.inter_host_knee_bytes / far * crosses,
+        )
         if sharding_type == DATA_PARALLEL:
             gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
             ring = 2.0 * max((domain - 1) / domain / near, (1.0 / domain - 1.0 / devices) / far)
             loads[:, BACKWARD_EXCHANGE] = times * gradient * ring
-            loads[:, REPLICAS_LATENCY] = latency * shards.workload.training
+            loads[:, REPLICAS_LATENCY] = latency
             return
-        ms, kind = outputs * to_all, np.full(len(shards), OUTPUTS_LATENCY)
+        outputs = OUTPUT_BYTES * shards.embedding_dim * shards.outputs_per_batch
+        ms, kind = outputs * _ms_per_byte(topology), np.full(len(shards), OUTPUTS_LATENCY)
         if sharding_type == TABLE_ROW_WISE and devices > topology.devices_per_host:
-            host = topology.devices_per_host
+            host, shrunk = topology.devices_per_host, far / topology.cross_host_ratio
             beside = max((domain - host) / near, (devices - domain) / shrunk) / (devices * host)
             ms = outputs * ((host - 1) / host / near + beside)
-            kind[:] = HOST_ROWS_LATENCY
+            kind[:], latency = HOST_ROWS_LATENCY, 2.0 * latency  # one collective after the other
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
             kind[shards.pooled] = ROWS_LATENCY
         loads[:, EXCHANGE] = times * ms
-        loads[np.arange(len(shards)), kind] = latency * (1 + (kind == HOST_ROWS_LATENCY))
-
-    def _host(self, loads: FloatArray, shards: Tables, topology: Topology, dense: bool) -> None:
-        host, workload, times = topology.host, shards.workload, self.rates.host
-        assert host is not None
-        weight, states = workload.weight_bytes, STATE_BYTES * workload.state.per_weight
-        own = host_bytes(shards, dense)[:, self._threshold]
-        share = np.mean(np.asarray(weight / (weight + states)))
-        in_hbm = THRESHOLDS[self._threshold] * host.hbm_bytes
-        for column, constant, rate in (
-            (HOST_FORWARD, IN_HBM_FORWARD, times * share / (host.read_gb_per_s * 1e6)),
-            (HOST_BACKWARD, IN_HBM_BACKWARD, times / (host.update_gb_per_s * 1e6)),
-        ):
-            loads[:, column], loads[:, constant] = own * rate, in_hbm * rate
+        loads[np.arange(len(shards)), kind] = latency
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        phases = np.empty((*loads.shape[:-1], len(PHASES)))
+        phases = np.moveaxis(np.empty((len(PHASES), *loads.shape[:-1])), 0, -1)  # each phase contiguous
         share = loads[..., LANE_SHARE]
-        host = np.maximum(loads[..., HOST_FORWARD] - loads[..., IN_HBM_FORWARD], 0.0)
+        host: FloatArray | float = 0.0
+        if len(self._in_hbm_ms):
+            host = (loads[..., HOST:] - self._in_hbm_ms).max(axis=-1, initial=0.0)
         phases[..., FORWARD] = np.maximum(loads[..., FORWARD_MEMORY], loads[..., FORWARD_LANES] * share) + host
         exchange = loads[..., EXCHANGE] + loads[..., OUTPUTS_LATENCY]
-        exchange = exchange + loads[..., ROWS_LATENCY] + loads[..., HOST_ROWS_LATENCY]
+        exchange += loads[..., ROWS_LATENCY]
+        exchange += loads[..., HOST_ROWS_LATENCY]
         phases[..., FORWARD_COMM] = exchange
         if self.exchanges == 1:
             phases[..., BACKWARD_COMM] = phases[..., BACKWARD] = 0.0
             return phases
         phases[..., BACKWARD_COMM] = exchange + loads[..., BACKWARD_EXCHANGE] + loads[..., REPLICAS_LATENCY]
-        host = np.maximum(loads[..., HOST_BACKWARD] - loads[..., IN_HBM_BACKWARD], 0.0)
         lanes = np.maximum(loads[..., BACKWARD_MEMORY], loads[..., BACKWARD_LANES] * share)
-        phases[..., BACKWARD] = lanes + loads[..., BACKWARD_REST] + host
+        phases[..., BACKWARD] = lanes + loads[..., BACKWARD_REST] + host * self._update_times
         return phases
+
+    def part_ms(self, loads: FloatArray, lane_share: FloatArray) -> FloatArray:
+        """(...) ms that parts with (..., K) loads add to a device with that lane share, in all phases together.
+
+        Rows in the host count as if all HBM were one pool; latencies, which all parts share, do not.
+        """
+        own = loads.copy()
+        own[..., LANE_SHARE:] = 0.0
+        own[..., LANE_SHARE] = lane_share
+        found: FloatArray = self.device_phases(own).sum(axis=-1)
+        if len(self._in_hbm_ms):
+            found += loads[..., HOST] * (1.0 + self._update_times * (self.exchanges - 1))
+        return found
 
     @override
     def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
@@ -222,12 +222,20 @@ class OwnTimes(AdditiveCostModel):
         return 0.0, np.inf
 
 
-def _threshold(tables: Tables, topology: Topology) -> int | None:
-    """The number of the threshold in `THRESHOLDS` from which rows are in HBM if all HBM is one pool; None without."""
-    if topology.host is None:
-        return None
+def _ms_per_byte(topology: Topology) -> float:
+    """Ms of a byte of outputs on the slower of the links of a device, of the mean device where domains differ."""
+    devices, links = topology.num_devices, topology.links
+    members = np.bincount(topology.domains)[topology.domains]
+    near = (members - 1) / (links.intra_host_gb_per_s * 1e6)
+    far = (devices - members) * topology.cross_host_ratio / (links.inter_host_gb_per_s * 1e6)
+    return float(np.maximum(near, far).mean()) / devices
+
+
+def _thresholds(tables: Tables, topology: Topology) -> IntArray:
+    """The numbers of the thresholds from which rows are in HBM: first that of all HBM as one pool."""
+    assert topology.host is not None
     outside = host_bytes(tables).sum(axis=0) - THRESHOLDS * (topology.host.hbm_bytes * float(topology.num_devices))
-    return int(outside.argmax())
+    return np.asarray(np.clip(int(outside.argmax()) + np.array(AROUND), 0, len(THRESHOLDS) - 1))
 
 
 def _averaging_ms_per_byte(topology: Topology) -> float:

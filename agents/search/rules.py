@@ -9,12 +9,12 @@ from typing_extensions import override
 from shard_gym.agents.base import Agent
 from shard_gym.agents.search.heuristics import lane_placements
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.moldable import Moldable, moldable_splits, options_of
+from shard_gym.agents.search.moldable import moldable_splits
 from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.agents.search.plan_starts import starts
-from shard_gym.agents.search.splits import SplitTables
+from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
-from shard_gym.plans import ShardingPlan
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
@@ -34,8 +34,8 @@ class MoldableAgent(Agent):
 
     def place(self, task: Task) -> Placement:
         """Whole tables: by the same arithmetic the cheapest placement of the rule, or of those of `lane-greedy`."""
-        options = options_of(task, (TABLE_WISE,), 1)
-        found = [(cost, split.in_order().placement) for cost, split in Moldable(options).plans()[:1]]
+        splits = moldable_splits(task, sharding_types=(TABLE_WISE,), max_shards=1)
+        found = [(cost, split.in_order().placement) for cost, split in splits[:1]]
         model, cluster = OwnTimes(task.tables, task.topology), task.topology.cluster()
         loads = model.loads(task.tables, task.topology)
         try:
@@ -74,7 +74,7 @@ def _cheapest(task: Task) -> tuple[float, SplitTables]:
     if found := moldable_splits(task):
         return found[0]
     for every_count in (False, True):
-        options = options_of(task, every_count=every_count)
+        options = SplitOptions(task, OwnTimes(task.tables, task.topology), SHARDING_TYPES, 8, every_count)
         for start in starts(options, QUERIES, lambda: False):
             return start.items().cost_ms(start.device), start
     raise NoPlacementFoundError(

@@ -162,7 +162,7 @@ def test_it_finds_room_where_only_the_starts_of_searches_do(random_task: Any, mo
 
 
 @pytest.mark.parametrize(
-    ("suite", "most"), [("shard-4", 1.13), ("shard-generalize", 1.1), ("sequence-16", 1.1), ("tier-generalize", 1.15)]
+    ("suite", "most"), [("shard-4", 1.09), ("shard-generalize", 1.06), ("sequence-16", 1.08), ("tier-generalize", 1.1)]
 )
 def test_it_is_near_searches_and_rough_constants_are_enough(suite: str, most: float) -> None:
     """The mean of five tasks, of plan-search with 20,000 evaluations; with constants twice and half as large, too."""
