@@ -61,6 +61,8 @@ IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not
 """Suites with entries of DreamShard as it ships, beside those with constraints; of what it has not learned, others
 answer: host memory, sequences and serving. Of groups it plans one, and 256 devices are more than it learned."""
 
+NOT_ENTERED = ("shard-128", "shard-512")  # suites without entries so far
+
 KNOWN_TO_ALL = tuple(name for name in suite_names(SHARDING) if name not in CONSTRAINED)
 """Suites of plans that have no constraints, of which HugeCTR's planner knows nothing."""
 
@@ -173,6 +175,7 @@ def places() -> dict[EntryFolder, Entrant]:
         EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
         for track in (*BOTH, REPLANNING)
         for suite in suite_names(track)
+        if suite not in NOT_ENTERED
         for entrant in ENTRANTS
         if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
     }

@@ -39,7 +39,7 @@ def _list(verbose: bool) -> int:
     for header in ("tasks", "T", "D"):
         table.add_column(header, no_wrap=True, justify="right")
     source = "pool on hardware"
-    table.add_column(f"{source}\ndescription" if verbose else source, min_width=27 if verbose else 31)
+    table.add_column(f"{source}\ndescription" if verbose else source, min_width=27 if verbose else 29)
     shown = set()
     order = list(ABOUT)
     for info in sorted(map(suite_info, suite_names()), key=lambda info: order.index(info.problem)):
@@ -52,7 +52,8 @@ def _list(verbose: bool) -> int:
             name.append(f"\nv{info.version} {info.sha256[:12]}", "dim not bold")
             about.append(f"\n{info.description}", "dim")
         tasks = f"{info.tasks.get('train', 0)}/{info.tasks.get('test', 0)}"
-        table.add_row(name, tasks, format_range(*info.num_tables), format_range(*info.num_devices), about)
+        sizes = (format_range(*each).replace(",", "") for each in (info.num_tables, info.num_devices))  # narrow
+        table.add_row(name, tasks, *sizes, about)
     console = output()
     print_table(console, table)
     if not verbose:

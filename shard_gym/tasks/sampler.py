@@ -29,7 +29,7 @@ class TaskSampler:
         UnknownNameError: no profile has that name.
     """
 
-    pool: Tables | Pool  #: the tables to sample from, without replacement within a task
+    pool: Tables | Pool  #: the tables to sample from, without replacement within a task unless it `repeats`
     num_tables: tuple[int, int]  #: smallest and largest T, both included; uniform
     num_devices: tuple[int, int]  #: smallest and largest D, both included; uniform, but at most T
     profile: HardwareProfile | str = "a100-dgx"  #: the hardware, a profile or its name
@@ -41,6 +41,9 @@ class TaskSampler:
     #: The devices then have as much host memory as the tables need; by default all rows are in HBM.
     hbm_share: tuple[float, float] | None = None
     name: str = "sampled"  #: prefix of the tasks' names
+    #: Whether a task may have a table of the pool several times, each time with a dim of its own: tasks may then have
+    #: more tables than the pool.
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pool, (Tables, Pool)):
@@ -48,7 +51,9 @@ class TaskSampler:
                 f"pool of a TaskSampler must be Tables or a Pool, such as load_pool('dlrm-2021'), "
                 f"not {short_repr(self.pool)}."
             )
-        self._check_range("num_tables", len(self.tables))
+        if not isinstance(self.repeats, bool):
+            raise InvalidTaskError(f"repeats of a TaskSampler must be True or False, not {short_repr(self.repeats)}.")
+        self._check_range("num_tables", None if self.repeats else len(self.tables))
         self._check_range("num_devices", None)
         _hardware(self.profile)
         _check_dims(self.embedding_dims)
@@ -107,7 +112,7 @@ class TaskSampler:
         """A new task; its name ends with a random number, so that names differ."""
         count = int(rng.integers(self.num_tables[0], self.num_tables[1] + 1))
         devices = min(count, int(rng.integers(self.num_devices[0], self.num_devices[1] + 1)))
-        chosen: NDArray[np.int64] = rng.choice(len(self.tables), size=count, replace=False)
+        chosen: NDArray[np.int64] = rng.choice(len(self.tables), size=count, replace=self.repeats)
         tables = self.tables.select(chosen)
         if len(self.embedding_dims):
             tables = tables.with_dims(rng.choice(np.asarray(self.embedding_dims, np.int64), size=count))

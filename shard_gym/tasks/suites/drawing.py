@@ -17,7 +17,7 @@ from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_
 from shard_gym.tables import Tables, load_pool
 from shard_gym.tasks.sampler import TaskSampler, capped_task
 from shard_gym.tasks.suites.info import SHARDING, SIMULATED, SPLITS
-from shard_gym.tasks.suites.recipes import TASKS_PER_SPLIT, Recipe
+from shard_gym.tasks.suites.recipes import Recipe
 from shard_gym.tasks.task import MIB, Task
 
 SCHEMA = 1  # of the record
@@ -58,12 +58,13 @@ def sampled_tasks(recipe: Recipe, num_tables: tuple[int, int], pool: Tables, spl
             recipe.embedding_dims,
             TIGHT_SLACK if tight else MEMORY_SLACK,
             hbm_share=recipe.hbm_share,
+            repeats=recipe.repeats,
         )
         for hardware in (recipe.hardware, *recipe.more_hardware)
     ]
     rng = _generator(f"{recipe.name}/{split}")
     position = {name: index for index, name in enumerate(pool.names)}
-    count = recipe.test_tasks if split == "test" else TASKS_PER_SPLIT
+    count = recipe.test_tasks if split == "test" else recipe.train_tasks
     if tight:
         tasks = [tight_task(samplers[0], rng, number % UNPLACEABLE == UNPLACEABLE - 1) for number in range(count)]
     else:

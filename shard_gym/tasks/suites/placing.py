@@ -152,6 +152,7 @@ def _drawn(name: str, seed: int) -> tuple[dict[str, Any], str]:
             description=f"{TASKS_PER_SPLIT} fresh tasks, drawn with seed {seed}. {recipe.description}",
             num_tables=known.num_tables,
             num_devices=known.num_devices,
+            train_tasks=TASKS_PER_SPLIT,
             test_tasks=TASKS_PER_SPLIT,
         )
     )

@@ -23,8 +23,9 @@ class Recipe:
     the hosts: drawn tasks have an HBM of `hbm_share` (`TaskSampler.hbm_share`), that of a whole model is all that the
     devices have. A task is on `hardware` or one of `more_hardware`. A table is a sequence table with the probability
     `sequence_share`. With `sync_every`, plans may have groups of devices, and tables the whole memory of a device.
-    Without `training` the tables are served. With `splittable` they may be split. With `constrained` a task has
-    constraints, as people have them (`drawing.with_constraints`).
+    Without `training` the tables are served. Where it `repeats`, tables of the pool are drawn with replacement. With
+    `splittable` they may be split. With `constrained` a task has constraints, as people have them
+    (`drawing.with_constraints`).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Recipe:
     version: int = 1
     track: str = SIMULATED
     test_tasks: int = TASKS_PER_SPLIT
+    train_tasks: int = TASKS_PER_SPLIT
     batch_size: int | None = None
     max_rows: int = MAX_ROWS
     host_memory: bool = False
@@ -49,6 +51,7 @@ class Recipe:
     training: bool = True
     splittable: bool = False
     constrained: bool = False
+    repeats: bool = False
 
 
 def _dlrm(tables: int, devices: int) -> Recipe:
@@ -249,6 +252,22 @@ CONSTRAINED: tuple[Recipe, ...] = (
 )
 """Suites of tasks with constraints."""
 
+LARGE: tuple[Recipe, ...] = tuple(
+    replace(
+        _sharded(
+            _mixdim(tables, devices),
+            f"{tables[0]:,}-{tables[1]:,} tables of dlrm-2021, repeated, on {devices} A100; tables may be split.",
+            str(devices),
+        ),
+        repeats=True,
+        train_tasks=train,
+        test_tasks=test,
+    )
+    for tables, devices, train, test in (((600, 1_200), 128, 20, 10), ((2_000, 4_000), 512, 10, 5))
+)
+"""Suites of more tables than the pool has, so that each comes several times, with dims of its own; of few tasks, as
+answers take long and are large."""
+
 GENERATIVE: tuple[Recipe, ...] = (
     Recipe(
         name="shard-kuairand-x8",
@@ -298,6 +317,7 @@ RECIPES: tuple[Recipe, ...] = (
     *TIERED,
     *BEYOND,
     *CONSTRAINED,
+    *LARGE,
     *GENERATIVE,
     *(_sharded_and_measured(recipe) for recipe in (_for_cpu(20, 2), _for_cpu(40, 4), _for_gpu(40, 4))),
 )

@@ -15,7 +15,6 @@ from shard_gym.cost_models import make_cost_model
 from shard_gym.replanning import drawing
 from shard_gym.tables import load_pool
 from shard_gym.tasks import Task, TaskSuite, suite_info, suite_names
-from shard_gym.tasks.suites import drawing as tasks_of_suites
 from shard_gym.tasks.suites import placing
 from shard_gym.tasks.suites.best_known import best_known, write_best_known
 from shard_gym.tasks.suites.bounds import lower_bounds
@@ -86,7 +85,6 @@ def test_names_that_draw_nothing_are_refused(name: str, error: type[ShardGymErro
 def few_tasks(monkeypatch: pytest.MonkeyPatch) -> str:
     """Fresh suites of few tasks; with a seed of these tests alone, as suites that were drawn are kept."""
     monkeypatch.setattr(placing, "TASKS_PER_SPLIT", 10)  # the tenth is one that has to be split, if any is
-    monkeypatch.setattr(tasks_of_suites, "TASKS_PER_SPLIT", 10)
     monkeypatch.setattr(drawing, "TASKS_PER_SPLIT", {"train": 1, "test": 3})
     return "987654321"
 
