@@ -33,11 +33,17 @@ class Counts:
     def halves(self) -> Iterator[Counts]:
         """One or two that together have the same points."""
         level = int(np.argmax(np.subtract(self.high, self.low)))
-        middle = (self.low[level] + self.high[level]) // 2
-        for low, high in ((self.low[level], middle), (middle + 1, self.high[level])):
+        yield from self.split(level, (self.low[level] + self.high[level]) // 2)
+
+    def split(self, level: int, middle: int) -> Iterator[Counts]:
+        """One or two that together have the same points: with up to `middle` devices of a level, and with more."""
+        for low, high in (
+            (self.low[level], min(middle, self.high[level])),
+            (max(middle + 1, self.low[level]), self.high[level]),
+        ):
             lows, highs = list(self.low), list(self.high)
             lows[level], highs[level] = low, high
-            if sum(lows) <= self.total <= sum(highs):
+            if low <= high and sum(lows) <= self.total <= sum(highs):
                 yield Counts(tuple(lows), tuple(highs), self.total).tightened()
 
     def tightened(self) -> Counts:

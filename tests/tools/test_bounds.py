@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("ortools")
 
 from shard_gym.agents import make_agent
+from shard_gym.common.errors import DamagedFileError
 from shard_gym.cost_models import AnalyticalCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.hardware import hardware_profile
@@ -20,8 +22,9 @@ from shard_gym.leaderboard.ranking import SOLVED
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite, problem_of
 from shard_gym.tasks.groups import tasks_of_groups
-from shard_gym.tasks.suites import best_known, bounds, records
+from shard_gym.tasks.suites import best_known, bounds, proofs, records
 from shard_gym.tasks.suites.gaps import PROVEN
+from shard_gym.tasks.suites.proofs import checked_ms, read_proofs
 
 MODEL = AnalyticalCostModel()
 
@@ -56,9 +59,10 @@ def test_no_plan_with_groups_costs_less_than_the_bound(bounds_tool: Any, sync_ev
     for own in tasks_of_groups(task):
         agent = make_agent("plan-search", cost_model=model_of(own.topology, model), max_queries=500)
         costs.append(problem_of(own).cost_ms(agent.plan(own), own, model))
-    bound = bounds_tool.bound_of_plans(task, model, 1e9)
-    assert 0.5 * min(costs) < bound <= min(costs)
-    assert bounds_tool.bound_of_plans(task, model, 0.9 * bound) == pytest.approx(0.9 * bound)
+    proof = bounds_tool.proof_of_plans(task, model, min(costs))
+    assert 0.85 * min(costs) < proof.bound_ms <= min(costs)
+    assert checked_ms(proof, task, model) >= proof.bound_ms * (1 - 1e-9)
+    assert bounds_tool.proof_of_plans(task, model, 0.9 * proof.bound_ms).bound_ms == pytest.approx(0.9 * proof.bound_ms)
 
 
 def test_the_page_of_the_suites_names_the_limits_of_its_statuses() -> None:
@@ -84,3 +88,31 @@ def test_bounds_only_rise_and_better_placements_are_kept(
     bounds_tool.main(suite="mlperf-x8", work=0.0, jobs=1)
     assert bounds.lower_bounds(suite, MODEL) == {name: cost}
     assert bounds.lower_bounds_effort("mlperf-x8") == "Made up.; linear programs", "what was done before counts"
+
+
+def test_proofs_of_plans_are_written_and_checked(
+    bounds_tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bound that is raised by hand, and a proof of another one, are noticed; so is a file that was changed."""
+    monkeypatch.setattr(records, "BOUNDS", tmp_path / "bounds")
+    monkeypatch.setattr(proofs, "PROOFS", tmp_path / "proofs")
+    name = "shard-mlperf-x8"
+    suite, model = load_suite(name), AnalyticalShardingModel()
+    bounds_tool.main(suite=name, jobs=1)
+    (task,), found = suite, read_proofs(suite, model)
+    bound, best = bounds.lower_bounds(suite, model)[task.name], best_known.best_known_costs(suite, model)[task.name]
+    assert 0.9 * best < bound == found[task.name].bound_ms <= best
+    bounds_tool.main(suite=name, check=True)
+    assert f"{name}: 1 of 1 proofs hold; 1 of 1 bounds have one\n" in capsys.readouterr().out
+    proofs.write_proofs([suite], {task.name: found[task.name]._replace(bound_ms=1.001 * bound)}, model)
+    with pytest.raises(SystemExit):
+        bounds_tool.main(suite=name, check=True)
+    assert f"0 of 1 proofs hold; 1 of 1 bounds have one; WRONG: {task.name}" in capsys.readouterr().out
+    path = proofs.write_proofs([suite], found, model)
+    changed = gzip.decompress(path.read_bytes()).replace(b"1", b"2", 200)
+    path.write_bytes(gzip.compress(changed))
+    with pytest.raises(DamagedFileError):
+        read_proofs(suite, model)
+    path.write_bytes(b"no archive")
+    with pytest.raises(DamagedFileError, match="cannot be unpacked"):
+        read_proofs(suite, model)
