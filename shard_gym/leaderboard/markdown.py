@@ -31,7 +31,7 @@ from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 
 OPEN_ROWS = 5
-"""Suites in the table of those that are not solved."""
+"""Suites in the table of those that are open."""
 
 TITLES = {
     SIMULATED: "Placement suites",
@@ -125,41 +125,45 @@ def _all_tables(leaderboards: Sequence[Leaderboard]) -> str:
     for track, title in TITLES.items():
         if boards := [each for each in leaderboards if each.track == track]:
             across = [_plans_table(boards)] if track == SHARDING else []
-            parts += [f"### {title}", *across, *map(_leaderboard_table, boards)]
+            solved = [each for each in boards if each.rules.leagues and each.status == "solved"]
+            parts += [f"### {title}", *across, *(_leaderboard_table(each) for each in boards if each not in solved)]
+            if solved:
+                content = "\n\n".join(map(_leaderboard_table, solved))
+                parts.append(collapsed(counted(len(solved), "solved suite"), content))
     return "\n\n".join(parts) or "No entries yet."
 
 
 def _open_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The suites with training tasks that are not solved: the closest entries, the widest gap of `zero-query` first."""
-    found = [board for board in leaderboards if board.rules.leagues and board.status != "solved"]
-    boards = [board for board in found if suite_info(board.suite).tasks.get("train")]
+    """The open suites with training tasks: the closest entries, the widest gap of the best rule first."""
+    boards = [board for board in leaderboards if board.rules.leagues and board.status == "open"]
+    boards = [board for board in boards if suite_info(board.suite).tasks.get("train")]
     if not boards:
-        return "No suite with training tasks is left unsolved."
-    boards.sort(key=lambda board: -(board.smallest_gap(LEAGUES[0]) or 0.0))
+        return "No suite with training tasks is open."
+    boards.sort(key=lambda board: -(board.floor or board.smallest_gap(LEAGUES[0]) or 0.0))
     rows = [
         (
             f"`{board.suite}`",
-            _closest(board, LEAGUES[0]),
             _closest(board, LEAGUES[0], learns=False),
+            _closest(board, LEAGUES[0], learns=True),
             _closest(board, "search"),
             "" if board.proven_gap is None else f"{100 * board.proven_gap.mean:.1f}%",
         )
         for board in boards[:OPEN_ROWS]
     ]
-    entries = ("best `zero-query` entry", "best that is not trained", "best search")
+    entries = ("best rule", "best trained `zero-query` entry", "best search")
     return table(("suite", *entries, "best known above bounds"), rows, left=4)
 
 
-def _closest(board: Leaderboard, league: str, *, learns: bool = True) -> str:
+def _closest(board: Leaderboard, league: str, *, learns: bool | None = None) -> str:
     """Gap, name and evaluations in training of the closest entry of a league that fails on no task.
 
-    With `learns=False` of those that are not trained.
+    With `learns`, of those that are trained, or of those that are not.
     """
     found = [
         (each.gap, each.verified.entry.name, each.verified.entry.training.queries)
         for each in board.entries
         if each.league == league and not each.verified.failures and each.gap is not None
-        if learns or not each.verified.entry.agent.learns
+        if learns is None or each.verified.entry.agent.learns == learns
     ]
     if not found:
         return "-"
@@ -219,14 +223,17 @@ def _best_rows(boards: Sequence[Leaderboard]) -> list[tuple[str, list[str]]]:
 
 
 def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
-    """The table of how far each league and the best known placements are from the best there can be, on every suite."""
-    rows = []
+    """How far rules, each league and the best placements known are from the best there can be, on every suite.
+
+    Suites that are solved are in a table of their own, which is folded.
+    """
+    rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
     for leaderboard in leaderboards:
         if not leaderboard.rules.leagues:
             continue
         info, gap = suite_info(leaderboard.suite), leaderboard.proven_gap
-        room = [leaderboard.smallest_gap(league) for league in LEAGUES]
-        rows.append(
+        room = [leaderboard.floor, *(leaderboard.smallest_gap(league) for league in LEAGUES)]
+        rows[leaderboard.is_solved].append(
             (
                 f"`{info.name}`",
                 *(format_range(*info.num_tables), format_range(*info.num_devices)),
@@ -237,8 +244,12 @@ def _room_table(leaderboards: Sequence[Leaderboard]) -> str:
                 leaderboard.status,
             )
         )
-    header = ("suite", "T", "D", "training tasks", *LEAGUES)
-    return table((*header, "best known above bounds", f"within {100 * PROVEN:g}%", "status"), rows, notes=1)
+    gaps = ("best rule", *LEAGUES, "best known above bounds", f"within {100 * PROVEN:g}%")
+    header = ("suite", "T", "D", "training tasks", *gaps, "status")
+    parts = [table(header, rows[False], notes=1)] if rows[False] or not rows[True] else []
+    if rows[True]:
+        parts.append(collapsed(counted(len(rows[True]), "solved suite"), table(header, rows[True], notes=1)))
+    return "\n\n".join(parts)
 
 
 def _room(gap: float | None) -> str:

@@ -150,10 +150,23 @@ class Leaderboard:
         costs = {} if best is None else dict(zip((task.name for task in suite), best.costs_ms.tolist(), strict=True))
         return proven_gap(suite, self.scorer.model, costs)
 
-    def smallest_gap(self, league: str) -> float | None:
-        """The smallest gap to the best known answers of those entries of `league` that fail on no task, if any."""
+    def smallest_gap(self, league: str, *, learns: bool = True) -> float | None:
+        """The smallest gap to the best known answers of those entries of `league` that fail on no task, if any.
+
+        With `learns=False` of those that are not trained.
+        """
         entries = [each for each in self.entries if each.league == league and not each.verified.failures]
+        if not learns:
+            entries = [each for each in entries if not each.verified.entry.agent.learns]
         return min((each.gap for each in entries if each.gap is not None), default=None)
+
+    @property
+    def floor(self) -> float | None:
+        """The gap of the best rule, an entry that asks for no cost while planning and is not trained; None without one.
+
+        What learning can gain begins there.
+        """
+        return self.smallest_gap(LEAGUES[0], learns=False)
 
     @property
     def is_solved(self) -> bool:
@@ -167,10 +180,14 @@ class Leaderboard:
 
     @property
     def status(self) -> str:
-        """ "solved"; "open": the first league is not within `SOLVED` of the best known answers; else "undecided"."""
+        """ "solved"; "open": no rule is within `SOLVED` of the best known answers; else "undecided".
+
+        Where no rule answers all tasks, trained entries of the first league count.
+        """
         if self.is_solved:
             return "solved"
-        return "open" if (self.smallest_gap(LEAGUES[0]) or 0.0) > SOLVED else "undecided"
+        floor = self.smallest_gap(LEAGUES[0]) if self.floor is None else self.floor
+        return "open" if (floor or 0.0) > SOLVED else "undecided"
 
     @property
     def how_solved(self) -> str:
@@ -179,10 +196,13 @@ class Leaderboard:
             ["**Solved.** Its first ranks tell entries apart by less than the bounds do."] if self.is_solved else []
         )
         sentences.append(str(self.proven_gap or "No proven bounds of all its tasks are stored yet."))
-        gap = self.smallest_gap(LEAGUES[0])
+        gap, floor = self.smallest_gap(LEAGUES[0]), self.floor
         if gap is not None:
             noun = self.scorer.problem.noun
-            sentences.append(f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known {noun}s.")
+            rule = "" if floor is None or floor == gap else f", and the best rule {100 * floor:.2f}%"
+            sentences.append(
+                f"The best {LEAGUES[0]} entry costs {100 * gap:.2f}% more than the best known {noun}s{rule}."
+            )
         return " ".join(sentences)
 
 

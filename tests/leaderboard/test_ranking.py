@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,27 @@ def test_a_suite_is_solved_by_an_entry_close_to_the_bounds_that_asks_for_nothing
         assert leaderboard.is_solved is solved
         assert leaderboard.how_solved.startswith("**Solved.** ") is solved
     load_scorer.cache_clear()
+
+
+def test_the_floor_of_a_suite_is_its_best_rule(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trained entry closer to the best known answers is no rule: the suite is as open as before it was there."""
+    board = load_leaderboards(made)[0]
+    first, second = board.entries
+    assert (first.league, second.league) == ("zero-query", "zero-query")
+    assert board.floor == board.smallest_gap("zero-query") == first.gap
+    entry = first.verified.entry
+    learned = entry.model_copy(update={"agent": entry.agent.model_copy(update={"learns": True})})
+    trained = replace(first, verified=replace(first.verified, entry=learned))
+    board = replace(board, entries=(trained, second))
+    assert (board.smallest_gap("zero-query"), board.floor) == (first.gap, second.gap)
+    alone = replace(board, entries=(trained,))
+    assert alone.floor is None
+    assert first.gap is not None
+    assert second.gap is not None
+    monkeypatch.setattr(ranking.Leaderboard, "is_solved", False)
+    monkeypatch.setattr(ranking, "SOLVED", (first.gap + second.gap) / 2)
+    assert (board.status, alone.status) == ("open", "undecided")
+    assert f"and the best rule {100 * second.gap:.2f}%" in board.how_solved
 
 
 # Competitors across suites
