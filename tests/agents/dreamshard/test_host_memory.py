@@ -76,13 +76,6 @@ def test_the_network_of_the_paper_is_refused(tiered: TaskSuite) -> None:
         DreamShardLearner(tiered, MODEL, 0, preset="paper")
 
 
-def test_the_agents_of_the_package_leave_it_to_a_heuristic(tiered: TaskSuite) -> None:
-    agent = make_agent("dreamshard")
-    with pytest.warns(UserWarning, match="they did not learn rows in host memory. lane-greedy answers"):
-        placement = agent.place(tiered[0])
-    assert np.array_equal(placement, make_agent("lane-greedy").place(tiered[0]))
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
