@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,72 +45,35 @@ from shard_gym.cost_models.base.host_rows import host_read_ms
 from shard_gym.cost_models.base.linear import links_of
 from shard_gym.cost_models.bounds.few_devices import crowds_of, with_mates
 from shard_gym.cost_models.bounds.lane_counts import Counts
+from shard_gym.cost_models.bounds.plan_forms import forms_of
+from shard_gym.cost_models.bounds.plan_nodes import (
+    ABOVE,
+    ABSENT,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    AVERAGING,
+    BACK,
+    BACKWARD,
+    BELOW,
+    EXCHANGE,
+    FORWARD,
+    HOST_SCATTER,
+    INDICES,
+    KINDS,
+    MS,
+    OPEN,
+    PHASES,
+    SCATTER,
+    Node,
+)
 from shard_gym.hardware import Topology
 from shard_gym.plans.constraints import Constraints
-from shard_gym.plans.plan import (
-    COLUMN_WISE,
-    DATA_PARALLEL,
-    ROW_WISE,
-    TABLE_ROW_WISE,
-    TABLE_WISE,
-    devices_of_hosts,
-    has_equal_blocks,
-)
-from shard_gym.plans.statistics import shard_tables
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.tables import Tables
 
 ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors of the costs that it is compared with
 
-PHASES = FORWARD, BACKWARD, EXCHANGE = range(3)  # the ms of which nodes have intervals
-BACK, INDICES, AVERAGING = range(3, 6)  # the other ms
-MS = 6
-
-COLLECTIVES = ALL_TO_ALL, SCATTER, HOST_SCATTER, ALL_REDUCE = range(4)
-KINDS = {TABLE_WISE: 0, COLUMN_WISE: 0, ROW_WISE: 1, TABLE_ROW_WISE: 2, DATA_PARALLEL: 3}
-OPEN, ABSENT, BELOW, ABOVE = range(4)  # what a node knows of a collective: of its messages, where the knee is
-
-
 WIDE_SHARDS = (1, 2, 3)  # of how many shards of a table programs know how wide they may be
-
-
-class Branch(NamedTuple):
-    """How a node is split: at a number of devices or at ms, by the state of a collective, or by the kind of a table."""
-
-    what: str  # "counts", "ms", "collective" or "kind"
-    which: int  # the level, phase, collective or table
-    at: float = 0.0  # devices of the level up to which counts are in the first half; ms; the kind of the first half
-
-
-@dataclass(frozen=True)
-class Node:
-    """A part of the plans of a task.
-
-    Attributes:
-        counts: of devices of each lane level.
-        ms: the least and the most ms of `PHASES`, without what is fixed and latencies.
-        states: of each collective.
-        banned: pairs of a table and a kind of `KINDS` that it does not have.
-    """
-
-    counts: Counts
-    ms: tuple[tuple[float, float], ...] = ((0.0, np.inf),) * len(PHASES)
-    states: tuple[int, ...] = (OPEN,) * len(COLLECTIVES)
-    banned: tuple[tuple[int, int], ...] = ()
-
-    def children(self, branch: Branch) -> list[Node]:
-        """Nodes that together hold the same plans."""
-        what, which, at = branch
-        if what == "counts":
-            return [replace(self, counts=counts) for counts in self.counts.split(which, int(at))]
-        if what == "ms":
-            low, high = self.ms[which]
-            ends = (low, min(max(at, low), high)), (min(max(at, low), high), high)
-            return [replace(self, ms=(*self.ms[:which], end, *self.ms[which + 1 :])) for end in ends]
-        if what == "collective":
-            states = [(*self.states[:which], state, *self.states[which + 1 :]) for state in (ABSENT, BELOW, ABOVE)]
-            return [replace(self, states=each) for each in states]
-        others = [(which, kind) for kind in sorted(set(KINDS.values())) if kind != int(at)]
-        return [replace(self, banned=self.banned + tuple(each)) for each in (others, [(which, int(at))])]
 
 
 class Row(NamedTuple):
@@ -170,7 +133,7 @@ class PlanProgram:
         self.sync_ms = sync_ms_per_byte(topology)
         topology = replace(topology, replicas=None)
         kinds, which, parts, loads, memory = (
-            np.concatenate(each) for each in zip(*_forms(tables, topology, model, limits), strict=True)
+            np.concatenate(each) for each in zip(*forms_of(tables, topology, model, limits), strict=True)
         )
         named = model.least(loads)[:, model.first_load :]
         costs = model.linear_costs_of(named[:, [*OWN_LOADS, *range(OWN_LOADS[-1] + 1, named.shape[1])]])
@@ -809,37 +772,3 @@ class PlanProgram:
                 if above_ms > 1e-6 * max(float(loads[threshold]), self.below_ms):
                     found.append((above_ms, first + threshold * self._num_groups + mask))
         return [key for _, key in found]
-
-
-def _forms(
-    tables: Tables, topology: Topology, model: AnalyticalShardingModel, limits: Constraints | None
-) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], FloatArray, FloatArray, FloatArray]]:
-    """Kind, table, parts that make a table, loads and least memory of a part, for each kind of form, in arrays of F.
-
-    Those that the constraints permit; of blocks on a host, on any.
-    """
-    dims, rows, devices = tables.embedding_dim, tables.num_embeddings, topology.num_devices
-    every = np.arange(len(tables))
-    forms = [(TABLE_WISE, every, 1, dims)]
-    for width in range(4, int(dims.max()), 4):
-        forms.append((COLUMN_WISE, np.flatnonzero(dims > width), 1, np.full(len(tables), width)))
-    of_host = devices_of_hosts(topology)
-    own = of_host < devices or limits is not None  # on one host it is row_wise, which may not be permitted
-    for kind, blocks in ((ROW_WISE, devices), (TABLE_ROW_WISE, of_host if own else 0)):
-        if blocks:
-            may = np.ones(len(tables), np.bool_) if kind == ROW_WISE else tables.pooled  # as `variants_of` says
-            forms.append((kind, np.flatnonzero(may & has_equal_blocks(rows, blocks)), blocks, dims))
-    forms.append((DATA_PARALLEL, every, devices, dims))
-    for kind, possible, copies, widths in forms:
-        which = possible
-        if limits is not None:
-            which = possible[limits.may_have_parts(kind, widths, copies, tables)[possible]]
-        if len(which):
-            shards = shard_tables(tables.select(which), kind, topology, widths[which])
-            last = shards.num_embeddings  # the last block has the fewest rows
-            if kind in (ROW_WISE, TABLE_ROW_WISE):
-                last = rows[which] - (copies - 1) * shards.num_embeddings
-            memory = shards.memory_bytes * (last / shards.num_embeddings)
-            parts = copies * dims[which] / widths[which]
-            on_all = ROW_WISE if kind == TABLE_ROW_WISE and of_host == devices else kind
-            yield np.full(len(which), on_all), which, parts, model.loads(shards, topology, kind), memory

@@ -22,17 +22,8 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.bounds.placements import ROUNDING, linprog
-from shard_gym.cost_models.bounds.plan_program import (
-    BACKWARD,
-    FORWARD,
-    MS,
-    OPEN,
-    PHASES,
-    Branch,
-    Node,
-    PlanProgram,
-    Row,
-)
+from shard_gym.cost_models.bounds.plan_nodes import BACKWARD, FORWARD, MS, OPEN, PHASES, Branch, Node
+from shard_gym.cost_models.bounds.plan_program import PlanProgram, Row
 
 DIGITS = 6  # of a number in a proof
 CLOSE = 1e-5  # share of the value of a program by which its bound may be below it

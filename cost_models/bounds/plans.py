@@ -15,7 +15,8 @@ import numpy as np
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError
 from shard_gym.cost_models.analytical import AnalyticalShardingModel
-from shard_gym.cost_models.bounds.plan_program import Branch, PlanProgram
+from shard_gym.cost_models.bounds.plan_nodes import Branch
+from shard_gym.cost_models.bounds.plan_program import PlanProgram
 from shard_gym.cost_models.bounds.plan_tree import Search, Tree, checked_ms
 from shard_gym.hardware import Topology
 from shard_gym.plans.constraints import Constraints

@@ -43,6 +43,8 @@ from shard_gym.plans import (
     table_row_wise,
     table_wise,
 )
+from shard_gym.plans.constraints import Constraints
+from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite, problem_of
 from shard_gym.tasks.suites.best_known import stated_costs
 
@@ -368,3 +370,20 @@ def test_the_best_point_of_the_best_case_comes_first() -> None:
     first = next(best_first(Squares(), 3))
     assert first[0] == 0.5
     assert not first[1].is_point
+
+
+def test_with_empty_blocks_no_plan_that_has_some_costs_less() -> None:
+    """A table of five rows in blocks of one or two, of which some have none."""
+    topology = hardware_profile("a100-dgx").topology(8, devices_per_host=4)
+    sizes, dims = np.array([5, 400_000]), np.array([64, 64])
+    tables = Tables.from_zipf(sizes, dims, 5.0, 1.05, Workload(8192, "fp32", "sgd"))
+    limits = Constraints.none(2, 8)
+    for only in ("row_wise", "table_row_wise"):
+        kinds = np.tile(np.array(SHARDING_TYPES) == only, (2, 1))
+        kinds[1] = True
+        own = replace(limits, sharding_types=kinds, empty_blocks=True)
+        split: Any = row_wise if only == "row_wise" else table_row_wise
+        first = split(tables, 0, topology, *([] if only == "row_wise" else [0]), True)
+        plans = [ShardingPlan((first, table_wise(tables, 1, device))) for device in (0, 7)]
+        costs = [MODEL.estimate(plan, tables, topology).total_ms for plan in plans]
+        assert 0.5 * min(costs) < plan_lower_bound_ms(tables, topology, MODEL, own) <= min(costs)
