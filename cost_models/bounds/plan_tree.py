@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.bounds.placements import ROUNDING, linprog
-from shard_gym.cost_models.bounds.plan_nodes import BACKWARD, FORWARD, MS, OPEN, PHASES, Branch, Node
+from shard_gym.cost_models.bounds.plan_nodes import BACKWARD, COLLECTIVES, FORWARD, MS, OPEN, PHASES, Branch, Node
 from shard_gym.cost_models.bounds.plan_program import PlanProgram, Row
 
 DIGITS = 6  # of a number in a proof
@@ -68,8 +68,14 @@ class Tree:
 def checked_ms(program: PlanProgram, tree: Tree) -> float:
     """The least Lagrangian of the leaves of a tree whose root is that of the program; infinity for no plans.
 
-    The bounds that the tree states are not read.
+    The bounds that the tree states are not read; of a tree that is none of the program, nothing follows, so 0.
     """
+    ends = {
+        "counts": program.num_levels,
+        "ms": len(PHASES),
+        "collective": len(COLLECTIVES),
+        "kind": program.num_tables,
+    }
     found, todo = float("inf"), [(program.root(), tree)]
     while todo:
         node, own = todo.pop()
@@ -78,6 +84,9 @@ def checked_ms(program: PlanProgram, tree: Tree) -> float:
                 rows = program.rows(node, own.multipliers)
                 found = min(found, lagrangian_ms(program, node, rows, own.multipliers)[0])
             continue
+        what, which, at = own.branch
+        if not (0 <= which < ends.get(what, 0) and np.isfinite(at)):
+            return 0.0
         children = node.children(own.branch)
         if len(children) != len(own.children):
             return 0.0
@@ -122,7 +131,7 @@ def lagrangian_ms(
     constant = program.constant_ms(node)
     total = least.sum() + rest.sum() - limit + constant
     total -= rounding * (least.sum() + np.abs(rest).sum() + of_limits + constant)
-    return max(float(total) * (1.0 - ROUNDING), 0.0), prices
+    return max(float(total) * (1.0 - ROUNDING), 0.0) if np.isfinite(total) else 0.0, prices
 
 
 @dataclass

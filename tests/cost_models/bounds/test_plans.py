@@ -32,6 +32,7 @@ from shard_gym.cost_models.analytical.inference import InferenceCostModel
 from shard_gym.cost_models.bounds import PlanProof, plan_lower_bound_ms, plan_tree, prove, proven_ms
 from shard_gym.cost_models.bounds import plans as plan_bounds
 from shard_gym.cost_models.bounds.lane_counts import Counts, best_first
+from shard_gym.cost_models.bounds.plan_nodes import Branch
 from shard_gym.hardware import PROFILES, Replicas, hardware_profile
 from shard_gym.plans import (
     SHARDING_TYPES,
@@ -276,13 +277,23 @@ def test_a_proof_that_was_tampered_with_proves_no_more_than_is_true(random_task:
     best = cost_ms(PlanSearchAgent(MODEL, max_queries=2000).plan(task), task)
     proof, rng = prove(*about, known_ms=best), np.random.default_rng(0)
     assert proven_ms(proof, *about) > 0.8 * best
-    for change in (lambda: rng.uniform(0.0, 3.0), lambda: -1.0, lambda: float("inf"), lambda: float("nan")):
+    for change in (
+        lambda: rng.uniform(0.0, 3.0),
+        lambda: -1.0,
+        lambda: 1e300,
+        lambda: float("inf"),
+        lambda: float("nan"),
+    ):
         copied = PlanProof.from_json(proof.to_json())
         trees = [copied.tree]
         for tree in trees:
             trees += tree.children
             tree.multipliers = {key: each * change() for key, each in tree.multipliers.items()}
         assert proven_ms(copied, *about) < proof.bound_ms
+    for what, which, at in (("ms", 3, 1.0), ("ms", 0, float("nan")), ("collective", -1, 0.0), ("kind", 6, 0.0)):
+        copied = PlanProof.from_json(proof.to_json())
+        copied.tree.branch = Branch(what, which, at)
+        assert proven_ms(copied, *about) == 0.0
     copied = PlanProof.from_json(proof.to_json())
     tree = copied.tree
     while tree.children[0].branch is not None:
