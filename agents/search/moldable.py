@@ -12,6 +12,11 @@ by `OwnTimes`:
    each where the sum of the slowest phases grows least. Wide parts are on the first devices of each host alone, on so
    many that narrow ones keep the others as busy, so that they lend their lanes to no other.
 3. Targets, widths and sizes vary; the plan that `OwnTimes` calls cheapest counts.
+
+Rough constants are enough: with each of the seven of `own_times.RATES` multiplied by a factor from a half to two, plans
+of nine suites cost 1.3 to 4.2% more in four draws of the factors, 3.1% more with all of them halved and as much as
+before with all doubled (29 November 2026; `python moldable.py` in benchmarks/ draws such factors, and leaves out parts
+of the rule).
 """
 
 from __future__ import annotations
@@ -46,9 +51,8 @@ TARGETS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.05)
 PARTS = (1.0, 0.5, 0.25, 0.1)  # of the memory of a device, that a part may take
 FULL = 0.98  # of the memory of all devices, that forms may take together
 SLACK = 0.8  # of it; where forms take less, memory has
-WEIGHTS = (0.0, 1.0, 4.0)  # the first of these weights beside time as parts are ordered and placed, otherwise each
+WEIGHTS = (0.0, 1.0, 4.0)  # the first of these weights beside time as parts are ordered, otherwise each
 RANK = 0.3  # of the longest part, in what a set of parts may cost
-TIE = 0.01  # how much the time of a device counts beside that of the slowest
 MOST_PLANS, MOST_STEPS, LEAST_PLANS = 120, 30_000_000, 4
 """Plans of a task, as long as so many parts times devices are tried for them together; but so many at least."""
 
@@ -205,8 +209,7 @@ class Moldable:
             limit[share == each], wide[share == each] = most, each
         for weight in WEIGHTS if form.bytes > SLACK * float(self._caps.sum()) else WEIGHTS[:1]:
             size = np.maximum(ms / total, weight * memory / max(float(memory.sum()), 1.0))
-            price = weight * total / max(float(free.sum()), 1.0)
-            yield _Trial(split, free, np.lexsort((-size, -wide)), limit, price)
+            yield _Trial(split, free, np.lexsort((-size, -wide)), limit)
 
     def _placed(self, trials: list[_Trial]) -> tuple[FloatArray, IntArray]:
         """(N,) ms of N plans, infinite for those without room, and (N, k) the devices of their parts in order."""
@@ -217,13 +220,12 @@ class Moldable:
         loads, memory = np.zeros((count, most, columns)), np.zeros((count, most))
         limit, table = np.full((count, most), devices), np.zeros((count, most), np.int64)
         held, free = np.empty((columns, count, devices)), np.empty((count, devices))
-        for number, (split, left, order, own_limit, _) in enumerate(trials):
+        for number, (split, left, order, own_limit) in enumerate(trials):
             parts = slice(len(order))
             loads[number, parts] = options.loads[split.table[order], split.level[order]]
             memory[number, parts] = options.memory[split.table[order], split.level[order]]
             limit[number, parts], table[number, parts] = own_limit[order], split.table[order]
             held[..., number, :], free[number] = options.fixed(split.spread)[0].T, left
-        price = np.array([trial.price for trial in trials])[:, None]
         device, every, has_room = np.zeros((count, most), np.int64), np.arange(count), np.ones(count, np.bool_)
         apart = limits is not None and limits.conflicts is not None
         holds = np.zeros((count, options.task.num_tables, devices), np.bool_) if apart else None
@@ -242,7 +244,6 @@ class Moldable:
             np.maximum(held[MAXIMA], part[MAXIMA], out=new[MAXIMA])
             own = self._phases(new)
             score = np.maximum(own, slowest[:, None]).sum(axis=-1)
-            score += TIE * (own.sum(axis=-1) - price * free)
             score[~fits] = np.inf
             chosen = score.argmin(axis=1)
             has_room &= np.isfinite(score[every, chosen])
@@ -269,7 +270,6 @@ class _Trial(NamedTuple):
     free: IntArray  # (D,) bytes
     order: IntArray  # (I,)
     limit: IntArray  # (I,) how many of the first devices may hold each part
-    price: float  # ms for a byte that a device has less free
 
 
 def _where_any(some: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:
