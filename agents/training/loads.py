@@ -16,7 +16,6 @@ from shard_gym.cost_models import AdditiveCostModel, CostEstimate
 from shard_gym.cost_models.fitting import CostDataset
 from shard_gym.cost_models.fitting.data.dataset import concatenate_tables
 from shard_gym.cost_models.fitting.data.random_plans import (
-    MAX_SPREAD,
     drawn_spread,
     halved,
     random_plan,
@@ -214,8 +213,7 @@ def random_shards(
     parts = np.flatnonzero(~spread)
     if len(parts):
         shards.append(PlacedShards(COLUMN_WISE, halved(tables.select(parts), max_halvings, rng), placement[parts]))
-    share = 0.5 if spread.sum() > MAX_SPREAD else 0.1  # of a device, that the replicas may take together
-    kinds = spread_types(tables, topology, spread, sharding_types, rng, share)
+    kinds = spread_types(tables, topology, spread, sharding_types, rng)
     for kind in spreading(sharding_types):
         chosen = np.flatnonzero(spread & (kinds == kind))
         if kind == ROW_WISE and TABLE_ROW_WISE in sharding_types and topology.num_devices > topology.devices_per_host:

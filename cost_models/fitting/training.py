@@ -81,6 +81,10 @@ class Latents:
         return self._values.index_select(0, self._position[rows])
 
 
+MOST_MEDIANS = 2.0
+"""The unit of costs, at most: a few loads may take a hundred times as long as most, which the mean would hide."""
+
+
 class Samples:
     """A data set of P placements, of tables or of shards, as tensors, from which batches are taken.
 
@@ -90,7 +94,7 @@ class Samples:
         phases_ms: (P, D, 4) float32.
         cost_ms: (P,) float32.
         phase_unit: (4,) ms, the mean of each phase over all devices.
-        cost_unit: () ms, the mean cost.
+        cost_unit: () ms, the mean cost, or twice the median if that is less.
     """
 
     def __init__(self, data: CostDataset | ShardDataset, network: type[NeuralCostModel], device: str = "cpu") -> None:
@@ -99,7 +103,7 @@ class Samples:
         self.phases_ms = torch.tensor(data.phases_ms, dtype=torch.float32, device=device)
         self.cost_ms = torch.tensor(data.cost_ms, dtype=torch.float32, device=device)
         self.phase_unit = self.phases_ms.mean(dim=(0, 1)).clip(min=1e-6)
-        self.cost_unit = self.cost_ms.mean()
+        self.cost_unit = torch.minimum(self.cost_ms.mean(), MOST_MEDIANS * self.cost_ms.median())
         behind = 0  # loads for host memory, behind the inputs of a shard
         if isinstance(data, ShardDataset):  # shards of a table that is spread are equal
             behind = data.host.shape[1]

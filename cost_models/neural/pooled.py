@@ -28,7 +28,7 @@ from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural import network as net
-from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
+from shard_gym.cost_models.neural.base import LEAST_MS, NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES
@@ -55,6 +55,7 @@ EXCHANGE_OF = {
 """The exchange of each sharding type."""
 
 LATENT, HIDDEN = 32, 64
+MOST_MEDIANS = 2.0  # the unit of a phase at most, where a few loads take a hundred times as long as most
 MIB = 2.0**20
 
 KNOTS = 2.0 ** np.arange(-6, 4, dtype=np.float32)
@@ -112,6 +113,7 @@ class PooledCostModel(NeuralCostModel):
     @override
     def fitted_normalization(cls, data: NormalizationData) -> FloatWeights:
         used = data.loads[..., cls.num_sums] > 0
+        phases = data.phases_ms[used]
         scale = np.ones((len(EXCHANGES), 2), np.float32)
         for (kind, link), sent in np.ndenumerate(scale):
             sent = _on_links(kind, data.loads[..., cls.shared_loads][..., kind], data.cluster)[link]
@@ -120,7 +122,7 @@ class PooledCostModel(NeuralCostModel):
             **net.fitted_normalization("work", np.log2(1 + data.inputs[:, -cls.num_work - 1 : -1])),
             **net.fitted_normalization("device", cls._device(data.loads)[used]),
             "exchange.scale": scale,
-            "phase.scale": data.phases_ms[used].mean(axis=0),
+            "phase.scale": np.minimum(phases.mean(axis=0), MOST_MEDIANS * np.median(phases, axis=0)) + LEAST_MS,
         }
 
     @classmethod

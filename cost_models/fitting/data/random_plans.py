@@ -59,13 +59,9 @@ def spread_types(
     spread: NDArray[np.bool_],
     sharding_types: Collection[str],
     rng: np.random.Generator,
-    share: float = 0.1,
 ) -> NDArray[np.str_]:
-    """(T,) the type of each table if it is one of those that are `spread`: most small ones are replicated.
-
-    Small are those that take this `share` of a device, if all that are spread are as large.
-    """
-    small = tables.memory_bytes * spread.sum() <= share * topology.memory_cap_bytes.min()
+    """(T,) the type of each table if it is one of those that are `spread`: most small ones are replicated."""
+    small = tables.memory_bytes * (10 * spread.sum()) <= topology.memory_cap_bytes.min()
     replicated = small & (rng.random(len(tables)) < SHARE_REPLICATED)
     ways = spreading(sharding_types) or [""]
     return np.where(replicated, ways[-1], ways[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,3 +121,20 @@ def test_normalization_is_that_of_the_inputs_of_the_layers(architecture: str, co
     assert again.keys() == {name for name in weights if name.endswith(NORMALIZATION)}
     for name, array in again.items():  # a third round changes nothing
         np.testing.assert_allclose(array, weights[name], rtol=1e-5, err_msg=name)
+
+
+def test_a_few_enormous_costs_do_not_hide_the_others(untrained: Any, costs: SplitCosts) -> None:
+    """The units of costs and phases stay those of most placements, where the means would be of the enormous ones."""
+    data, model = costs.part("train"), untrained("pooled")
+    times = np.ones(len(data.cost_ms))
+    times[: len(times) // 20 + 1] = 1e4
+    changed = replace(
+        data,
+        cost_ms=(data.cost_ms * times).astype(data.cost_ms.dtype),
+        phases_ms=(data.phases_ms * times[:, None, None]).astype(data.phases_ms.dtype),
+    )
+    usual, found = (Samples(each, type(model)) for each in (data, changed))
+    assert float(found.cost_unit) < 4 * float(usual.cost_unit)
+    scales = [with_normalization(each, model.weights)["phase.scale"] for each in (usual, found)]
+    assert (scales[1] < 4 * scales[0]).all()
+    assert changed.cost_ms.mean() > 100 * data.cost_ms.mean()
