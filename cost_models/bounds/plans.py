@@ -22,7 +22,7 @@ from shard_gym.hardware import Topology
 from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import Tables
 
-MAX_SHARES = 60_000_000  # variables of all programs solved for one task; then the bound is taken as it is
+MAX_SHARES = 15_000_000  # variables of all programs solved for one task; then the bound is taken as it is
 MIN_PROGRAMS, MAX_PROGRAMS = 200, 1500
 ABOVE = 1.15  # how far above a bound plans are first looked at, whose phases are then known within less
 
