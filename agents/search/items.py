@@ -150,10 +150,13 @@ def _put_under(
     return placement
 
 
-def put_where_cheapest(items: Items, order: Iterable[int], most_devices: int | None = None) -> Placement:
+def put_where_cheapest(
+    items: Items, order: Iterable[int], most_devices: int | None = None, first: IntArray | None = None
+) -> Placement:
     """(I,) int64, each item in `order` on the device where what is placed so far costs least; or NoRoomError.
 
     At most I D evaluations, or I `most_devices` if only so many of the devices with room, the least busy, are tried.
+    With (I,) `first`, only the first so many devices may hold an item.
 
     Equal costs are common because an item rarely makes the slowest device slower. Then the device whose own phases are
     shortest afterwards is taken.
@@ -165,6 +168,10 @@ def put_where_cheapest(items: Items, order: Iterable[int], most_devices: int | N
     costs_with_one = model.costs_with_one if many else partial(AdditiveCostModel.costs_with_one, model)
 
     def choose(item: int, fitting: IntArray) -> int:
+        if first is not None:
+            fitting = fitting[fitting < first[item]]
+            if not len(fitting):
+                raise NoRoomError(item, 0)
         if most_devices is not None and len(fitting) > most_devices:
             fitting = fitting[np.argpartition(own_phases[fitting].sum(axis=-1), most_devices)[:most_devices]]
         joined = model.add(held[fitting], items.loads[item])

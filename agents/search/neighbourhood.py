@@ -55,14 +55,14 @@ class Costs:
         return Costs(exact, smoothed_ms(phases))
 
 
-def smoothed_ms(phases: FloatArray) -> FloatArray:
-    """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases."""
+def smoothed_ms(phases: FloatArray, squarings: int = SMOOTHING_SQUARES) -> FloatArray:
+    """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases; the exponent of the norm is 2^squarings."""
     slowest = np.maximum(phases.max(axis=-2), TINY)
     power = phases * (1.0 / slowest)[..., None, :]
-    for _ in range(SMOOTHING_SQUARES):
+    for _ in range(squarings):
         np.square(power, out=power)
     norm = power.sum(axis=-2)
-    for _ in range(SMOOTHING_SQUARES):
+    for _ in range(squarings):
         np.sqrt(norm, out=norm)
     return np.asarray(np.einsum("...p,...p->...", slowest, norm))
 

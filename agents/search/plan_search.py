@@ -13,8 +13,10 @@ from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget, Descent
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.plan_starts import starts
+from shard_gym.agents.search.plan_starts import MANY_DEVICES, starts
+from shard_gym.agents.search.pairs import PairSearch
 from shard_gym.agents.search.rebuild import Rebuilder
+from shard_gym.agents.search.reforms import SHARP, Reformer
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
@@ -76,6 +78,7 @@ SHARE_OF_STARTS, SHARE_OF_ROUND, SHARE_OF_REBUILDING = 0.5, 0.08, 0.01
 rebuilding between two descents. Half of the plans are left after a round, so a start that is not the cheapest may win.
 """
 
+TRIED_AT_PRICES = 6
 MAX_STARTS = 16  # the cheapest of them are taken
 ACCEPTED = 0.002  # the share by which a rebuilt plan may cost more and be taken, at first, on average; it falls to 0
 MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then all plans in reach are known
@@ -110,7 +113,7 @@ def search_plans(
     searches = searches[: MAX_STARTS if batch > 1 else 1]
     while len(searches) > 1 and not budget.spent():
         for search in searches:
-            search.rebuild(budget.share + SHARE_OF_ROUND / len(searches))
+            search.improve(budget.share + SHARE_OF_ROUND / len(searches))
         searches.sort(key=lambda search: search.best_cost)
         searches = searches[: len(searches) // 2]
     searches[0].run()
@@ -123,9 +126,48 @@ class _Search(Descent):
     def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int) -> None:
         super().__init__(start, rng, budget, batch)
         self._rebuilds, self._seen, self._fruitless = batch > 1, set[float](), 0
+        options = start.options
+        self._balances = batch > 1 and options.task.num_devices >= MANY_DEVICES
+        self._reformer = Reformer(options, rng) if self._balances else None
+        self._norm = np.inf
+        if self._balances:
+            self._balance(start)
+
+    def improve(self, until: float) -> None:
+        """Rebuild the plan, or of many devices reform it, until that share of the budget is spent."""
+        if self._reformer is None:
+            self.rebuild(until)
+        else:
+            self.reform(until)
+
+    def _balance(self, split: SplitTables) -> None:
+        """Go on from `split` after moves and swaps of pairs of devices, if its sharp norm is lower then."""
+        search = PairSearch(split.items(), split.device, self._rng)
+        search.run(self._spent, SHARP)
+        if search.best_cost < self.best_cost - MIN_GAIN_MS:
+            self.keep(split.moved(search.best), search.best_cost)
+        if search.norm < self._norm * (1.0 - 1e-7):
+            self._norm = search.norm
+            self.take(split.moved(search.placement))
+
+    def reform(self, until: float) -> None:
+        """Change the forms of many tables and balance, until that share of the budget is spent; keep what costs less."""
+        assert self._reformer is not None
+        self._until = until
+        while not self._spent():
+            split, (more, own) = self.split, self._reformer.more(self.split)
+            for _ in range(TRIED_AT_PRICES):
+                changed = self._reformer.changed(split, more, own)
+                if changed is not None:
+                    self._balance(changed)
+                if self.split is not split or self._spent():
+                    break
 
     def run(self) -> None:
         """Descend; then change the plan, descend, and return if nothing better was found, until the budget is spent."""
+        if self._reformer is not None:
+            self._run_many()
+            return
         self.descend()
         while not self.budget.spent() and self._fruitless < MAX_FRUITLESS:
             before, cost = self.split, self.current.costs.smoothed
@@ -136,6 +178,25 @@ class _Search(Descent):
             self.descend()
             if self.current.costs.smoothed > cost:
                 self.take(before)
+
+    def _run_many(self) -> None:
+        import os
+        mix = float(os.environ.get("MIX", "1"))
+        seg = float(os.environ.get("SEG", ".02"))
+        while not self.budget.spent():
+            before, cost = self.split, self._norm
+            if self._rng.random() < mix:
+                self.reform(self.budget.share + seg)
+                continue
+            if self._rng.random() < float(os.environ.get("REB", ".5")):
+                self.rebuild(self.budget.share + seg / 2)
+            self.descend(self.budget.share + seg / 2)
+            self._until = 1.0
+            self._norm = np.inf
+            self._balance(self.split)
+            if self._norm > cost:
+                self.take(before)
+                self._norm = cost
 
     def rebuild(self, until: float) -> None:
         """Rebuild the plan until that share of the budget is spent; take what costs less, or little more."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shard_gym.agents.search.heuristics import MAX_COUNTS
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
-from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables, on_emptiest
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.cost_models.base import COMPUTE
@@ -51,7 +51,7 @@ def shapes_by_price(options: SplitOptions, most_queries: int, most: int) -> list
         return []  # constraints permit no part of any table
     classes = classes_of(options, options.levels.width)
     count = int(classes[options.levels.legal].max()) + 1
-    forms = count * int(options.levels.is_form.any(axis=0).sum()) + len(options.spreads)
+    forms = count * int(options.levels.is_form.any(axis=0).sum()) + len({way.variant for way in options.spreads})
     at_most = min(
         most_queries // (ROUNDS * (len(np.delete(np.arange(options.loads.shape[-1]), options.model.maxima)) + 2)),
         MAX_NUMBERS // (options.task.num_tables * forms),
@@ -137,7 +137,7 @@ class _Prices:
         for variant in {self._options.spreads[number].variant for number in spread[spread != NOT_SPREAD].tolist()}:
             ways = [number for number, way in enumerate(self._options.spreads) if way.variant == variant]
             tables = np.flatnonzero(np.isin(spread, ways))
-            _on_emptiest(self._options, spread, ways, tables, alone)
+            on_emptiest(self._options, spread, ways, tables, alone)
         return spread
 
     def _chosen(self) -> tuple[FloatArray, IntArray]:
@@ -196,17 +196,7 @@ class _Prices:
         return phases
 
 
-def _on_emptiest(
-    options: SplitOptions, spread: IntArray, ways: list[int], tables: IntArray, weight: FloatArray
-) -> None:
-    """Give each of `tables`, the heaviest by (T,) `weight` first, the one of the spreads `ways` that holds least."""
-    held, may = np.zeros(len(ways)), options.may_spread[:, ways]
-    for table in tables[np.argsort(-weight[tables], kind="stable")].tolist():
-        host = int(np.where(may[table], held, np.inf).argmin())
-        spread[table] = ways[host]
-        held[host] += weight[table]
-
-
+MANY_DEVICES = 32
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
@@ -230,6 +220,8 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     """
     many = options.task.num_tables * options.task.num_devices > most_queries
     most_of_first, most = (int(most_queries * part) if many else most_queries for part in OF_MANY)
+    if options.task.num_devices >= MANY_DEVICES:
+        most_of_first = most = 0
     shapes = {shape.key: shape for shape in (_no_wider(options, width) for width in WIDTHS)}
     whole, *narrow = shapes.values()
     found = list(_placed([whole], most_of_first))
@@ -253,7 +245,7 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
             if not found:
                 found += _placed([split], most)
     yield from (split for _, split in found)
-    for _, split in sorted(found, key=itemgetter(0)):
+    for _, split in sorted(found, key=itemgetter(0)) if options.task.num_devices < MANY_DEVICES else ():
         if not spent():
             yield from by_lanes(split, most_queries // (2 * len(found)))
 
@@ -269,7 +261,7 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
     """
     options, devices = split.options, split.options.task.num_devices
     _, of_part = np.unique(-lane_share(split.widths), return_inverse=True)  # 0 is the widest class
-    at_most = most_queries // max(1, 2 * devices * len(split.table))
+    at_most = most_queries // max(1, 2 * (FEWEST if devices >= MANY_DEVICES else devices) * len(split.table))
     if not at_most:
         return []
     counts = np.unique(np.linspace(1, devices, min(devices, MAX_COUNTS)).astype(int)).tolist()
@@ -295,7 +287,7 @@ def _by_price(options: SplitOptions, most_queries: int, spent: Callable[[], bool
             alone, memory = options.part_ms[split.table, split.level], options.memory[split.table, split.level]
             keys = (-alone, of_part) if by_width else (-alone,)
             for first in ((), (-np.where(memory > large, memory, 0),)):
-                left -= options.task.num_devices * len(split.table)
+                left -= min(options.task.num_devices, FEWEST if options.task.num_devices >= MANY_DEVICES else 10**9) * len(split.table)
                 if left < 0 or spent():
                     return
                 moved = [each for _, each in _within(split, of_part, limits[None], [np.lexsort((*keys, *first))])]
@@ -310,6 +302,18 @@ def _within(
     """The cheapest plan that fits for each of the (N, C) `limits`, with its cost; the parts are put in these orders."""
     options, devices = split.options, split.options.task.num_devices
     found: dict[int, tuple[float, SplitTables]] = {}
+    if devices >= MANY_DEVICES:
+        items = split.items()
+        if items.free.min() < 0:
+            return []
+        for order in orders:
+            for which, limit in enumerate(limits):
+                with suppress(NoRoomError):
+                    moved = split.moved(put_where_cheapest(items, order, FEWEST, limit[of_part]))
+                    cost = items.cost_ms(moved.device)
+                    if which not in found or cost < found[which][0]:
+                        found[which] = cost, moved
+        return found.values()
     for order in orders:
         at_once = max(1, AT_ONCE // devices)
         for first in range(0, len(limits), at_once):
@@ -361,7 +365,7 @@ def _in_rows(options: SplitOptions) -> Iterator[SplitTables]:
     on_hosts = np.where(on_hosts == NOT_SPREAD, instead, on_hosts)
     spread = np.where(tables.pooled, on_hosts, spread)
     hosts = [number for number, way in enumerate(options.spreads) if way.sharding_type == TABLE_ROW_WISE]
-    _on_emptiest(options, spread, hosts, np.flatnonzero(np.isin(spread, hosts)), options.part_ms[:, 0])
+    on_emptiest(options, spread, hosts, np.flatnonzero(np.isin(spread, hosts)), options.part_ms[:, 0])
     yield SplitTables.in_parts(options, spread, nothing)
 
 
@@ -445,7 +449,7 @@ def _smallest_spread(options: SplitOptions) -> tuple[IntArray, IntArray]:
         left = left[~options.levels.is_form[left].any(axis=1)]
         if len(left):
             variant = options.spreads[hosts[0]].variant
-            _on_emptiest(options, best, hosts, left, options.memory[:, variant].astype(float))
+            on_emptiest(options, best, hosts, left, options.memory[:, variant].astype(float))
             least[left] = options.memory[left, variant]
     return best, least
 
@@ -492,7 +496,7 @@ def _least_bytes(options: SplitOptions) -> Iterator[SplitTables]:
         spread = np.full(count, NOT_SPREAD)
         for which, (variant, numbers) in enumerate(ways.items(), start=len(levels)):
             chosen = np.flatnonzero(form == which)
-            _on_emptiest(options, spread, numbers, chosen, options.memory[:, variant].astype(float))
+            on_emptiest(options, spread, numbers, chosen, options.memory[:, variant].astype(float))
         yield SplitTables.in_parts(options, spread, np.where(form < len(levels), form, 0))
 
 

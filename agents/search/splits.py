@@ -373,3 +373,15 @@ class SplitTables:
         if len(parts) == 1:
             return table_wise(tables, table, int(self.device[parts[0]]))
         return column_wise(tables, table, self.device[parts].tolist(), self.widths[parts].tolist())
+
+
+def on_emptiest(
+    options: SplitOptions, spread: IntArray, ways: list[int], tables: IntArray, weight: FloatArray, held: FloatArray | None = None
+) -> None:
+    """Give each of `tables`, the heaviest by (T,) `weight` first, the one of the spreads `ways` that holds least, (ways,) before."""
+    held = np.zeros(len(ways)) if held is None else held.copy()
+    may = options.may_spread[:, ways]
+    for table in tables[np.argsort(-weight[tables], kind="stable")].tolist():
+        host = int(np.where(may[table], held, np.inf).argmin())
+        spread[table] = ways[host]
+        held[host] += weight[table]
