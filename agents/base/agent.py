@@ -98,6 +98,6 @@ class CostGuidedAgent(Agent):
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
 
 
-def task_rng(seed: int, task: Task) -> np.random.Generator:
-    """A generator that depends on the seed and the name of the task alone, whatever was placed before."""
-    return np.random.default_rng([seed, zlib.crc32(task.name.encode())])
+def task_rng(seed: int, task: Task, run: int = 0) -> np.random.Generator:
+    """A generator that depends on the seed, the name of the task and a number alone, whatever was placed before."""
+    return np.random.default_rng([seed, zlib.crc32(task.name.encode()), *([run] if run else [])])

@@ -14,8 +14,8 @@ import numpy as np
 from shard_gym.agents.base import task_rng
 from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
-from shard_gym.agents.search.plan_search import search_plans
 from shard_gym.agents.search.restarts import MANY
+from shard_gym.agents.search.search_plans import search_plans
 from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidOptionError

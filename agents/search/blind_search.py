@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from typing_extensions import override
 
-from shard_gym.agents.search.plan_search import PlanSearchAgent
+from shard_gym.agents.search.plan_search import PlanSearchAgent, SearchRun
 from shard_gym.agents.search.splits import SplitTables
 from shard_gym.cost_models import CountedCostModel
 from shard_gym.tasks import Task
@@ -23,7 +24,13 @@ class BlindSearchAgent(PlanSearchAgent):
 
     @override
     def _search(
-        self, task: Task, sharding_types: tuple[str, ...], model: CountedCostModel, share: float = 1.0
+        self,
+        task: Task,
+        sharding_types: tuple[str, ...],
+        model: CountedCostModel,
+        run: SearchRun,
+        key: Any,
+        share: float = 1.0,
     ) -> SplitTables:
         blind = replace(task, topology=replace(task.topology, host=None))
-        return super()._search(blind, sharding_types, model, share)
+        return super()._search(blind, sharding_types, model, run, key, share)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Costs, Moves, Neighbourhood
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
-from shard_gym.cost_models import CountedCostModel, CountedEstimates
 from shard_gym.plans.column_levels import NONE
 
 MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error
@@ -26,28 +26,52 @@ BATCH = 384
 MAX_IDLE = 1_000  # looks at the budget, about one for each placement that is tried, in which no cost was asked for
 
 
+class Counts(Protocol):
+    """What counts the evaluations of a search."""
+
+    @property
+    def queries(self) -> int:
+        """Those so far."""
+
+
 class Budget:
-    """The evaluations of `cost_model`, and the seconds if limited, that a search has for one task from here on."""
+    """The evaluations that `counts` counts, and the seconds if limited, that a search has for one task from here on.
+
+    Args:
+        counts: the cost model.
+        max_queries: evaluations.
+        max_seconds: seconds; None for no limit.
+        within: a budget of which this one is a part; with it, this one is spent, too.
+    """
 
     def __init__(
-        self, cost_model: CountedCostModel | CountedEstimates, max_queries: int, max_seconds: float | None = None
+        self, counts: Counts, max_queries: int, max_seconds: float | None = None, within: Budget | None = None
     ) -> None:
-        self._cost_model, self._max_queries = cost_model, max_queries
-        self._first = self._last = cost_model.queries
-        self._started, self._max_seconds = time.perf_counter(), max_seconds or float("inf")
+        self._counts, self._max_queries, self._within = counts, max_queries, within
+        self._first = self._last = counts.queries
+        self._started, self._max_seconds = time.perf_counter(), float("inf") if max_seconds is None else max_seconds
+        if within is not None:
+            self._max_seconds = min(self._max_seconds, within.seconds_left)
         self._idle = 0
 
     def spent(self) -> bool:
         """Whether it is spent, or nothing was asked for long: the costs of all placements that are tried are known."""
-        self._idle = self._idle + 1 if self._last == self._cost_model.queries else 0
-        self._last = self._cost_model.queries
+        self._idle = self._idle + 1 if self._last == self._counts.queries else 0
+        self._last = self._counts.queries
         return self.share >= 1.0 or self._idle >= MAX_IDLE
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the limit; infinity if there is none."""
+        return self._max_seconds - (time.perf_counter() - self._started)
 
     @property
     def share(self) -> float:
         """The share that is spent, of the evaluations or of the seconds, whichever is more."""
-        seconds = (time.perf_counter() - self._started) / self._max_seconds
-        return max((self._cost_model.queries - self._first) / self._max_queries, seconds)
+        if self._within is not None and self._within.share >= 1.0:
+            return 1.0
+        seconds = 0.0 if self._max_seconds == float("inf") else 1.0 - self.seconds_left / max(self._max_seconds, 1e-9)
+        return max((self._counts.queries - self._first) / self._max_queries, seconds)
 
 
 class MoveSearch:

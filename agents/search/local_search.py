@@ -12,8 +12,8 @@ from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import BATCH, Budget
 from shard_gym.agents.search.heuristics import CostGreedyAgent, lane_placements, paper_heuristics
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.plan_search import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.plan_starts import by_lanes
+from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import InvalidPlacementError, NoPlacementFoundError

@@ -56,7 +56,7 @@ class Costs:
 
 
 def smoothed_ms(phases: FloatArray, squarings: int = SMOOTHING_SQUARES) -> FloatArray:
-    """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases; the exponent of the norm is 2^squarings."""
+    """(...) ms, the smoothed cost (see `Costs`) from the (..., D, 4) phases; the exponent is 2^squarings."""
     slowest = np.maximum(phases.max(axis=-2), TINY)
     power = phases * (1.0 / slowest)[..., None, :]
     for _ in range(squarings):

@@ -1,22 +1,23 @@
-"""`PlanSearchAgent`, and `search_plans`, the search of all agents that search under a cost model."""
+"""`PlanSearchAgent`: a search over sharding plans, in runs that grow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
-from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget, Descent
+from shard_gym.agents.search.descent import Budget
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.plan_starts import MANY_DEVICES, starts
-from shard_gym.agents.search.pairs import PairSearch
-from shard_gym.agents.search.rebuild import Rebuilder
-from shard_gym.agents.search.reforms import SHARP, Reformer
+from shard_gym.agents.search.pairs import PAIRED_FROM
+from shard_gym.agents.search.plan_starts import by_rule, starts
+from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
@@ -37,8 +38,10 @@ SEARCHES = 2 + FINALISTS
 """Whole searches that a task with groups takes."""
 
 
-def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, ShardingPlan]]) -> ShardingPlan:
-    """The cheapest plan found for any groups of the devices of `task`.
+def cheapest_in_groups(
+    task: Task, plan: Callable[[Task, float], tuple[float, ShardingPlan]]
+) -> tuple[float, ShardingPlan]:
+    """The cost in ms of the cheapest plan found for any groups of the devices of `task`, and the plan.
 
     One group is searched to the end, as in a task without groups, so the plan is no worse than there. All other
     possible groups share a search as long; the `FINALISTS` whose plans then cost least get a whole one each.
@@ -70,21 +73,24 @@ def cheapest_in_groups(task: Task, plan: Callable[[Task, float], tuple[float, Sh
     if not found:
         assert failure is not None  # one group, at least, was searched
         raise failure
-    return min(found.values(), key=lambda each: each[0])[1]
+    return min(found.values(), key=lambda each: each[0])
 
 
-SHARE_OF_STARTS, SHARE_OF_ROUND, SHARE_OF_REBUILDING = 0.5, 0.08, 0.01
-"""Shares of the evaluations: after the first no start is made, the second is for each round of starts, the third for
-rebuilding between two descents. Half of the plans are left after a round, so a start that is not the cheapest may win.
-"""
+DEFAULT_QUERIES, MORE_QUERIES = 200_000, 800_000
+"""Evaluations for a task on up to `FEW_DEVICES`, and on `PAIRED_FROM` or more; between them in proportion."""
+FEW_DEVICES = 8
 
-TRIED_AT_PRICES = 6
-MAX_STARTS = 16  # the cheapest of them are taken
-ACCEPTED = 0.002  # the share by which a rebuilt plan may cost more and be taken, at first, on average; it falls to 0
-MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then all plans in reach are known
+RUN, LONGER = 200_000, 4
+"""Runs end when so many evaluations were made, and a power of the second number times as many, or so many times less;
+the last one that ends there takes three quarters of them."""
+
+LEAST = 4  # evaluations for each table that the first run has
+CALM = 2  # runs in a row that end by themselves, after which there is no longer one
+
 PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few,
 FEW = 20_000  # but so many may be made of any task
-DIGITS = 9  # after which equal costs differ by rounding
+
+Found = TypeVar("Found")
 
 
 class Ended(IntEnum):
@@ -95,140 +101,55 @@ class Ended(IntEnum):
     BUDGET = 2  #: it made as many as its options allow; more may find a cheaper plan
 
 
-def search_plans(
-    found: Iterable[SplitTables], rng: np.random.Generator, budget: Budget, batch: int = BATCH
-) -> SplitTables:
-    """The cheapest plan found by rebuilding and descents from the plans `found`, one at least.
+def default_queries(num_devices: int) -> int:
+    """Evaluations for a task on so many devices, if no option says how many.
 
-    The cheapest starts are rebuilt in rounds, and the cheaper half stays in. The last one descends; then it is
-    perturbed or rebuilt and descends again, over and over, and what does not cost more is kept. The search ends when
-    the budget is spent, or when rebuilding brings nothing new. With a `batch` of 1, for costs that take long, no plan
-    is rebuilt, because that asks for the costs of parts of plans, and the cheapest start alone descends.
+    An evaluation takes a time in proportion to the devices, and the starts one in proportion to tables times devices.
     """
-    searches: list[_Search] = []
-    for start in found:
-        if not searches or batch > 1 or not budget.spent():
-            searches.append(_Search(start, rng, budget, batch))
-    searches.sort(key=lambda search: search.best_cost)
-    searches = searches[: MAX_STARTS if batch > 1 else 1]
-    while len(searches) > 1 and not budget.spent():
-        for search in searches:
-            search.improve(budget.share + SHARE_OF_ROUND / len(searches))
-        searches.sort(key=lambda search: search.best_cost)
-        searches = searches[: len(searches) // 2]
-    searches[0].run()
-    return searches[0].best
+    share = (num_devices - FEW_DEVICES) / (PAIRED_FROM - FEW_DEVICES)
+    return int(DEFAULT_QUERIES + min(max(share, 0.0), 1.0) * (MORE_QUERIES - DEFAULT_QUERIES))
 
 
-class _Search(Descent):
-    """A descent that goes on."""
-
-    def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int) -> None:
-        super().__init__(start, rng, budget, batch)
-        self._rebuilds, self._seen, self._fruitless = batch > 1, set[float](), 0
-        options = start.options
-        self._balances = batch > 1 and options.task.num_devices >= MANY_DEVICES
-        self._reformer = Reformer(options, rng) if self._balances else None
-        self._norm = np.inf
-        if self._balances:
-            self._balance(start)
-
-    def improve(self, until: float) -> None:
-        """Rebuild the plan, or of many devices reform it, until that share of the budget is spent."""
-        if self._reformer is None:
-            self.rebuild(until)
-        else:
-            self.reform(until)
-
-    def _balance(self, split: SplitTables) -> None:
-        """Go on from `split` after moves and swaps of pairs of devices, if its sharp norm is lower then."""
-        search = PairSearch(split.items(), split.device, self._rng)
-        search.run(self._spent, SHARP)
-        if search.best_cost < self.best_cost - MIN_GAIN_MS:
-            self.keep(split.moved(search.best), search.best_cost)
-        if search.norm < self._norm * (1.0 - 1e-7):
-            self._norm = search.norm
-            self.take(split.moved(search.placement))
-
-    def reform(self, until: float) -> None:
-        """Change the forms of many tables and balance, until that share of the budget is spent; keep what costs less."""
-        assert self._reformer is not None
-        self._until = until
-        while not self._spent():
-            split, (more, own) = self.split, self._reformer.more(self.split)
-            for _ in range(TRIED_AT_PRICES):
-                changed = self._reformer.changed(split, more, own)
-                if changed is not None:
-                    self._balance(changed)
-                if self.split is not split or self._spent():
-                    break
-
-    def run(self) -> None:
-        """Descend; then change the plan, descend, and return if nothing better was found, until the budget is spent."""
-        if self._reformer is not None:
-            self._run_many()
-            return
-        self.descend()
-        while not self.budget.spent() and self._fruitless < MAX_FRUITLESS:
-            before, cost = self.split, self.current.costs.smoothed
-            if self._rebuilds and self._rng.random() < 0.5:
-                self.rebuild(self.budget.share + SHARE_OF_REBUILDING)
-            elif not self.perturb() and not self._rebuilds:
+def run_ends(least: int, most: int) -> Iterator[int]:
+    """How many evaluations have been made when each run ends; they are the same for any `most`."""
+    for power in count(-8):
+        end = int(RUN * float(LONGER) ** power)
+        if end >= least:
+            yield end
+            if end >= most:
                 return
-            self.descend()
-            if self.current.costs.smoothed > cost:
-                self.take(before)
-
-    def _run_many(self) -> None:
-        import os
-        mix = float(os.environ.get("MIX", "1"))
-        seg = float(os.environ.get("SEG", ".02"))
-        while not self.budget.spent():
-            before, cost = self.split, self._norm
-            if self._rng.random() < mix:
-                self.reform(self.budget.share + seg)
-                continue
-            if self._rng.random() < float(os.environ.get("REB", ".5")):
-                self.rebuild(self.budget.share + seg / 2)
-            self.descend(self.budget.share + seg / 2)
-            self._until = 1.0
-            self._norm = np.inf
-            self._balance(self.split)
-            if self._norm > cost:
-                self.take(before)
-                self._norm = cost
-
-    def rebuild(self, until: float) -> None:
-        """Rebuild the plan until that share of the budget is spent; take what costs less, or little more."""
-        self._until = until
-        split, phases, cost = self.split, self.current.phases_ms, float(self.current.costs.smoothed)
-        while not self._spent() and self._fruitless < MAX_FRUITLESS:
-            rebuilt = Rebuilder(split, phases, self._rng).rebuild(lambda: self.budget.share >= 1.0)
-            costs = rebuilt.costs
-            lowest = int(costs.exact.argmin())
-            if costs.exact[lowest] < self.best_cost - MIN_GAIN_MS:
-                self.keep(rebuilt.plan(lowest), float(costs.exact[lowest]))
-            new = set(map(_rounded, costs.smoothed[np.isfinite(costs.smoothed)].tolist())) - self._seen
-            self._seen |= new
-            self._fruitless = 0 if new else self._fruitless + 1
-            best = int(costs.smoothed.argmin())
-            worse = ACCEPTED * max(0.0, 1.0 - self.budget.share) * self._rng.exponential()
-            if costs.smoothed[best] < cost * (1.0 + worse):
-                split, cost = rebuilt.plan(best), float(costs.smoothed[best])
-                options = split.options
-                phases, _ = options.model.costs(split.items().device_loads(split.device), options.cluster)
-        self.take(split)
 
 
-def _rounded(cost: float) -> float:
-    return float(f"{cost:.{DIGITS}e}")
+class _Known(NamedTuple):
+    """What a search knows after a run."""
+
+    options: SplitOptions
+    by_rule: list[SplitTables]
+    best: SplitTables
+
+
+@dataclass
+class SearchRun:
+    """One run of a search: its evaluations and what it knows from shorter ones."""
+
+    number: int
+    queries: int  # for one search; of several searches a share of them each
+    total: Budget  # of all runs
+    known: dict[Any, _Known]  # by search
+    ends_by_itself: bool = True  # no search of it used its evaluations up
+    searches: Iterator[int] = field(default_factory=count)  # numbers of its searches, the same in each run
 
 
 class PlanSearchAgent(Agent):
-    """Search over sharding plans from greedily split starts: rebuilding and descents (see `search_plans`).
+    """Search over sharding plans from split starts, among them those of the rule `moldable` (see `search_plans`).
 
-    A start takes T D evaluations for T parts on D devices; where that is more than a share of the budget, only the
-    least busy devices are tried for a part. A rebuild takes about D for each part that it takes out and each plan.
+    The search is run with a few evaluations, then with four times as many, and so on, each time with other random
+    numbers and with the best plan so far as a further start; the cheapest plan of all counts. What a run does does not
+    depend on the evaluations in all, so more of them never find a dearer plan.
+
+    A start takes T D evaluations for T parts on D devices; where that is more than a share of the budget, and on many
+    devices, only the least busy devices are tried for a part. A rebuild takes about D for each part that it takes out
+    and each plan.
 
     Args:
         cost_model: the model to search under, or its name; it supports splits.
@@ -236,14 +157,15 @@ class PlanSearchAgent(Agent):
         max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
             where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start. Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a plan may have
-            groups of devices, four times as many are made (`in_groups`).
+            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 32 or more, and in between in
+            proportion (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a
+            plan may have groups of devices, four times as many are made (`in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
 
     Attributes:
-        ended: what ended the search for the last task; of several searches, for groups, the one that stopped most.
+        ended: what ended the search for the last task.
 
     Raises:
         InvalidOptionError, UnknownNameError: an option is not valid, or the model does not cost sharded tables.
@@ -256,7 +178,7 @@ class PlanSearchAgent(Agent):
         cost_model: str | CostModel = "analytical",
         sharding_types: Collection[str] = SHARDING_TYPES,
         max_shards: int = 8,
-        max_queries: int = 200_000,
+        max_queries: int | None = None,
         max_seconds: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -264,61 +186,112 @@ class PlanSearchAgent(Agent):
         self._of_replicas: CountedCostModel | None = None
         self.sharding_types = checked_sharding_types(sharding_types)
         self.max_shards = checked_max_shards(max_shards)
-        self.max_queries = checked_count("max_queries", max_queries, most=MAX_QUERIES)
+        if max_queries is not None:
+            checked_count("max_queries", max_queries, most=MAX_QUERIES)
+        self.max_queries = max_queries
         if max_seconds is not None:
             checked_positive("max_seconds", max_seconds)
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
         self.ended = Ended.NOTHING_NEW
+        self._most = max_queries or DEFAULT_QUERIES
 
     @property
     @override
     def search_budget(self) -> int:
-        """That of a task without groups, until it has answered one with groups."""
-        return self.max_queries * (1 if self._of_replicas is None else SEARCHES)
+        """The most evaluations for a task that it has answered; before that, those for one on a few devices."""
+        return self._most
+
+    @property
+    def queries(self) -> int:
+        """Evaluations so far, of all models."""
+        return self.cost_model.queries + (0 if self._of_replicas is None else self._of_replicas.queries)
 
     @override
     def true_cost_queries(self, fingerprint: str) -> int:
-        queries = self.cost_model.queries + (0 if self._of_replicas is None else self._of_replicas.queries)
-        return queries if self.cost_model.fingerprint == fingerprint else 0
+        return self.queries if self.cost_model.fingerprint == fingerprint else 0
+
+    def queries_for(self, task: Task) -> int:
+        """Evaluations of each search for `task`, if it has no fewer tables than need so many."""
+        return self.max_queries or default_queries(task.num_devices)
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
-        self.ended = Ended.NOTHING_NEW
-        return in_both_memories(task, lambda own: self._search(own, (TABLE_WISE,), self.cost_model)).placement
+        return self._split(task, (TABLE_WISE,)).placement
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
         """Where the task may have groups, those whose plans cost least when searched for a while are searched on."""
-        self.ended = Ended.NOTHING_NEW
         if not task.sync_every:
             return self.split(task).plan()
-        return cheapest_in_groups(task, self._plan_in_groups)
+        return self._cheapest(task, lambda run: cheapest_in_groups(task, partial(self._plan_in_groups, run)), SEARCHES)
 
-    def _plan_in_groups(self, task: Task, share: float) -> tuple[float, ShardingPlan]:
+    def split(self, task: Task) -> SplitTables:
+        """The parts of the plan, as the search has them; raises the error of `plan`."""
+        return self._split(task, self.sharding_types)
+
+    def _split(self, task: Task, sharding_types: tuple[str, ...]) -> SplitTables:
+        def once(run: SearchRun) -> tuple[float, SplitTables]:
+            found = in_both_memories(
+                task, lambda own: self._search(own, sharding_types, self.cost_model, run, next(run.searches))
+            )
+            return found.items().cost_ms(found.device), found
+
+        return self._cheapest(task, once)
+
+    def _cheapest(self, task: Task, once: Callable[[SearchRun], tuple[float, Found]], searches: int = 1) -> Found:
+        """The cheapest that `once` finds in any run; or the error of the first run that finds nothing."""
+        few = max(FEW, PER_PAIR * task.num_tables**2)
+        most = min(self.queries_for(task), few)
+        self._most = max(self._most, searches * self.queries_for(task))
+        total = Budget(self, searches * most, self.max_seconds)
+        before, known, calm = 0, dict[Any, _Known](), 0
+        best: tuple[float, Found] | None = None
+        for number, end in enumerate(run_ends(LEAST * task.num_tables, most)):
+            run, before = SearchRun(number, end - before, total, known), end
+            cost, found = once(run)
+            if best is None or cost < best[0]:
+                best = cost, found
+            calm = calm + 1 if run.ends_by_itself else 0
+            if calm == CALM or total.share >= 1.0:
+                break
+        assert best is not None  # there is a run, and it raised nothing
+        self.ended = Ended.NOTHING_NEW
+        if total.share >= 1.0:
+            few_tables = self.queries_for(task) > few and self.max_seconds is None
+            self.ended = Ended.FEW_TABLES if few_tables else Ended.BUDGET
+        return best[1]
+
+    def _plan_in_groups(self, run: SearchRun, task: Task, share: float) -> tuple[float, ShardingPlan]:
         """The plan of one of the groups, and its cost, for a share of the evaluations."""
         model = self.cost_model
         if task.topology.replicas is not None:
             self._of_replicas = model = self._of_replicas or CountedCostModel(model_of(task.topology, model.model))
-        plan = self._search(task, self.sharding_types, model, share).plan()
+        key = task.num_devices, task.topology.replicas
+        plan = self._search(task, self.sharding_types, model, run, key, share).plan()
         return model.estimate(plan, task.tables, task.topology).total_ms, plan
 
-    def split(self, task: Task) -> SplitTables:
-        """The parts of the plan, as the search has them; raises the error of `plan`."""
-        return in_both_memories(task, lambda own: self._search(own, self.sharding_types, self.cost_model))
-
     def _search(
-        self, task: Task, sharding_types: tuple[str, ...], model: CountedCostModel, share: float = 1.0
+        self,
+        task: Task,
+        sharding_types: tuple[str, ...],
+        model: CountedCostModel,
+        run: SearchRun,
+        key: Any,
+        share: float = 1.0,
     ) -> SplitTables:
-        options = SplitOptions(task, model, sharding_types, self.max_shards)
-        of_tables = max(FEW, PER_PAIR * task.num_tables**2)
-        max_queries = max(1, int(share * min(self.max_queries, of_tables)))
-        budget = Budget(model, max_queries, None if self.max_seconds is None else share * self.max_seconds)
+        max_queries = max(1, int(share * run.queries))
+        budget = Budget(self, max_queries, within=run.total)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
-        found = _starts(options, most, budget)
+        known = run.known.get(key)
+        options = SplitOptions(task, model, sharding_types, self.max_shards) if known is None else known.options
+        ruled = by_rule(options) if known is None else known.by_rule
+        found = _starts(options, most, budget, ruled if known is None else [known.best, *ruled])
         # Parts that are no halves may fit. Groups of so few devices that halves do not fit are left out.
         if not found and COLUMN_WISE in sharding_types and task.topology.replicas is None:
-            found = _starts(SplitOptions(task, model, sharding_types, self.max_shards, every_count=True), most, budget)
+            options = SplitOptions(task, model, sharding_types, self.max_shards, every_count=True)
+            ruled = by_rule(options)
+            found = _starts(options, most, budget, ruled)
         if not found:
             _require_forms(options, sharding_types)
             raise NoPlacementFoundError(
@@ -327,11 +300,10 @@ class PlanSearchAgent(Agent):
                 + f"with {', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
                 + _ways_out(task, sharding_types, self.max_shards)
             )
-        best = search_plans(found, task_rng(self.seed, task), budget).in_order()
-        if budget.share >= 1.0:
-            few = self.max_queries > of_tables and self.max_seconds is None
-            self.ended = max(self.ended, Ended.FEW_TABLES if few else Ended.BUDGET)
-        return best
+        best = search_plans(found, task_rng(self.seed, task, run.number), budget)
+        run.known[key] = _Known(options, ruled, best)
+        run.ends_by_itself &= budget.share < 1.0
+        return best.in_order()
 
 
 def _require_forms(options: SplitOptions, sharding_types: tuple[str, ...]) -> None:
@@ -346,9 +318,9 @@ def _require_forms(options: SplitOptions, sharding_types: tuple[str, ...]) -> No
         )
 
 
-def _starts(options: SplitOptions, most_queries: int, budget: Budget) -> list[SplitTables]:
-    """The starts that differ."""
-    found = starts(options, most_queries, lambda: budget.share > SHARE_OF_STARTS)
+def _starts(options: SplitOptions, most_queries: int, budget: Budget, given: list[SplitTables]) -> list[SplitTables]:
+    """The starts that differ, those that are given first."""
+    found = [*given, *starts(options, most_queries, lambda: budget.share > SHARE_OF_STARTS)]
     return list({start.key: start for start in found}.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import combinations_with_replacement
 from math import comb
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.search.heuristics import MAX_COUNTS
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.search.moldable import Moldable, options_of
+from shard_gym.agents.search.pairs import PAIRED_FROM
 from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables, on_emptiest
 from shard_gym.common.arrays import FloatArray, IntArray
@@ -196,12 +199,12 @@ class _Prices:
         return phases
 
 
-MANY_DEVICES = 32
 FEWEST = 8  # devices that are tried for a part at least, where there are so many
 MEMORY_HALVINGS = 6  # where memory is short, parts are halved until they need this power of two less than a device has
 PUT_BY_PRICE = 2  # times the evaluations that the prices take, for putting the parts of their shapes
 LARGE = 0.2  # of the memory of a device
 SHARES_OF_DEVICE = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)  # that a part may fill in the starts of fewest bytes
+BY_RULE = 8  # plans of the rule at most
 BY_PRICE = 6  # sets of parts at most that are chosen by price
 # The first start takes this share of the evaluations, others that, where not even it could try all devices.
 OF_MANY = 0.5, 0.125
@@ -215,13 +218,14 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     """Plans of whole tables, of tables halved to narrow parts, and of forms chosen by price; one at least.
 
     Whole tables come first. Each plan takes an evaluation for each part and device, but not more than `most_queries`,
-    or `FEWEST` for each part. After the first, a plan is made only while `spent` says no. Those without prices are put
+    or `FEWEST` for each part; on `PAIRED_FROM` devices or more that many, because what they leave uneven is soon
+    balanced. After the first, a plan is made only while `spent` says no. On fewer devices those without prices are put
     on devices by lanes, too. With more tables times devices than `most_queries`, each takes a part of these.
     """
     many = options.task.num_tables * options.task.num_devices > most_queries
     most_of_first, most = (int(most_queries * part) if many else most_queries for part in OF_MANY)
-    if options.task.num_devices >= MANY_DEVICES:
-        most_of_first = most = 0
+    if options.task.num_devices >= PAIRED_FROM:
+        most_of_first = most = 0  # so the fewest
     shapes = {shape.key: shape for shape in (_no_wider(options, width) for width in WIDTHS)}
     whole, *narrow = shapes.values()
     found = list(_placed([whole], most_of_first))
@@ -245,9 +249,22 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
             if not found:
                 found += _placed([split], most)
     yield from (split for _, split in found)
-    for _, split in sorted(found, key=itemgetter(0)) if options.task.num_devices < MANY_DEVICES else ():
+    for _, split in sorted(found, key=itemgetter(0)) if options.task.num_devices < PAIRED_FROM else ():
         if not spent():
             yield from by_lanes(split, most_queries // (2 * len(found)))
+
+
+def _devices_tried(options: SplitOptions) -> int:
+    """How many devices are tried for a part."""
+    devices = options.task.num_devices
+    return devices if devices < PAIRED_FROM else FEWEST
+
+
+def by_rule(options: SplitOptions) -> list[SplitTables]:
+    """The plans that the rule `moldable` estimates to cost least, whatever the model of the options."""
+    task, types = options.origin, options.sharding_types
+    rule = Moldable(options_of(task, types, options.max_shards, every_count=options.every_count))
+    return [replace(split, options=options) for _, split in rule.plans()[:BY_RULE]]
 
 
 def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
@@ -261,7 +278,7 @@ def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:
     """
     options, devices = split.options, split.options.task.num_devices
     _, of_part = np.unique(-lane_share(split.widths), return_inverse=True)  # 0 is the widest class
-    at_most = most_queries // max(1, 2 * (FEWEST if devices >= MANY_DEVICES else devices) * len(split.table))
+    at_most = most_queries // max(1, 2 * _devices_tried(options) * len(split.table))
     if not at_most:
         return []
     counts = np.unique(np.linspace(1, devices, min(devices, MAX_COUNTS)).astype(int)).tolist()
@@ -287,7 +304,7 @@ def _by_price(options: SplitOptions, most_queries: int, spent: Callable[[], bool
             alone, memory = options.part_ms[split.table, split.level], options.memory[split.table, split.level]
             keys = (-alone, of_part) if by_width else (-alone,)
             for first in ((), (-np.where(memory > large, memory, 0),)):
-                left -= min(options.task.num_devices, FEWEST if options.task.num_devices >= MANY_DEVICES else 10**9) * len(split.table)
+                left -= _devices_tried(options) * len(split.table)
                 if left < 0 or spent():
                     return
                 moved = [each for _, each in _within(split, of_part, limits[None], [np.lexsort((*keys, *first))])]
@@ -302,7 +319,7 @@ def _within(
     """The cheapest plan that fits for each of the (N, C) `limits`, with its cost; the parts are put in these orders."""
     options, devices = split.options, split.options.task.num_devices
     found: dict[int, tuple[float, SplitTables]] = {}
-    if devices >= MANY_DEVICES:
+    if devices >= PAIRED_FROM:
         items = split.items()
         if items.free.min() < 0:
             return []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest
-from shard_gym.agents.search.pairs import PairSearch
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables, on_emptiest
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
@@ -20,16 +19,21 @@ SLOWEST_SHARE = 0.4  # of the changes, those of one or two of the costliest tabl
 NOISY_SHARE = 0.7
 NOISE = 0.2  # the mean, in shares of what a table costs, of random numbers that change the order
 LEAST_BUSY = 8  # devices that are tried for a new part
-FRUITLESS = 2  # rounds without a gain that end the balancing of a changed plan
-SHARP = (6, 8)  # squarings of the norms that it lowers
+
+
+class Prices(NamedTuple):
+    """What forms of the tables of a plan cost by the prices of its loads, ms."""
+
+    more: FloatArray  # (T, F) that each form costs more than what the table is; inf if it may not be chosen
+    own: FloatArray  # (T,) that this costs
 
 
 class Reformer:
     """Makes plans in which many tables have another form than in a plan.
 
     The price of a load is what more of it costs on all devices alike, so the price of a form is what it would cost if
-    parts were as fine as sand. Tables whose other form costs little more, or less, change together; their parts go to
-    devices that are least busy, and the plan is balanced.
+    parts were as fine as sand. Tables whose other form costs little more, or less, change together, and their parts go
+    to devices that are least busy. Such a plan is worth its cost once it is balanced (`PairSearch`).
     """
 
     def __init__(self, options: SplitOptions, rng: np.random.Generator) -> None:
@@ -39,12 +43,16 @@ class Reformer:
         self._ways: list[list[int]] = []  # the spreads of each further form
         for variant in dict.fromkeys(way.variant for way in options.spreads):
             self._ways.append([number for number, way in enumerate(options.spreads) if way.variant == variant])
-        loads, counts = options.loads, levels.counts[:, self._stand_for, :, None]
-        parts = loads[:, self._stand_for] * counts[:, :, 0] + loads[:, levels.narrower[self._stand_for]] * counts[:, :, 1]
-        spreads = [loads[:, options.spreads[ways[0]].variant] * len(options.spreads[ways[0]].devices) for ways in self._ways]
-        self._loads = np.concatenate([parts, *(each[:, None] for each in spreads)], axis=1)  # (T, F, K) of all parts
-        may = [options.may_spread[:, ways].any(axis=1) for ways in self._ways]
-        self._legal = np.concatenate([levels.is_form[:, self._stand_for], *(each[:, None] for each in may)], axis=1)
+        stand_for, loads = self._stand_for, options.loads
+        counts = levels.counts[:, stand_for, :, None]
+        of_forms = [loads[:, stand_for] * counts[:, :, 0] + loads[:, levels.narrower[stand_for]] * counts[:, :, 1]]
+        legal = [levels.is_form[:, stand_for]]
+        for ways in self._ways:
+            way = options.spreads[ways[0]]
+            of_forms.append(loads[:, way.variant, None] * len(way.devices))
+            legal.append(options.may_spread[:, ways].any(axis=1)[:, None])
+        self._loads = np.concatenate(of_forms, axis=1)  # (T, F, K) of all parts
+        self._legal = np.concatenate(legal, axis=1)  # (T, F)
         width = np.where(levels.is_form, levels.width, 0)[:, self._stand_for]
         dims = np.repeat(task.tables.embedding_dim[:, None], len(self._ways), axis=1)
         self._lanes = lane_share(np.concatenate([width, dims], axis=1))  # (T, F)
@@ -54,14 +62,14 @@ class Reformer:
         """Whether any table has two forms."""
         return bool((self._legal.sum(axis=1) > 1).any())
 
-    def more(self, split: SplitTables) -> tuple[FloatArray, FloatArray]:
-        """(T, F) ms that each form costs more than what a table is, and (T,) ms that this costs, by the prices.
+    def prices(self, split: SplitTables) -> Prices:
+        """What the forms cost that the tables of `split` do not have.
 
-        It is inf for the form that a table has, and for one that it may not have. So it is for parts wider than those of
-        all devices, and for spreads wider than those of some: they would be dear for other reasons.
+        Parts wider than those of all devices may not be chosen, and no spreads wider than those of some: what they cost
+        follows from the lanes that they take from other tables, which no price says.
         """
         items, number = split.items(), np.arange(self._options.task.num_tables)
-        price = self._prices(items.device_loads(split.device))
+        price = self._of_loads(items.device_loads(split.device))
         cost = self._loads @ price
         own = np.zeros(len(cost))
         np.add.at(own, split.table, items.loads @ price)
@@ -75,9 +83,9 @@ class Reformer:
         parts = np.arange(self._legal.shape[1]) < len(self._stand_for)
         legal = self._legal & (self._lanes <= np.where(parts, lanes.max(), lanes.min()))
         legal[number[form >= 0], form[form >= 0]] = False
-        return np.where(legal, cost - own[:, None], np.inf), own
+        return Prices(np.where(legal, cost - own[:, None], np.inf), own)
 
-    def _prices(self, held: FloatArray) -> FloatArray:
+    def _of_loads(self, held: FloatArray) -> FloatArray:
         """(K,) ms that one more of each load on all devices together costs the mean device; 0 of maxima."""
         options, model = self._options, self._options.model
         mean = held.mean(axis=0)
@@ -105,13 +113,9 @@ class Reformer:
             wide[(own == count) & (count > 0)] = number
         return np.where(form >= 0, form, wide)
 
-    def changed(self, split: SplitTables, more: FloatArray, own: FloatArray) -> SplitTables | None:
-        """A plan in which some tables have another form, the same one, if there is any and it fits.
-
-        Args:
-            split: the plan.
-            more, own: of `more`.
-        """
+    def changed(self, split: SplitTables, prices: Prices) -> SplitTables | None:
+        """`split` with another form, the same one, of some tables at random; None if it does not fit the memory."""
+        more, own = prices
         rng, number = self._rng, int(self._rng.integers(more.shape[1]))
         order, count = more[:, number], int(2.0 ** rng.uniform(0.0, np.log2(MOST)))
         if rng.random() < SLOWEST_SHARE:
@@ -178,11 +182,3 @@ class Reformer:
         except NoRoomError:
             return None
         return split.moved(device)
-
-
-def rebalanced(
-    split: SplitTables, rng: np.random.Generator, spent: Callable[[], bool], stalled: int = FRUITLESS
-) -> PairSearch:
-    search = PairSearch(split.items(), split.device, rng)
-    search.run(spent, SHARP, stalled)
-    return search

@@ -27,6 +27,7 @@ class Tried:
 
     seeds: tuple[int, ...]
     evaluations: int
+    most: int  #: evaluations that a search might make
     ended: Ended  #: what ended the search; of several the one that stopped most
 
 
@@ -79,7 +80,7 @@ class RestartedSearch(Agent):
         search.seed = self._first
         self.found.sort(key=lambda each: each[0])
         evaluations = search.true_cost_queries(model.fingerprint) - before
-        self.tried = Tried(tuple(seeds), evaluations, max(ends))
+        self.tried = Tried(tuple(seeds), evaluations, search.queries_for(task), max(ends))
         return self.found[0][1]
 
     def _differ(self, task: Task, ends: list[Ended]) -> bool:

@@ -97,6 +97,7 @@ class SplitOptions:
         part_ms: (T, L) float64, the cost of one part alone on a device, by its level.
         spreads: the ways to put a table on many devices.
         empty_blocks: whether blocks of rows may be empty (`Constraints`).
+        sharding_types, max_shards, every_count: as they were given.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class SplitOptions:
         every_count: bool = False,
     ) -> None:
         """With `every_count`, all tables may be cut into every number of parts, see `part_counts`."""
+        self.sharding_types, self.max_shards, self.every_count = tuple(sharding_types), max_shards, every_count
         topology, self.origin = task.topology, task
         task, self.units = _units(task)
         max_shards = max_shards if COLUMN_WISE in sharding_types else 1
@@ -376,9 +378,17 @@ class SplitTables:
 
 
 def on_emptiest(
-    options: SplitOptions, spread: IntArray, ways: list[int], tables: IntArray, weight: FloatArray, held: FloatArray | None = None
+    options: SplitOptions,
+    spread: IntArray,
+    ways: list[int],
+    tables: IntArray,
+    weight: FloatArray,
+    held: FloatArray | None = None,
 ) -> None:
-    """Give each of `tables`, the heaviest by (T,) `weight` first, the one of the spreads `ways` that holds least, (ways,) before."""
+    """Give each of `tables`, the heaviest by (T,) `weight` first, the one of the spreads `ways` that holds least.
+
+    They hold (ways,) `held` before, by default nothing.
+    """
     held = np.zeros(len(ways)) if held is None else held.copy()
     may = options.may_spread[:, ways]
     for table in tables[np.argsort(-weight[tables], kind="stable")].tolist():

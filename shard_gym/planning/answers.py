@@ -368,7 +368,7 @@ def searched_sentence(agent: Agent) -> str:
     """The seeds and evaluations of a search, and what ended it; empty for an agent that does not restart."""
     if not isinstance(agent, RestartedSearch) or agent.tried is None:
         return ""
-    tried, most = agent.tried, agent.search.max_queries
+    tried, most = agent.tried, agent.tried.most
     why = {
         Ended.NOTHING_NEW: "it ended by itself, as changes bring nothing new.",
         Ended.FEW_TABLES: "more bring nothing new for so few tables.",
