@@ -20,7 +20,7 @@ PAIRED_FROM = 32
 CHANGES = 400
 """Changes of each pair that a round tries at most, of all that there are."""
 
-STALLED = 2
+STALLED = 3
 """Rounds in a row without a gain after which a norm is done; each has other pairs."""
 
 SQUARINGS = (6, 8)
@@ -35,10 +35,10 @@ STEEPEST = 2.0**16  # a change counts no worse than this, so that no number over
 class PairSearch:
     """A descent of a placement of items over changes of many devices at once.
 
-    In each round the devices are paired at random, half of the time a slow one with a fast one. In each pair an item of
-    one moves to the other, or two are exchanged, and all pairs do so at once: the placement in which each makes its
-    change number k is costed for every k. What it says of two devices is nearly true of their change alone, because
-    what a device takes depends little on the others. So a round takes one evaluation for each change of a pair, and not
+    In each round the devices are paired, in one of three ways at random (`_pairs`). In each pair an item of one moves
+    to the other, or two are exchanged, and all pairs do so at once: the placement in which each makes its change number
+    k is costed for every k. What it says of two devices is nearly true of their change alone, because what a device
+    takes depends little on the others. So a round takes one evaluation for each change of a pair, and not
     for each change of each pair; about n^2 with n items on a device, whatever the number of devices. Then all pairs
     make their best changes together; if that does not lower the norm, the half of them that gains most, and so on.
 
@@ -133,12 +133,11 @@ class PairSearch:
         return on, without
 
     def _pairs(self, potential: FloatArray) -> tuple[IntArray, IntArray]:
-        half = len(potential) // 2
-        if self._rng.random() < 0.5:
-            order = np.argsort(-potential, kind="stable")
-            return self._rng.permutation(order[:half]), self._rng.permutation(order[len(order) - half :])
-        order = self._rng.permutation(len(potential))
-        return order[:half], order[half : 2 * half]
+        """The devices of each pair: the slowest with the fastest and so on, at random a slow and a fast one, or any."""
+        half, kind = len(potential) // 2, self._rng.integers(3)
+        order = self._rng.permutation(len(potential)) if kind == 0 else np.argsort(-potential, kind="stable")
+        slow, fast = order[:half], order[::-1][:half]
+        return (slow, fast) if kind < 2 else (self._rng.permutation(slow), self._rng.permutation(fast))
 
     def _fits(self, one: IntArray, other: IntArray, gives: IntArray, gets: IntArray) -> NDArray[np.bool_]:
         """(changes, pairs) whether memory and constraints permit what device `one` gives and gets."""

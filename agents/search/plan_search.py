@@ -85,7 +85,6 @@ RUN, LONGER = 200_000, 4
 the last one that ends there takes three quarters of them."""
 
 LEAST = 4  # evaluations for each table that the first run has
-CALM = 2  # runs in a row that end by themselves, after which there is no longer one
 
 PER_PAIR = 1_500  # evaluations for each pair of tables: more bring nothing new where tables are few,
 FEW = 20_000  # but so many may be made of any task
@@ -245,15 +244,14 @@ class PlanSearchAgent(Agent):
         most = min(self.queries_for(task), few)
         self._most = max(self._most, searches * self.queries_for(task))
         total = Budget(self, searches * most, self.max_seconds)
-        before, known, calm = 0, dict[Any, _Known](), 0
+        before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None
         for number, end in enumerate(run_ends(LEAST * task.num_tables, most)):
             run, before = SearchRun(number, end - before, total, known), end
             cost, found = once(run)
             if best is None or cost < best[0]:
                 best = cost, found
-            calm = calm + 1 if run.ends_by_itself else 0
-            if calm == CALM or total.share >= 1.0:
+            if run.ends_by_itself or total.share >= 1.0:
                 break
         assert best is not None  # there is a run, and it raised nothing
         self.ended = Ended.NOTHING_NEW

@@ -50,7 +50,7 @@ class Reformer:
         for ways in self._ways:
             way = options.spreads[ways[0]]
             of_forms.append(loads[:, way.variant, None] * len(way.devices))
-            legal.append(options.may_spread[:, ways].any(axis=1)[:, None])
+            legal.append(np.asarray(options.may_spread[:, ways].any(axis=1))[:, None])
         self._loads = np.concatenate(of_forms, axis=1)  # (T, F, K) of all parts
         self._legal = np.concatenate(legal, axis=1)  # (T, F)
         width = np.where(levels.is_form, levels.width, 0)[:, self._stand_for]
@@ -59,8 +59,12 @@ class Reformer:
 
     @property
     def has_forms(self) -> bool:
-        """Whether any table has two forms."""
-        return bool((self._legal.sum(axis=1) > 1).any())
+        """Whether any table may change its form: it has two, and constraints keep no tables apart.
+
+        Parts are put on devices without regard for what others there must be apart from.
+        """
+        limits = self._options.task.constraints
+        return bool((self._legal.sum(axis=1) > 1).any()) and (limits is None or limits.conflicts is None)
 
     def prices(self, split: SplitTables) -> Prices:
         """What the forms cost that the tables of `split` do not have.

@@ -124,7 +124,7 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         exponent: of Zipf's law, which the lookups of all tables follow; 1.05 if None.
         lookups: recorded ones, in place of a law: `KeyedJaggedTensor`s, or paths of NPZ or Parquet files.
         ranks: by the name of a table, the ranks that may have a shard of it.
-        max_queries: cost-model evaluations of each search.
+        max_queries: cost-model evaluations of each search; by default as many as `plan-search` makes.
         seed: of the first search; where the plans of seeds differ, the next ones are tried, too.
         compare: whether TorchRec's plan is found, too, within a minute, or so many seconds; the cheaper plan is then
             returned.
@@ -158,7 +158,7 @@ class ShardGymPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         exponent: float | None = None,
         lookups: Any = None,
         ranks: Mapping[str, Iterable[int]] | None = None,
-        max_queries: int = 200_000,
+        max_queries: int | None = None,
         seed: int = 0,
         compare: bool | float = False,
     ) -> None:
