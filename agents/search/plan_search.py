@@ -15,7 +15,6 @@ from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import Budget
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.pairs import PAIRED_FROM
 from shard_gym.agents.search.plan_starts import by_rule, starts
 from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
@@ -77,12 +76,12 @@ def cheapest_in_groups(
 
 
 DEFAULT_QUERIES, MORE_QUERIES = 200_000, 800_000
-"""Evaluations for a task on up to `FEW_DEVICES`, and on `PAIRED_FROM` or more; between them in proportion."""
-FEW_DEVICES = 8
+FEW_DEVICES, MORE_DEVICES = 8, 16
+"""Evaluations for a task on up to the first number of devices, and from the second on; between them in proportion."""
 
-RUN, LONGER = 200_000, 4
-"""Runs end when so many evaluations were made, and a power of the second number times as many, or so many times less;
-the last one that ends there takes three quarters of them."""
+LONGER = 8
+"""Runs end when the evaluations of the default were made, or a power of this number times as many or as few. So with
+the default the last run has seven eighths of them."""
 
 LEAST = 4  # evaluations for each table that the first run has
 
@@ -105,14 +104,14 @@ def default_queries(num_devices: int) -> int:
 
     An evaluation takes a time in proportion to the devices, and the starts one in proportion to tables times devices.
     """
-    share = (num_devices - FEW_DEVICES) / (PAIRED_FROM - FEW_DEVICES)
+    share = (num_devices - FEW_DEVICES) / (MORE_DEVICES - FEW_DEVICES)
     return int(DEFAULT_QUERIES + min(max(share, 0.0), 1.0) * (MORE_QUERIES - DEFAULT_QUERIES))
 
 
-def run_ends(least: int, most: int) -> Iterator[int]:
-    """How many evaluations have been made when each run ends; they are the same for any `most`."""
+def run_ends(default: int, least: int, most: int) -> Iterator[int]:
+    """How many evaluations have been made when each run ends, the first at `least`; the same for any `most`."""
     for power in count(-8):
-        end = int(RUN * float(LONGER) ** power)
+        end = int(default * float(LONGER) ** power)
         if end >= least:
             yield end
             if end >= most:
@@ -142,7 +141,7 @@ class SearchRun:
 class PlanSearchAgent(Agent):
     """Search over sharding plans from split starts, among them those of the rule `moldable` (see `search_plans`).
 
-    The search is run with a few evaluations, then with four times as many, and so on, each time with other random
+    The search is run with a few evaluations, then with eight times as many, and so on, each time with other random
     numbers and with the best plan so far as a further start; the cheapest plan of all counts. What a run does does not
     depend on the evaluations in all, so more of them never find a dearer plan.
 
@@ -156,7 +155,7 @@ class PlanSearchAgent(Agent):
         max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
             where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 32 or more, and in between in
+            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 or more, and in between in
             proportion (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a
             plan may have groups of devices, four times as many are made (`in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
@@ -246,7 +245,7 @@ class PlanSearchAgent(Agent):
         total = Budget(self, searches * most, self.max_seconds)
         before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None
-        for number, end in enumerate(run_ends(LEAST * task.num_tables, most)):
+        for number, end in enumerate(run_ends(default_queries(task.num_devices), LEAST * task.num_tables, most)):
             run, before = SearchRun(number, end - before, total, known), end
             cost, found = once(run)
             if best is None or cost < best[0]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from shard_gym.agents.search.heuristics import MAX_COUNTS
 from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
-from shard_gym.agents.search.moldable import Moldable, options_of
+from shard_gym.agents.search.moldable import Moldable
+from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.agents.search.pairs import PAIRED_FROM
 from shard_gym.agents.search.rebuild import AT_ONCE, put_at_once
 from shard_gym.agents.search.splits import NO_ROOM_BYTES, NOT_SPREAD, SplitOptions, SplitTables, on_emptiest
@@ -262,9 +263,10 @@ def _devices_tried(options: SplitOptions) -> int:
 
 def by_rule(options: SplitOptions) -> list[SplitTables]:
     """The plans that the rule `moldable` estimates to cost least, whatever the model of the options."""
-    task, types = options.origin, options.sharding_types
-    rule = Moldable(options_of(task, types, options.max_shards, every_count=options.every_count))
-    return [replace(split, options=options) for _, split in rule.plans()[:BY_RULE]]
+    task = options.origin
+    model = OwnTimes(task.tables, task.topology)
+    own = SplitOptions(task, model, options.sharding_types, options.max_shards, options.every_count)
+    return [replace(split, options=options) for _, split in Moldable(own, model).plans()[:BY_RULE]]
 
 
 def by_lanes(split: SplitTables, most_queries: int) -> list[SplitTables]:

@@ -50,8 +50,8 @@ def assert_no_worse(after: Answer, before: Answer, task: Task) -> None:
 def test_the_fullest_device_of_a_plan_is_relieved() -> None:
     """26 tables of 32 GiB on 4 devices of 9.35 GiB: the search leaves one at 99%."""
     task = task_of(KAGGLE, 256, *[11 * 0.85] * 4)
-    plan = make_agent("plan-search", max_queries=20_000).plan(task)
-    assert fullest(plan, task) > 0.95
+    plan = make_agent("plan-search", max_queries=20_000, seed=5).plan(task)
+    assert fullest(plan, task) > 0.96
     after = balanced(plan, task, MODEL, SHARDING_TYPES, 8)
     assert_no_worse(after, plan, task)
     assert fullest(after, task) < 0.95
