@@ -708,7 +708,7 @@ class PlanProgram:
             self.base = vstack([self.base, new], format="csr")
         return int(self._extra[key])
 
-    def violated(self, node: Node, shares: FloatArray, others: FloatArray, most: int = 20) -> list[int]:
+    def violated(self, node: Node, shares: FloatArray, others: FloatArray, most: int = 60) -> list[int]:
         """Keys of added rows that a solution violates most, of each sort."""
         found: list[tuple[float, int]] = []
         of_all = self.base[: self._fixed_rows] @ shares
@@ -750,7 +750,7 @@ class PlanProgram:
             wide = of_tables(np.where(self.parts < most_shards + 1, column_shares, 0.0)) - most_shards
             above[2 * (self.pieces + 1) + 2 + number] = wide * self.below_ms * 0.01
         sorts, worst = list(above), np.stack(list(above.values()))
-        for number, tables in enumerate(worst > 1e-5 * max(self.below_ms, 1e-9)):
+        for number, tables in enumerate(worst > 5e-4 * max(self.below_ms, 1e-9)):
             for table in np.flatnonzero(tables):
                 found.append((float(worst[number, table]), self.ADDED + int(table) * self._sorts + sorts[number]))
         found = sorted(found, reverse=True)[:most]

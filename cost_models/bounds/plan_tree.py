@@ -26,7 +26,7 @@ from shard_gym.cost_models.bounds.plan_nodes import BACKWARD, COLLECTIVES, FORWA
 from shard_gym.cost_models.bounds.plan_program import PlanProgram, Row
 
 DIGITS = 6  # of a number in a proof
-CLOSE = 1e-5  # share of the value of a program by which its bound may be below it
+CLOSE = 1e-4  # share of the value of a program by which its bound may be below it
 SLACK = 100.0  # cost of a unit of slack, in multiples of the ms that plans cost less than
 ROUNDS = 60  # times that a program gets columns and rows
 NEW_COLUMNS = 3  # of a table, at a time
@@ -151,7 +151,7 @@ class Solver:
         self.program = program
         self.solved = 0
         self._added: list[int] = []  # keys of rows that few programs need
-        self._active = program.parts == np.rint(program.parts)  # columns; others come as they are needed
+        self._active = (program.parts == 1.0) | (program.kind > 0)  # columns; others come as they are needed
         self._columns: Any = None
         self._binding: set[int] = set()  # keys of rows that some node needed
 
