@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.balance import balanced
-from shard_gym.agents.search.plan_search import Ended, PlanSearchAgent
+from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan, TableSharding
 from shard_gym.plans import plan as plans
@@ -269,21 +269,23 @@ def same_searches_once(_searches: dict[Any, Any], monkeypatch: pytest.MonkeyPatc
 
     (tests/agents/search/test_plan_search.py tests that it does.)
     """
-    search = PlanSearchAgent._search
+    search = PlanSearchAgent._cheapest
 
-    def found(agent: Any, task: Task, sharding_types: Any, model: Any, share: float = 1.0) -> Any:
+    def found(agent: Any, task: Task, once: Any, searches: int = 1) -> Any:
+        model, types = agent.cost_model, once.__closure__  # which holds the sharding types
         options = agent.max_shards, agent.max_queries, agent.max_seconds, agent.seed
-        key = _content((task, sharding_types, type(model.model), model.fingerprint, share, *options))
-        ended, before = agent.ended, model.queries
+        held = [cell.cell_contents for cell in types or () if isinstance(cell.cell_contents, tuple)]
+        key = _content((task, held, agent.sharding_types, type(model.model), model.fingerprint, searches, *options))
+        before = agent.queries
         if key not in _searches:
-            agent.ended = Ended.NOTHING_NEW
-            split = search(agent, task, sharding_types, model, share)
-            _searches[key] = split, model.queries - before, agent.ended
-        split, queries, agent.ended = _searches[key]
-        model.queries, agent.ended = before + queries, max(ended, agent.ended)
-        return split
+            best = search(agent, task, once, searches)
+            _searches[key] = best, agent.queries - before, agent.ended, agent.search_budget
+            return best
+        best, queries, agent.ended, agent._most = _searches[key]
+        model.queries += queries
+        return best
 
-    monkeypatch.setattr(PlanSearchAgent, "_search", found)
+    monkeypatch.setattr(PlanSearchAgent, "_cheapest", found)
 
     def relieved(answer: Any, task: Task, model: Any, **forms: Any) -> Any:
         key = _content((answer, task, type(model), model.fingerprint, forms))

@@ -87,7 +87,7 @@ class PairSearch:
         slowest = np.maximum(self._phases.max(axis=0), TINY)
         power = self._power(self._phases / slowest)
         # The derivative of the norm by the power of a device.
-        weight = slowest * power.sum(axis=0) ** (0.5**self._squarings - 1.0)
+        weight = slowest * np.maximum(power.sum(axis=0), 1.0) ** (0.5**self._squarings - 1.0)
         potential = power @ weight
         one, other = self._pairs(potential)
         slots = on.shape[1]

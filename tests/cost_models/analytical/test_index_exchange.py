@@ -334,7 +334,7 @@ def test_a_search_that_waits_for_it_beats_both() -> None:
         return WAITS.estimate(plan, tables, topology).total_ms
 
     def planned(model: AdditiveCostModel) -> ShardingPlan:
-        agent = make_agent("plan-search", cost_model=model, max_queries=10_000, seed=0)
+        agent = make_agent("plan-search", cost_model=model, max_queries=12_500, seed=0)
         return problem_of(task).checked(problem_of(task).asker(agent)(task), task)
 
     knows = cost_ms(planned(WAITS))

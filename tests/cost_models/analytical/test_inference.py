@@ -16,7 +16,6 @@ from shard_gym.cost_models import AnalyticalShardingModel, InferenceCostModel, m
 from shard_gym.cost_models.analytical.grouped import model_of
 from shard_gym.cost_models.analytical.traffic import sent_bytes
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
-from shard_gym.cost_models.bounds import plan_lower_bound_ms
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import Replicas, Topology, hardware_profile
 from shard_gym.leaderboard.scorer import load_scorer
@@ -151,5 +150,3 @@ def test_what_serving_does_not_have_is_refused() -> None:
         model_of(in_groups, SERVING)
     with pytest.raises(InvalidOptionError, match="'analytical-inference' does not support plans for groups"):
         SERVING.with_replicas()
-    with pytest.raises(InvalidOptionError, match="no lower bound under the cost model 'analytical-inference'"):
-        plan_lower_bound_ms(tables_of(), topology_of(), SERVING)
