@@ -157,7 +157,8 @@ class PlanSearchAgent(Agent):
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 or more, and in between in
             proportion (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a
-            plan may have groups of devices, four times as many are made (`in_groups`).
+            plan may have groups of devices, four searches of 200,000 are made by default, or of `max_queries` each
+            (`cheapest_in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
@@ -211,7 +212,10 @@ class PlanSearchAgent(Agent):
 
     def queries_for(self, task: Task) -> int:
         """Evaluations of each search for `task`, if it has no fewer tables than need so many."""
-        return self.max_queries or default_queries(task.num_devices)
+        return self.max_queries or self._default(task)
+
+    def _default(self, task: Task) -> int:
+        return DEFAULT_QUERIES if task.sync_every else default_queries(task.num_devices)
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
@@ -245,7 +249,7 @@ class PlanSearchAgent(Agent):
         total = Budget(self, searches * most, self.max_seconds)
         before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None
-        for number, end in enumerate(run_ends(default_queries(task.num_devices), LEAST * task.num_tables, most)):
+        for number, end in enumerate(run_ends(self._default(task), LEAST * task.num_tables, most)):
             run, before = SearchRun(number, end - before, total, known), end
             cost, found = once(run)
             if best is None or cost < best[0]:
