@@ -14,6 +14,7 @@ from shard_gym.common.io.files import write_atomically
 from shard_gym.common.io.markdown import collapsed, escaped, has_block, table, with_block
 from shard_gym.common.jobs import run_jobs
 from shard_gym.common.text import counted, format_ms, format_range, format_seconds
+from shard_gym.leaderboard.absences import reason_of_absence
 from shard_gym.leaderboard.entry import VerifiedEntry, near_copy_of
 from shard_gym.leaderboard.leagues import LEAGUES
 from shard_gym.leaderboard.ranking import (
@@ -26,7 +27,7 @@ from shard_gym.leaderboard.ranking import (
 )
 from shard_gym.leaderboard.store import OPEN, PAGES, README, ROOM, TABLES, Finding
 from shard_gym.leaderboard.verify import Run
-from shard_gym.tasks import suite_info
+from shard_gym.tasks import TaskSuite, suite_info
 from shard_gym.tasks.suites.gaps import PROVEN
 from shard_gym.tasks.suites.info import MEASURED, REPLANNING, SHARDING, SIMULATED
 
@@ -60,6 +61,8 @@ RACE_COLUMNS = (
 BEFORE_FACTS = ("entry", "over oracle", "95% interval", "hours")
 AFTER_FACTS = ("checked", "trained on")
 """Columns of a track whose answers are compared with the best ones there can be; facts of the answers are between."""
+
+NO_ENTRY = "-"  # in the table of plans
 
 CHECKED = {True: "replayed", False: "**not replayed**"}
 
@@ -179,14 +182,21 @@ def _plans_table(boards: Sequence[Leaderboard]) -> str:
             entry = ranked.verified.entry
             key = (ranked.league or "", ranked.verified.folder.slug, entry.agent.name, *sorted(entry.authors))
             found.setdefault(key, {})[board.suite] = ranked
-    rows = []
-    for (league, *_), entries in sorted(found.items(), key=lambda each: _order_of_plans(each[0][0], each[1])):
+    rows, absent = [], dict[str, list[str]]()
+    for (league, slug, *_), entries in sorted(found.items(), key=lambda each: _order_of_plans(each[0][0], each[1])):
         declared = [each.verified.entry for each in entries.values()]
         training = max(each.training.queries for each in declared)
         planning = max(each.planning.queries for each in declared)
         slowest = format_seconds(max(each.planning.seconds for each in declared))
-        cells = [_gap_or_failures(entries.get(board.suite)) for board in boards]
-        rows.append((league, escaped(declared[0].name), f"{training:,} + {planning:,.0f}", slowest, *cells))
+        name, cells = escaped(declared[0].name), []
+        for board in boards:
+            suite = board.scorer.suite
+            assert isinstance(suite, TaskSuite)  # of plans
+            reason = "" if board.suite in entries else reason_of_absence(slug, suite)
+            if reason:
+                absent.setdefault(f"{name}: {reason}", []).append(board.suite)
+            cells.append(NO_ENTRY if reason else _gap_or_failures(entries.get(board.suite)))
+        rows.append((league, name, f"{training:,} + {planning:,.0f}", slowest, *cells))
     rows += [("", title, "", "", *cells) for title, cells in _best_rows(boards)]
     header = ("league", "entry", "budget", "time", *(board.suite for board in boards))
     about = (
@@ -195,7 +205,9 @@ def _plans_table(boards: Sequence[Leaderboard]) -> str:
         "known plans, mean over the tasks and seeds of a suite for which they found a plan, and how often they found "
         "none. Budget, and time to plan a task: the largest of any suite."
     )
-    return f"{about}\n\n{table(header, rows, left=2)}"
+    reasons = [f"- {why} ({', '.join(suites)})." for why, suites in absent.items()]
+    below = f"\n\n{NO_ENTRY}: there is no entry, because:\n\n" + "\n".join(reasons) if reasons else ""
+    return f"{about}\n\n{table(header, rows, left=2)}{below}"
 
 
 def _order_of_plans(league: str, entries: Mapping[str, RankedEntry]) -> tuple[int, int, float]:

@@ -196,7 +196,7 @@ AS_SSE = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "X86_V3 X8
     [
         (
             AS_AVX2,
-            "simulated/dlrm-60x4/dreamshard",
+            "sharding/shard-mlperf-x8/dreamshard",
             "Its costs are the entry's, made with NumPy AVX2, OpenBLAS Haswell as here.",
         ),
         (
