@@ -76,8 +76,9 @@ def cheapest_in_groups(
 
 
 DEFAULT_QUERIES, MORE_QUERIES = 200_000, 800_000
-FEW_DEVICES, MORE_DEVICES = 8, 16
-"""Evaluations for a task on up to the first number of devices, and from the second on; between them in proportion."""
+FEW_DEVICES, MORE_DEVICES, MOST_DEVICES = 8, 16, 768
+"""Evaluations for a task on up to the first number of devices, and from the second on; between them in proportion. Each
+takes a time in proportion to the devices, so above the third number there are fewer, and all take about as long."""
 
 LONGER = 8
 """Runs end when the evaluations of the default were made, or a power of this number times as many or as few. So with
@@ -105,7 +106,8 @@ def default_queries(num_devices: int) -> int:
     An evaluation takes a time in proportion to the devices, and the starts one in proportion to tables times devices.
     """
     share = (num_devices - FEW_DEVICES) / (MORE_DEVICES - FEW_DEVICES)
-    return int(DEFAULT_QUERIES + min(max(share, 0.0), 1.0) * (MORE_QUERIES - DEFAULT_QUERIES))
+    queries = DEFAULT_QUERIES + min(max(share, 0.0), 1.0) * (MORE_QUERIES - DEFAULT_QUERIES)
+    return int(queries * min(1.0, MOST_DEVICES / num_devices))
 
 
 def run_ends(default: int, least: int, most: int) -> Iterator[int]:
@@ -155,10 +157,10 @@ class PlanSearchAgent(Agent):
         max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
             where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 or more, and in between in
-            proportion (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more. Where a
-            plan may have groups of devices, four searches of 200,000 are made by default, or of `max_queries` each
-            (`cheapest_in_groups`).
+            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 to 768, in between in proportion,
+            and fewer on more (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more.
+            Where a plan may have groups of devices, four searches of 200,000 are made by default, or of `max_queries`
+            each (`cheapest_in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.

@@ -377,7 +377,9 @@ def test_where_whole_tables_leave_no_room_beside_buffers_tables_are_split(run: A
     save_pool(Pool("mine", tables, load_pool("dlrm-2021").card), tmp_path / "mine.json")
     options = (*QUICK, "--out", tmp_path / "plan.json")
     run.ok(*place(tmp_path / "mine.json", *options, cap=30.7, host=41.0))
-    assert {each["sharding_type"] for each in json.loads((tmp_path / "plan.json").read_text())["plan"]} != {"table_wise"}
+    assert {each["sharding_type"] for each in json.loads((tmp_path / "plan.json").read_text())["plan"]} != {
+        "table_wise"
+    }
 
 
 def test_more_memory_than_hosts_have_is_refused(run: Any, file: Callable[..., Path]) -> None:

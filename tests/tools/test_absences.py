@@ -11,7 +11,6 @@ from shard_gym.leaderboard.absences import ABSENCES, reason_of_absence
 from shard_gym.tasks import TaskSuite, load_suite, suite_names
 from shard_gym.tasks.suites.info import SHARDING
 
-
 TO_COME = ("dreamshard", "dreamshard-search")  # agents that play more suites than they have entries on so far
 
 

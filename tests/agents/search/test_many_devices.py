@@ -160,7 +160,8 @@ def test_runs_do_not_depend_on_the_evaluations_in_all() -> None:
 def test_the_default_grows_with_devices() -> None:
     assert [default_queries(devices) for devices in (1, 2, 8)] == [DEFAULT_QUERIES] * 3
     assert DEFAULT_QUERIES < default_queries(12) < MORE_QUERIES
-    assert [default_queries(devices) for devices in (16, 1024)] == [MORE_QUERIES] * 2
+    assert [default_queries(devices) for devices in (16, 768)] == [MORE_QUERIES] * 2
+    assert default_queries(1536) == MORE_QUERIES // 2
 
 
 BUDGETS = (50, 300, 1_000, 2_000, 5_000)
