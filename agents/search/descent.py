@@ -26,7 +26,7 @@ BATCH = 384
 MAX_IDLE = 1_000  # looks at the budget, about one for each placement that is tried, in which no cost was asked for
 
 
-class Counts(Protocol):
+class CountsQueries(Protocol):
     """What counts the evaluations of a search."""
 
     @property
@@ -45,7 +45,7 @@ class Budget:
     """
 
     def __init__(
-        self, counts: Counts, max_queries: int, max_seconds: float | None = None, within: Budget | None = None
+        self, counts: CountsQueries, max_queries: int, max_seconds: float | None = None, within: Budget | None = None
     ) -> None:
         self._counts, self._max_queries, self._within = counts, max_queries, within
         self._first = self._last = counts.queries
