@@ -275,7 +275,9 @@ def same_searches_once(_searches: dict[Any, Any], monkeypatch: pytest.MonkeyPatc
         model, types = agent.cost_model, once.__closure__  # which holds the sharding types
         options = agent.max_shards, agent.max_queries, agent.max_seconds, agent.seed
         held = [cell.cell_contents for cell in types or () if isinstance(cell.cell_contents, tuple)]
-        key = _content((task, held, agent.sharding_types, type(model.model), model.fingerprint, searches, *options))
+        key = _content(
+            (agent.name, task, held, agent.sharding_types, type(model.model), model.fingerprint, searches, *options)
+        )
         before = agent.queries
         if key not in _searches:
             best = search(agent, task, once, searches)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from typing_extensions import override
 
-from shard_gym.agents.search.plan_search import PlanSearchAgent, SearchRun
-from shard_gym.agents.search.splits import SplitTables
-from shard_gym.cost_models import CountedCostModel
+from shard_gym.agents.search.plan_search import PlanSearchAgent
 from shard_gym.tasks import Task
 
 
@@ -23,14 +20,5 @@ class BlindSearchAgent(PlanSearchAgent):
     name = "blind-search"
 
     @override
-    def _search(
-        self,
-        task: Task,
-        sharding_types: tuple[str, ...],
-        model: CountedCostModel,
-        run: SearchRun,
-        key: Any,
-        share: float = 1.0,
-    ) -> SplitTables:
-        blind = replace(task, topology=replace(task.topology, host=None))
-        return super()._search(blind, sharding_types, model, run, key, share)
+    def _seen(self, task: Task) -> Task:
+        return replace(task, topology=replace(task.topology, host=None))

@@ -274,6 +274,10 @@ class PlanSearchAgent(Agent):
         plan = self._search(task, self.sharding_types, model, run, key, share).plan()
         return model.estimate(plan, task.tables, task.topology).total_ms, plan
 
+    def _seen(self, task: Task) -> Task:
+        """The task as the search sees it."""
+        return task
+
     def _search(
         self,
         task: Task,
@@ -283,7 +287,7 @@ class PlanSearchAgent(Agent):
         key: Any,
         share: float = 1.0,
     ) -> SplitTables:
-        max_queries = max(1, int(share * run.queries))
+        task, max_queries = self._seen(task), max(1, int(share * run.queries))
         budget = Budget(self, max_queries, within=run.total)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
         known = run.known.get(key)

@@ -33,14 +33,14 @@ def search_plans(
 ) -> SplitTables:
     """The cheapest plan found from the plans `found`, one at least.
 
-    Up to `PAIRED_FROM` devices, a plan is rebuilt (`Rebuilder`) and descends (`Descent`); on more it is balanced
+    On fewer than `PAIRED_FROM` devices a plan is rebuilt (`Rebuilder`) and descends (`Descent`); on more it is balanced
     (`PairSearch`), and reformed (`Reformer`) and balanced again: descents would take all evaluations before they end.
     The cheapest starts are improved in rounds, and the cheaper half stays in. The last one is improved on, over and
     over, and what does not cost more is kept. The search ends when the budget is spent, or when rebuilding brings
     nothing new. With a `batch` of 1, for costs that take long, no plan is rebuilt, because that asks for the costs of
     parts of plans, and the cheapest start alone descends.
     """
-    searches: list[_Search] = []
+    searches: list[_Balanced | _Rebuilt] = []
     for start in found:
         if not searches or batch > 1 or not budget.spent():
             paired = batch > 1 and start.options.task.num_devices >= PAIRED_FROM
@@ -56,19 +56,7 @@ def search_plans(
     return searches[0].best
 
 
-class _Search(Descent):
-    """A plan that is improved."""
-
-    def improve(self, until: float) -> None:
-        """Improve it until that share of the budget is spent."""
-        raise NotImplementedError
-
-    def run(self) -> None:
-        """Improve it until the budget is spent, or until nothing better is in reach."""
-        raise NotImplementedError
-
-
-class _Balanced(_Search):
+class _Balanced(Descent):
     """A plan on many devices; `split` is the one with the lowest sharp norm."""
 
     def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int) -> None:
@@ -116,7 +104,7 @@ class _Balanced(_Search):
         self.improve(1.0)
 
 
-class _Rebuilt(_Search):
+class _Rebuilt(Descent):
     """A plan on a few devices."""
 
     def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int) -> None:
