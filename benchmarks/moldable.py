@@ -14,7 +14,7 @@ import numpy as np
 
 from shard_gym.agents.search import moldable, own_times
 from shard_gym.agents.search.moldable import moldable_plans
-from shard_gym.agents.search.own_times import RATES, Rates
+from shard_gym.agents.search.own_times import CONSTANTS, Constants
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.io.markdown import table
 from shard_gym.cost_models import make_cost_model
@@ -48,7 +48,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 }
 
 
-def costs(rates: Rates) -> dict[str, FloatArray]:
+def costs(constants: Constants) -> dict[str, FloatArray]:
     """Ms of the plan of each task, by suite; NaN where there is none."""
     found = {}
     for name, most in TASKS.items():
@@ -57,19 +57,22 @@ def costs(rates: Rates) -> dict[str, FloatArray]:
         chosen = tasks if len(tasks) <= most else tasks[: most // 2] + tasks[-(most // 2) :]
         problem = problem_of(suite[0])
         model = problem.model(make_cost_model(suite.cost_model))
-        plans = [(task, moldable_plans(task, 1, rates)) for task in chosen]
+        plans = [(task, moldable_plans(task, 1, constants)) for task in chosen]
         found[name] = np.array([problem.cost_ms(each[0][1], task, model) if each else np.nan for task, each in plans])
     return found
 
 
 def main() -> None:
     """Print the table."""
-    own, rows, rng = costs(RATES), [], np.random.default_rng(0)
-    factors = {"half of all constants": np.full(len(RATES), 0.5), "twice all constants": np.full(len(RATES), 2.0)}
+    own, rows, rng = costs(CONSTANTS), [], np.random.default_rng(0)
+    factors = {
+        "half of all constants": np.full(len(CONSTANTS), 0.5),
+        "twice all constants": np.full(len(CONSTANTS), 2.0),
+    }
     for number in range(DRAWS):
-        factors[f"draw {number} of constants"] = np.exp(rng.uniform(np.log(0.5), np.log(2.0), len(RATES)))
-    for place, name in enumerate(Rates._fields):
-        factors[f"without {name}"] = np.where(np.arange(len(RATES)) == place, 1e-6, 1.0)
+        factors[f"draw {number} of constants"] = np.exp(rng.uniform(np.log(0.5), np.log(2.0), len(CONSTANTS)))
+    for place, name in enumerate(Constants._fields):
+        factors[f"without {name}"] = np.where(np.arange(len(CONSTANTS)) == place, 1e-6, 1.0)
 
     def add(name: str, found: dict[str, FloatArray]) -> None:
         ratios = {suite: float(np.nanmean(found[suite] / own[suite])) for suite in own}
@@ -78,14 +81,14 @@ def main() -> None:
         print(*rows[-1], flush=True)
 
     for name, times in factors.items():
-        add(name, costs(RATES.scaled(times.tolist())))
+        add(name, costs(CONSTANTS.scaled(times.tolist())))
     for name, changed in WITHOUT.items():
         with ExitStack() as stack:
             for what, value in changed.items():
                 stack.enter_context(patch.object(moldable, what, value))
-            add(f"without {name}", costs(RATES))
+            add(f"without {name}", costs(CONSTANTS))
     with patch.object(own_times, "AROUND", (0,)):
-        add("without thresholds around that of the pool", costs(RATES))
+        add("without thresholds around that of the pool", costs(CONSTANTS))
     print(table(("the rule", "mean", "most, on"), rows, left=1))
 
 

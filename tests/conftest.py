@@ -269,25 +269,28 @@ def same_searches_once(_searches: dict[Any, Any], monkeypatch: pytest.MonkeyPatc
 
     (tests/agents/search/test_plan_search.py tests that it does.)
     """
-    search = PlanSearchAgent._cheapest
+    plan, split = PlanSearchAgent.plan, PlanSearchAgent._split
 
-    def found(agent: Any, task: Task, once: Any, searches: int = 1) -> Any:
-        model, types = agent.cost_model, once.__closure__  # which holds the sharding types
-        options = agent.max_shards, agent.max_queries, agent.max_seconds, agent.seed
-        held = [cell.cell_contents for cell in types or () if isinstance(cell.cell_contents, tuple)]
-        key = _content(
-            (agent.name, task, held, agent.sharding_types, type(model.model), model.fingerprint, searches, *options)
-        )
+    def once(agent: Any, key: Any, search: Any) -> Any:
+        model, options = agent.cost_model, (agent.max_shards, agent.max_queries, agent.max_seconds, agent.seed)
+        key = _content((agent.name, key, agent.sharding_types, type(model.model), model.fingerprint, *options))
         before = agent.queries
         if key not in _searches:
-            best = search(agent, task, once, searches)
+            best = search()
             _searches[key] = best, agent.queries - before, agent.ended, agent.search_budget
             return best
         best, queries, agent.ended, agent._most = _searches[key]
         model.queries += queries
         return best
 
-    monkeypatch.setattr(PlanSearchAgent, "_cheapest", found)
+    def planned(agent: Any, task: Task) -> Any:
+        return once(agent, ("plan", task), lambda: plan(agent, task)) if task.sync_every else plan(agent, task)
+
+    def parts(agent: Any, task: Task, types: tuple[str, ...]) -> Any:
+        return once(agent, ("parts", task, types), lambda: split(agent, task, types))
+
+    monkeypatch.setattr(PlanSearchAgent, "plan", planned)
+    monkeypatch.setattr(PlanSearchAgent, "_split", parts)
 
     def relieved(answer: Any, task: Task, model: Any, **forms: Any) -> Any:
         key = _content((answer, task, type(model), model.fingerprint, forms))

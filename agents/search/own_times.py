@@ -40,7 +40,7 @@ from shard_gym.plans.variants import Variants
 from shard_gym.tables import STATE_BYTES, Tables
 
 
-class Rates(NamedTuple):
+class Constants(NamedTuple):
     """What operators do for a row, a lookup, or a byte: the constants of `OwnTimes`."""
 
     row_cycles: float = 32.0  # of a warp, for 128 columns that it reads, or for the end of a bag
@@ -51,12 +51,12 @@ class Rates(NamedTuple):
     exchange: float = 1.0  # of the time of links
     host: float = 1.0  # of the time of reads and updates in the host's memory
 
-    def scaled(self, times: Iterable[float]) -> Rates:
+    def scaled(self, times: Iterable[float]) -> Constants:
         """These numbers, each multiplied by one of seven."""
-        return Rates(*(number * factor for number, factor in zip(self, times, strict=True)))
+        return Constants(*(number * factor for number, factor in zip(self, times, strict=True)))
 
 
-RATES = Rates()
+CONSTANTS = Constants()
 
 # The loads. Sums, in ms:
 (
@@ -82,7 +82,7 @@ class OwnTimes(AdditiveCostModel):
 
     Args:
         tables, topology: of the task, from which the pool of all HBM follows.
-        rates: others than `RATES`.
+        constants: others than `CONSTANTS`.
     """
 
     name = "own-times"
@@ -91,15 +91,15 @@ class OwnTimes(AdditiveCostModel):
     num_sum_loads = MAXIMA.start
     supports = frozenset(NEEDS)
 
-    def __init__(self, tables: Tables, topology: Topology, rates: Rates = RATES) -> None:
-        self.rates, self.exchanges = rates, 2 if tables.workload.training else 1
+    def __init__(self, tables: Tables, topology: Topology, constants: Constants = CONSTANTS) -> None:
+        self.constants, self.exchanges = constants, 2 if tables.workload.training else 1
         self._in_hbm_ms, self._update_times = np.zeros(0), 1.0
         if topology.host is not None:
             host, workload = topology.host, tables.workload
             self._thresholds = _thresholds(tables, topology)
             states = STATE_BYTES * workload.state.per_weight
             weights = float(np.mean(np.asarray(workload.weight_bytes / (workload.weight_bytes + states))))
-            self._read_ms = rates.host * weights / (host.read_gb_per_s * 1e6)
+            self._read_ms = constants.host * weights / (host.read_gb_per_s * 1e6)
             self._in_hbm_ms = THRESHOLDS[self._thresholds] * (host.hbm_bytes * self._read_ms)
             self._update_times = host.read_gb_per_s / host.update_gb_per_s / weights
 
@@ -111,7 +111,7 @@ class OwnTimes(AdditiveCostModel):
     @override
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(S, K) float64, in the order of the names above; ms but for the lane share."""
-        rates, device = self.rates, topology.device
+        constants, device = self.constants, topology.device
         loads = np.zeros((len(shards), HOST + len(self._in_hbm_ms)))
         dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         if device.rates is not None:
@@ -120,18 +120,18 @@ class OwnTimes(AdditiveCostModel):
             self._operator(loads, shards, topology)
         if dense:
             gradient = OUTPUT_BYTES * (shards.num_embeddings * shards.embedding_dim).astype(np.float64)
-            passes = rates.dense_passes + 2 * np.asarray(shards.workload.state.per_weight)
+            passes = constants.dense_passes + 2 * np.asarray(shards.workload.state.per_weight)
             loads[:, BACKWARD_REST] += passes * gradient / (device.dram_gb_per_s * 1e6)
         if topology.num_devices > 1:
             self._exchanges(loads, shards, topology, sharding_type)
         if topology.replicas is not None:
-            loads[:, BACKWARD_EXCHANGE] += rates.exchange * shards.memory_bytes * _averaging_ms_per_byte(topology)
+            loads[:, BACKWARD_EXCHANGE] += constants.exchange * shards.memory_bytes * _averaging_ms_per_byte(topology)
         if topology.host is not None:
             loads[:, HOST:] = host_bytes(shards, dense)[:, self._thresholds] * self._read_ms
         return loads
 
     def _operator(self, loads: FloatArray, shards: Tables, topology: Topology) -> None:
-        device, rates, workload = topology.device, self.rates, shards.workload
+        device, constants, workload = topology.device, self.constants, shards.workload
         dram, l2 = device.dram_gb_per_s * 1e6, device.l2_gb_per_s * 1e6
         cycles = device.num_sms * device.clock_ghz * 1e6
         lookups, distinct, bags = shards.lookups_per_batch, shards.distinct_rows, shards.outputs_per_batch
@@ -140,17 +140,19 @@ class OwnTimes(AdditiveCostModel):
         again = (lookups - distinct) * np.maximum(1.0 - device.l2_bytes / np.maximum(distinct * row, 1.0), 0.0)
         read = (8.0 + workload.lookup_weight_bytes) * lookups + 8.0 * bags + (distinct + again) * row + outputs
         loads[:, FORWARD_MEMORY] = np.maximum(read / dram, (lookups * row + outputs) / l2)
-        loads[:, FORWARD_LANES] = rates.row_cycles * (lookups * vectors + bags) / cycles
+        loads[:, FORWARD_LANES] = constants.row_cycles * (lookups * vectors + bags) / cycles
         state = STATE_BYTES * (workload.state.per_row + workload.state.per_weight * shards.embedding_dim)
-        update = rates.random * distinct * 2.0 * (row + state)
+        update = constants.random * distinct * 2.0 * (row + state)
         gradients = OUTPUT_BYTES * shards.embedding_dim * lookups
         loads[:, BACKWARD_MEMORY] = np.maximum((outputs + update) / dram, gradients / l2)
-        loads[:, BACKWARD_LANES] = (rates.row_cycles * lookups + rates.update_cycles * distinct) * vectors / cycles
-        loads[:, BACKWARD_REST] = rates.sort_bytes * lookups / dram
+        loads[:, BACKWARD_LANES] = (
+            (constants.row_cycles * lookups + constants.update_cycles * distinct) * vectors / cycles
+        )
+        loads[:, BACKWARD_REST] = constants.sort_bytes * lookups / dram
         loads[:, LANE_SHARE] = lane_share(shards.embedding_dim)
 
     def _exchanges(self, loads: FloatArray, shards: Tables, topology: Topology, sharding_type: str) -> None:
-        times, devices, links = self.rates.exchange, topology.num_devices, topology.links
+        times, devices, links = self.constants.exchange, topology.num_devices, topology.links
         domain = min(topology.domain_size, devices)
         crosses = devices > domain
         near, far = links.intra_host_gb_per_s * 1e6, links.inter_host_gb_per_s * 1e6

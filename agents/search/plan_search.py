@@ -244,21 +244,34 @@ class PlanSearchAgent(Agent):
         return self._cheapest(task, once)
 
     def _cheapest(self, task: Task, once: Callable[[SearchRun], tuple[float, Found]], searches: int = 1) -> Found:
-        """The cheapest that `once` finds in any run; or the error of the first run that finds nothing."""
+        """The cheapest that `once` finds in any run.
+
+        A run that finds nothing does not end the search: a longer one has more starts. If none finds anything, the
+        error of the first is raised.
+        """
         few = max(FEW, PER_PAIR * task.num_tables**2)
         most = min(self.queries_for(task), few)
         self._most = max(self._most, searches * self.queries_for(task))
         total = Budget(self, searches * most, self.max_seconds)
         before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None
+        failure: NoPlacementFoundError | MemoryExceededError | None = None
         for number, end in enumerate(run_ends(self._default(task), LEAST * task.num_tables, most)):
             run, before = SearchRun(number, end - before, total, known), end
-            cost, found = once(run)
-            if best is None or cost < best[0]:
-                best = cost, found
-            if run.ends_by_itself or total.share >= 1.0:
+            try:
+                cost, found = once(run)
+            except (NoPlacementFoundError, MemoryExceededError) as error:
+                failure = failure or error
+            else:
+                if best is None or cost < best[0]:
+                    best = cost, found
+                if run.ends_by_itself:
+                    break
+            if total.share >= 1.0:
                 break
-        assert best is not None  # there is a run, and it raised nothing
+        if best is None:
+            assert failure is not None  # there is a run
+            raise failure
         self.ended = Ended.NOTHING_NEW
         if total.share >= 1.0:
             few_tables = self.queries_for(task) > few and self.max_seconds is None

@@ -76,7 +76,7 @@ ROUNDING = 1e-12  # share by which a bound is lowered, for the rounding errors o
 WIDE_SHARDS = (1, 2, 3)  # of how many shards of a table programs know how wide they may be
 
 
-class Row(NamedTuple):
+class Inequality(NamedTuple):
     """Let shares times loads, and other variables times numbers, be at most a limit."""
 
     key: int
@@ -354,11 +354,11 @@ class PlanProgram:
 
     # Rows
 
-    def rows(self, node: Node, added: Iterable[int]) -> list[Row]:
+    def rows(self, node: Node, added: Iterable[int]) -> list[Inequality]:
         """The rows of a node; `added` are the keys of those that `violated` found."""
         return [*self._rows(node), *self._added_rows(node, [key for key in added if key >= self.ADDED])]
 
-    def _rows(self, node: Node) -> Iterator[Row]:
+    def _rows(self, node: Node) -> Iterator[Inequality]:
         key = -1
 
         def row(
@@ -367,10 +367,10 @@ class PlanProgram:
             limit: float = 0.0,
             scale: float = 1.0,
             more: int = 0,
-        ) -> Row:
+        ) -> Inequality:
             nonlocal key
             key += not more
-            return Row(4 * key + more, dict(loads), dict(others), limit, scale)
+            return Inequality(4 * key + more, dict(loads), dict(others), limit, scale)
 
         ends, counts = self._ends(node), node.counts
         numbers = [MS + level for level in range(self.num_levels)]
@@ -393,7 +393,7 @@ class PlanProgram:
                 group: list[int] = group,
                 least: float = least,
                 most: float = most,
-            ) -> Iterator[Row]:
+            ) -> Iterator[Inequality]:
                 """N devices have `loads`, and `each` has those of each and ms besides, in N times the ms of a phase."""
                 low, high = ends[phase] if phase < len(PHASES) else (0.0, self.below_ms * 1.001)
                 nonlocal key
@@ -520,7 +520,7 @@ class PlanProgram:
             return 1.0 / link.bytes_per_ms, 0.0
         return link.line(state)
 
-    def _rows_of_all(self, node: Node, row: Any) -> Iterator[Row]:
+    def _rows_of_all(self, node: Node, row: Any) -> Iterator[Inequality]:
         """Memory of all devices, messages below the knee, all-reduces, and what a device of the smallest host gets."""
         memory = {self._of_level(("memory",), level): 1.0 for level in range(self.num_levels)}
         share = self._caps.sum() / self._caps.max()
@@ -549,7 +549,7 @@ class PlanProgram:
             return
         yield row({gradient: near / self._inside.bytes_per_ms}, {EXCHANGE: 1.0, BACK: -1.0})
 
-    def _rows_of_crowds(self, node: Node, row: Any) -> Iterator[Row]:
+    def _rows_of_crowds(self, node: Node, row: Any) -> Iterator[Inequality]:
         most = self._ends(node)[EXCHANGE][1]
         if self._links and self._cluster.crosses_domains:
             outputs, partial, gradient, _ = self._of_all
@@ -620,7 +620,7 @@ class PlanProgram:
     NUMBERS = (0, 4)  # the keys of the rows that say how many devices there are
     ADDED = 10**6  # the first key of them
 
-    def _added_rows(self, node: Node, keys: list[int]) -> Iterator[Row]:
+    def _added_rows(self, node: Node, keys: list[int]) -> Iterator[Inequality]:
         for key in keys:
             number = key - self.ADDED
             if number < self._of_parts:
@@ -637,7 +637,7 @@ class PlanProgram:
             loads[self._on_each(name, group[0])] = float(least)
             hbm = float(self.host.hbm_ms[threshold])
             others = {MS + level: -hbm for level in group}
-            yield Row(key, loads, {**others, MS + self.num_levels + mask: -1.0}, 0.0, float(most))
+            yield Inequality(key, loads, {**others, MS + self.num_levels + mask: -1.0}, 0.0, float(most))
 
     @property
     def _sorts(self) -> int:
@@ -650,7 +650,7 @@ class PlanProgram:
     def _of_parts(self) -> int:
         return self.num_tables * self._sorts
 
-    def _row_of_part(self, node: Node, key: int) -> Row:
+    def _row_of_part(self, node: Node, key: int) -> Inequality:
         """The parts of a table alone, in the mean of its forms, beside what each device has."""
         table, sort = divmod(key - self.ADDED, self._sorts)
         own = np.flatnonzero((self.table == table) & ~self.everywhere)
@@ -658,15 +658,15 @@ class PlanProgram:
         if phase < EXCHANGE:
             if piece == self.pieces:
                 own = np.flatnonzero(self.table == table)
-                return Row(key, {self._with_base(key, own, self._alone[own, phase]): 1.0}, {phase: -1.0}, 0.0)
+                return Inequality(key, {self._with_base(key, own, self._alone[own, phase]): 1.0}, {phase: -1.0}, 0.0)
             each = self._on_each(("ms", phase, piece), 0)
-            return Row(
+            return Inequality(
                 key, {self._with_base(key, own, self._own[own, phase, piece]): 1.0, each: 1.0}, {phase: -1.0}, 0.0
             )
         if phase > EXCHANGE or piece > 1:  # at most k shards are wider than a (k + 1)-th of the table
             most_shards = WIDE_SHARDS[sort - 2 * (self.pieces + 1) - 2]
             own = own[(self.kind[own] == 0) & (self.parts[own] < most_shards + 1)]
-            return Row(key, {self._with_base(key, own, self.parts[own]): 1.0}, {}, float(most_shards))
+            return Inequality(key, {self._with_base(key, own, self.parts[own]): 1.0}, {}, float(most_shards))
         most = self._ends(node)[EXCHANGE][1]
         scatter, besides = self._line(node, SCATTER, most)
         partial = self._on_each(("partial",), 0)
@@ -677,7 +677,7 @@ class PlanProgram:
             slope, more = self._line(node, ALL_TO_ALL, most)
             loads |= {outputs: slope * self._sent, self._on_each(("outputs",), 0): slope * self._sent}
             loads |= {self._shared_load(name, 0): times for name, times in of_sums.items()}
-            return Row(key, loads, {EXCHANGE: -1.0}, -besides - more)
+            return Inequality(key, loads, {EXCHANGE: -1.0}, -besides - more)
         of_host = self._with_base(-key, own, self._bytes[2, own])
         if of_outputs:  # the busiest in the exchange of partial sums on hosts, too
             slope, more = self._line(node, HOST_SCATTER, most)
@@ -685,9 +685,9 @@ class PlanProgram:
             times = near + slope * self._far_share / float(self._cluster.host_size) * self._sent
             loads |= {of_host: times}
             loads |= {self._shared_load(name, 0): times for name, times in of_outputs.items()}
-            return Row(key, loads, {EXCHANGE: -1.0}, -besides - more)
+            return Inequality(key, loads, {EXCHANGE: -1.0}, -besides - more)
         chord, times = self._chords(node, most)
-        return Row(key, loads | {outputs: chord * self._sent, of_host: times}, {EXCHANGE: -1.0}, -besides)
+        return Inequality(key, loads | {outputs: chord * self._sent, of_host: times}, {EXCHANGE: -1.0}, -besides)
 
     def _chords(self, node: Node, most_ms: float) -> tuple[float, float]:
         """Ms per byte on the main link of outputs, and of partial sums on a host with both of their steps, at least."""

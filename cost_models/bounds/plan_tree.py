@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shard_gym.common.arrays import FloatArray
 from shard_gym.cost_models.bounds.placements import ROUNDING, linprog
 from shard_gym.cost_models.bounds.plan_nodes import BACKWARD, COLLECTIVES, FORWARD, MS, OPEN, PHASES, Branch, Node
-from shard_gym.cost_models.bounds.plan_program import PlanProgram, Row
+from shard_gym.cost_models.bounds.plan_program import Inequality, PlanProgram
 
 DIGITS = 6  # of a number in a proof
 CLOSE = 1e-4  # share of the value of a program by which its bound may be below it
@@ -95,7 +95,7 @@ def checked_ms(program: PlanProgram, tree: Tree) -> float:
 
 
 def lagrangian_ms(
-    program: PlanProgram, node: Node, rows: Iterable[Row], multipliers: Mapping[int, float]
+    program: PlanProgram, node: Node, rows: Iterable[Inequality], multipliers: Mapping[int, float]
 ) -> tuple[float, FloatArray]:
     """The Lagrangian of a node in ms, a bound whatever the multipliers are, and the (V,) cost of each share in it.
 
@@ -195,7 +195,7 @@ class Solver:
         self._active[order[nth < NEW_COLUMNS]] = True
         return bool(some.size)
 
-    def _violated(self, rows: list[Row], chosen: set[int], shares: FloatArray, others: FloatArray) -> set[int]:
+    def _violated(self, rows: list[Inequality], chosen: set[int], shares: FloatArray, others: FloatArray) -> set[int]:
         """The keys of rows, not among the chosen, that a solution violates."""
         of_loads = self.program.base @ shares
         found = set()
@@ -214,7 +214,7 @@ class Solver:
         return float(self._program(node, some, program.usable(node), (phase, sign))[3][phase])
 
     def _program(
-        self, node: Node, rows: list[Row], usable: NDArray[np.bool_], aim: tuple[int, float] | None = None
+        self, node: Node, rows: list[Inequality], usable: NDArray[np.bool_], aim: tuple[int, float] | None = None
     ) -> tuple[float, FloatArray, FloatArray, FloatArray]:
         """The value of the program with the active columns, multipliers, (V,) shares, and the other variables.
 

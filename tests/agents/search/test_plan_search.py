@@ -376,3 +376,26 @@ def test_sharding_types_are_a_list_or_a_text() -> None:
     for wrong in ({"sharding_types": "table_wise,grid"}, {"max_shards": 3}, {"max_shards": 2**62}):
         with pytest.raises((InvalidOptionError, UnknownNameError)):
             PlanSearchAgent(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failing", [1, 100])
+def test_a_run_without_a_plan_does_not_end_the_search(
+    random_task: Any, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """A longer run has more starts, one of which may fit; if none does, the first run's error is raised."""
+    search, numbers = PlanSearchAgent._search, []
+
+    def failing_at_first(agent: PlanSearchAgent, task: Task, types: Any, model: Any, run: Any, *key: Any) -> Any:
+        numbers.append(run.number)
+        if run.number < failing:
+            raise NoPlacementFoundError(f"Run {run.number} found nothing.")
+        return search(agent, task, types, model, run, *key)
+
+    monkeypatch.setattr(PlanSearchAgent, "_search", failing_at_first)
+    task, agent = random_task(np.random.default_rng(0), 6, 3), PlanSearchAgent(max_queries=30_000)
+    if failing == 1:
+        check_plan(agent.plan(task), task.tables, task.topology)
+    else:
+        with pytest.raises(NoPlacementFoundError, match="Run 0"):
+            agent.plan(task)
+    assert numbers[:2] == [0, 1]
