@@ -22,6 +22,7 @@ from training_runs import RUNS, Option, Run, train_all
 
 from shard_gym.agents.base.presets import preset_options
 from shard_gym.agents.dreamshard import PRESETS
+from shard_gym.agents.dreamshard.pretrained import QUERIES
 from shard_gym.agents.training.jobs import Files, files_of, write_files
 from shard_gym.cli.console import new_progress
 from shard_gym.cli.job_options import JobOptions
@@ -33,7 +34,7 @@ from shard_gym.leaderboard.evaluations import EvaluatedAgent, evaluate_agent
 from shard_gym.leaderboard.store import EntryFolder
 from shard_gym.leaderboard.submission import EntryInfo, submit
 from shard_gym.leaderboard.verify import verify_entry
-from shard_gym.tasks import suite_names
+from shard_gym.tasks import suite_info, suite_names
 from shard_gym.tasks.suites.info import CORE_SUITES, REPLANNING, SHARDING, SIMULATED
 
 ROOT = Path(__file__).parent.parent
@@ -56,19 +57,28 @@ TIERED = tuple(name for name in suite_names() if name.startswith("tier-"))  # su
 SEQUENCES, GROUPS, SERVED = ("sequence-16", "sequence-128"), ("groups-256",), ("inference-8",)
 GENERATIVE = ("shard-kuairand-x8", "inference-dlrm-v3-x8")  # whole models of sequences, without training tasks
 CONSTRAINED = ("constrained-8", "shard-constrained-8")
-LATER = (*TIERED, *SEQUENCES, *GROUPS, *SERVED, *GENERATIVE, *CONSTRAINED)
-IN_HBM = tuple(name for track in BOTH for name in suite_names(track) if name not in LATER)
-"""Suites with entries of DreamShard as it ships, beside those with constraints; of what it has not learned, others
-answer: host memory, sequences and serving. Of groups it plans one, and 256 devices are more than it learned."""
+MANY_DEVICES = ("shard-128", "shard-512")  # on which TorchRec's planner takes minutes for a task
 
-NOT_ENTERED = ("shard-128", "shard-512")  # suites without entries so far
+LEARNED = tuple(name for name in suite_names(SHARDING) if suite_info(name).tasks.get("train"))
+"""Suites of plans that have training tasks."""
 
-KNOWN_TO_ALL = tuple(name for name in suite_names(SHARDING) if name not in CONSTRAINED)
-"""Suites of plans that have no constraints, of which HugeCTR's planner knows nothing."""
+PLANNED_BY_TORCHREC = tuple(
+    name
+    for name in suite_names(SHARDING)
+    if name not in (*TIERED, SEQUENCES[1], *GROUPS, *SERVED, *CONSTRAINED, *MANY_DEVICES)
+)
+"""Suites with entries of TorchRec's planner as it ships; with host memory it is the one that scales up caches."""
 
-ONE_DECIDES = (SEQUENCES[1], *GROUPS, *GENERATIVE)
+KNOWN_TO_ALL = tuple(name for name in suite_names(SHARDING) if name not in (*CONSTRAINED, MANY_DEVICES[1]))
+"""Suites with entries of HugeCTR's planner, which knows no constraints; on 512 devices its plans have too many shards
+for an entry."""
+
+ONE_DECIDES = (SEQUENCES[1], *GROUPS, *GENERATIVE, *MANY_DEVICES)
 IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in ONE_DECIDES)
 """Suites with entries of local search; on the others one whole table decides, whatever the seed does with the rest."""
+
+WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not in (*GENERATIVE, MANY_DEVICES[1]))
+"""Suites with entries of DreamShard as it ships; the others have smaller batches or more devices than it learned."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
@@ -109,10 +119,11 @@ ENTRANTS = (
     Entrant("lane-greedy", "Greedy by lanes", tracks=BOTH),
     Entrant("cost-greedy", "Greedy by cost", tracks=BOTH),
     Entrant("local-search", "Local search", suites=IN_BALANCE, tracks=BOTH),
-    Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=(*IN_HBM, *CONSTRAINED), tracks=BOTH),
+    Entrant("moldable", "Moldable tables", tracks=BOTH),
+    Entrant("dreamshard", "DreamShard (dream-search), as it ships", suites=WITHIN, tracks=BOTH),
     Entrant("plan-search", "Local search over plans", tracks=(SHARDING,)),
     Entrant("hugectr", "HugeCTR's planner", suites=KNOWN_TO_ALL, tracks=(SHARDING,)),
-    Entrant("torchrec", "TorchRec's planner", suites=(*IN_HBM, SEQUENCES[0], *GENERATIVE), tracks=(SHARDING,)),
+    Entrant("torchrec", "TorchRec's planner", suites=PLANNED_BY_TORCHREC, tracks=(SHARDING,)),
     Entrant(
         "blind-search", "Local search, blind to host memory", suites=(*TIERED, *SERVED, GENERATIVE[1]), tracks=BOTH
     ),
@@ -134,7 +145,7 @@ ENTRANTS = (
         for suites, placing in (
             (CORE_SUITES, {}),
             (TIERED_PLACEMENT, {}),
-            ((*SPLIT, SEQUENCES[0], *SERVED), {"queries": 200_000}),  # as many as plan-search takes
+            (LEARNED, {"queries": QUERIES}),  # as many as the one that ships
         )
     ),
     Entrant("dreamshard-paper", "DreamShard (paper)", "dreamshard", CORE_SUITES, options=dreamshard("paper")),
@@ -175,7 +186,6 @@ def places() -> dict[EntryFolder, Entrant]:
         EntryFolder(LEADERBOARDS, track, suite, entrant.slug): entrant
         for track in (*BOTH, REPLANNING)
         for suite in suite_names(track)
-        if suite not in NOT_ENTERED
         for entrant in ENTRANTS
         if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
     }

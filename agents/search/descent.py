@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from shard_gym.agents.search.memories import room_in_both
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Costs, Moves, Neighbourhood
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.plans.column_levels import NONE
+from shard_gym.plans.placement import Placement
 
 MIN_GAIN_MS = 1e-9  # a smaller gain is rounding error
 LISTED = 4096  # moves listed at once
@@ -74,16 +76,55 @@ class Budget:
         return max((self._counts.queries - self._first) / self._max_queries, seconds)
 
 
-class MoveSearch:
-    """A descent over moves and swaps of items; `best` is the cheapest placement found, `best_cost` its cost."""
+Found = TypeVar("Found")
 
-    def __init__(self, current: Neighbourhood, rng: np.random.Generator, spent: Callable[[], bool], batch: int) -> None:
+
+class Best(Generic[Found]):
+    """The cheapest of what a search finds that holds; as long as nothing does, the cheapest.
+
+    Args:
+        found: the first.
+        cost: its cost in ms.
+        holds: whether something may be an answer; None where all may be.
+    """
+
+    def __init__(self, found: Found, cost: float, holds: Callable[[Found], bool] | None = None) -> None:
+        self.found, self.cost, self._holds = found, cost, holds
+        self._held = holds is None or holds(found)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What sorts those that hold first, then the cheapest."""
+        return not self._held, self.cost
+
+    def offer(self, cost: float, make: Callable[[], Found], least_gain_ms: float = MIN_GAIN_MS) -> None:
+        """Take what `make` returns if it is better: if its `cost` in ms is lower by more than `least_gain_ms`, most
+        often."""
+        lower = cost < self.cost - least_gain_ms
+        if not lower and self._held:
+            return
+        found = make()
+        held = self._holds is None or self._holds(found)
+        if held >= self._held and (lower or held > self._held):
+            self.found, self.cost, self._held = found, cost, held
+
+
+class MoveSearch:
+    """A descent over moves and swaps of items; `best` is the cheapest placement found that `holds` (see `Best`)."""
+
+    def __init__(
+        self,
+        current: Neighbourhood,
+        rng: np.random.Generator,
+        spent: Callable[[], bool],
+        batch: int,
+        holds: Callable[[Placement], bool] | None = None,
+    ) -> None:
         self._current = current
         self._batch = batch
         self._rng = rng
         self._spent = spent
-        self.best = current.placement
-        self.best_cost = float(current.costs.exact)
+        self.best = Best(current.placement, float(current.costs.exact), holds)
 
     def descend(self) -> None:
         """Apply moves that lower the cost until none does."""
@@ -117,9 +158,8 @@ class MoveSearch:
     def _keep_best(self, batch: Moves, costs: Costs) -> None:
         """Keep the cheapest placement found, also where the smoothed cost leads elsewhere."""
         cheapest = int(costs.exact.argmin())
-        if costs.exact[cheapest] < self.best_cost - MIN_GAIN_MS:
-            self.best = self._current.placement_after(batch, cheapest)
-            self.best_cost = float(costs.exact[cheapest])
+        if np.isfinite(costs.exact[cheapest]):
+            self.best.offer(float(costs.exact[cheapest]), lambda: self._current.placement_after(batch, cheapest))
 
 
 _Change = tuple[float, Callable[[], SplitTables]]  # the smoothed cost of a plan that may come next, and what makes it
@@ -127,7 +167,7 @@ _Form = tuple[FloatArray, Callable[[], SplitTables]]  # the (D, K) loads of the 
 
 
 class Descent:
-    """A plan that descends, `split`; `best` is the cheapest plan on the way, `best_cost` its cost.
+    """A plan that descends, `split`; `best` is the cheapest plan on the way that holds (see `Best`).
 
     Moves and swaps of parts lead to a local optimum. Then a change of form that lowers the cost is made: of a part that
     is halved or two that are merged the best, else the first found of a table that is spread, spread in another way or
@@ -147,7 +187,28 @@ class Descent:
     def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int = BATCH) -> None:
         self._rng, self.budget, self._batch, self._until = rng, budget, batch, 1.0
         self.take(start)
-        self.best, self.best_cost = start, float(self.current.costs.exact)
+        self._holds = room_in_both(start.options.task)
+        self._kept = Best(start, float(self.current.costs.exact), self._holds)
+
+    @property
+    def best(self) -> SplitTables:
+        """The best plan so far."""
+        return self._kept.found
+
+    @property
+    def best_cost(self) -> float:
+        """Its cost in ms."""
+        return self._kept.cost
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """See `Best`."""
+        return self._kept.rank
+
+    def holds_in(self, split: SplitTables) -> Callable[[Placement], bool] | None:
+        """Whether `split` with its parts on other devices may be an answer; None if any may be."""
+        holds = self._holds
+        return None if holds is None else lambda device: holds(split.moved(device))
 
     def take(self, split: SplitTables) -> None:
         """Go on from `split`."""
@@ -155,9 +216,8 @@ class Descent:
         self.current = Neighbourhood(split.items(), split.device)
 
     def keep(self, split: SplitTables, cost: float) -> None:
-        """Make `split` the best plan if its exact `cost` in ms is lower."""
-        if cost < self.best_cost - MIN_GAIN_MS:
-            self.best, self.best_cost = split, cost
+        """Make `split`, of exact `cost` in ms, the best plan if it is better."""
+        self._kept.offer(cost, lambda: split)
 
     def _spent(self) -> bool:
         return self.budget.spent() or self.budget.share >= self._until
@@ -166,10 +226,11 @@ class Descent:
         """Apply changes that lower the smoothed cost until none does, or until that share of the budget is spent."""
         self._until = until
         while True:
-            search = MoveSearch(self.current, self._rng, self._spent, self._batch)
+            holds = self.holds_in(self.split)
+            search = MoveSearch(self.current, self._rng, self._spent, self._batch, holds)
             search.descend()
             self.split = self.split.moved(self.current.placement)
-            self.keep(self.split.moved(search.best), search.best_cost)
+            self.keep(self.split.moved(search.best.found), search.best.cost)
             if self._spent() or not self._change_form():
                 return
 

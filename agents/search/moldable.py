@@ -80,6 +80,9 @@ class Moldable:
         self.options, self._model, task = options, model, options.task
         levels, count, topology = options.levels, len(options.levels), task.topology
         self._caps, self._count = topology.memory_cap_bytes, count
+        # Of all devices; and, as replicas and blocks are on each, what all have if each has as much as the smallest.
+        together = float(self._caps.sum()), task.num_devices * float(self._caps.min())
+        self._rooms = sorted(set(together), reverse=True)
         ways: dict[int, list[int]] = {}
         for number, way in enumerate(options.spreads):
             ways.setdefault(way.variant, []).append(number)
@@ -124,27 +127,27 @@ class Moldable:
             spread[:, count:] &= kinds & (self._width[:, count:] <= width)  # it is on all devices
             legal = _where_any(spread, legal)
             least = np.where(legal, work, np.inf).min(axis=1).sum() / self.options.task.num_devices
-            for target in TARGETS:
-                chosen = self._cheapest(work, alone, legal, target * least)
+            for target, most_bytes in product(TARGETS, self._rooms):
+                chosen = self._cheapest(work, alone, legal, target * least, most_bytes)
                 if chosen is not None and (key := (width, chosen.tobytes())) not in seen:
                     seen.add(key)
                     found.append(self._form(chosen, work, alone, width))
         return sorted(found, key=lambda each: each.ms)
 
     def _cheapest(
-        self, work: FloatArray, alone: FloatArray, legal: NDArray[np.bool_], target: float
+        self, work: FloatArray, alone: FloatArray, legal: NDArray[np.bool_], target: float, most_bytes: float
     ) -> IntArray | None:
-        """(T,) the form of each table; None if none fit the memory together."""
+        """(T,) the form of each table; None if none fit `most_bytes` together."""
         shortest = legal & (alone <= np.where(legal, alone, np.inf).min(axis=1, keepdims=True))
         may = _where_any(legal & (alone <= target), shortest)
-        room, every, price = FULL * float(self._caps.sum()), np.arange(len(may)), 0.0
+        room, every, price = FULL * most_bytes, np.arange(len(may)), 0.0
         for _ in range(12):
             chosen = np.where(may, work + price * self._bytes, np.inf).argmin(axis=1)
             if self._bytes[every, chosen].sum() <= room:
                 return np.asarray(chosen)
             price = max(2.0 * price, 0.1 * work[every, chosen].sum() / self._bytes[every, chosen].sum())
         chosen = np.where(legal, self._bytes, np.inf).argmin(axis=1)
-        return np.asarray(chosen) if self._bytes[every, chosen].sum() <= float(self._caps.sum()) else None
+        return np.asarray(chosen) if self._bytes[every, chosen].sum() <= most_bytes else None
 
     def _form(self, chosen: IntArray, work: FloatArray, alone: FloatArray, width: int) -> _Form:
         options, every, count = self.options, np.arange(len(chosen)), self._count

@@ -1,6 +1,8 @@
 """Own times: what tables cost by arithmetic on the numbers of a hardware profile, for rules that ask no cost model.
 
-The constants are round numbers of what operators do; none is fitted, and none is of a cost model. A device takes
+The constants are round numbers of what operators do; none is fitted, and none is of a cost model. What FBGEMM does is
+taken from where cost models have it: the share of a warp for a width (`lane_share`), which rows are in HBM
+(`host_bytes`), the bytes of an output, and rates that a user gives for a device of another kind. A device takes
 
     forward   max(memory, lanes) + reads of the host
     backward  max(memory, lanes) + sort + dense gradients of replicas + updates in the host

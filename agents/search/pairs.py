@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.agents.search.descent import Best
 from shard_gym.agents.search.items import Items
 from shard_gym.agents.search.neighbourhood import NO_TABLE, TINY, Neighbourhood, smoothed_ms
 from shard_gym.common.arrays import FloatArray, IntArray
@@ -46,23 +47,29 @@ class PairSearch:
         items: the items.
         placement: (I,) int64, a valid one.
         rng: pairs devices.
+        holds: see `Best`.
 
     Attributes:
         placement: (I,) int64, the current placement.
         norm: its norm in ms; after `run` the sharpest one, whether or not that was lowered to the end.
         cost_ms: its cost.
         best: (I,) int64, the placement of the lowest cost on the way.
-        best_cost: its cost in ms.
     """
 
-    def __init__(self, items: Items, placement: Placement, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        items: Items,
+        placement: Placement,
+        rng: np.random.Generator,
+        holds: Callable[[Placement], bool] | None = None,
+    ) -> None:
         self._items, self._rng = items, rng
         self._loads = np.concatenate([items.loads, np.zeros((1, items.loads.shape[1]))])  # the last item is none
         self._memory = np.append(items.memory, 0)
         self._fixed = np.zeros((items.num_devices, items.loads.shape[1])) if items.fixed is None else items.fixed
         self._squarings = SQUARINGS[0]
         self._take(placement)
-        self.best, self.best_cost = self.placement, self.cost_ms
+        self.best = Best(self.placement, self.cost_ms, holds)
 
     def _take(self, placement: Placement) -> None:
         model, cluster = self._items.model, self._items.cluster
@@ -163,8 +170,7 @@ class PairSearch:
             placement = np.append(before, 0)
             placement[gives[good]], placement[gets[good]] = other[good], one[good]
             self._take(placement[:nothing])
-            if self.cost_ms < self.best_cost:
-                self.best, self.best_cost = self.placement, self.cost_ms
+            self.best.offer(self.cost_ms, lambda: self.placement, least_gain_ms=0.0)
             if self.norm < norm * (1.0 - GAIN):
                 return True
             good = good[: len(good) // 2]

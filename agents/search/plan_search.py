@@ -159,8 +159,8 @@ class PlanSearchAgent(Agent):
         max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
             first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 to 768, in between in proportion,
             and fewer on more (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more.
-            Where a plan may have groups of devices, four searches of 200,000 are made by default, or of `max_queries`
-            each (`cheapest_in_groups`).
+            Where a plan may have groups of devices, four searches share them, or 800,000 by default
+            (`cheapest_in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
@@ -213,10 +213,11 @@ class PlanSearchAgent(Agent):
         return self.queries if self.cost_model.fingerprint == fingerprint else 0
 
     def queries_for(self, task: Task) -> int:
-        """Evaluations of each search for `task`, if it has no fewer tables than need so many."""
-        return self.max_queries or self._default(task)
+        """Evaluations for `task`, of all searches, if it has no fewer tables than need so many."""
+        return self.max_queries or self._default(task) * (SEARCHES if task.sync_every else 1)
 
     def _default(self, task: Task) -> int:
+        """Of each search."""
         return DEFAULT_QUERIES if task.sync_every else default_queries(task.num_devices)
 
     def place(self, task: Task) -> Placement:
@@ -250,8 +251,9 @@ class PlanSearchAgent(Agent):
         error of the first is raised.
         """
         few = max(FEW, PER_PAIR * task.num_tables**2)
-        most = min(self.queries_for(task), few)
-        self._most = max(self._most, searches * self.queries_for(task))
+        wanted = max(1, self.queries_for(task) // searches)  # of each search
+        most = min(wanted, few)
+        self._most = max(self._most, searches * wanted)
         total = Budget(self, searches * most, self.max_seconds)
         before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None
@@ -274,7 +276,7 @@ class PlanSearchAgent(Agent):
             raise failure
         self.ended = Ended.NOTHING_NEW
         if total.share >= 1.0:
-            few_tables = self.queries_for(task) > few and self.max_seconds is None
+            few_tables = wanted > few and self.max_seconds is None
             self.ended = Ended.FEW_TABLES if few_tables else Ended.BUDGET
         return best[1]
 

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from typing_extensions import override
 
 from shard_gym.agents.base import Agent
+from shard_gym.agents.search.descent import Budget
 from shard_gym.agents.search.heuristics import lane_placements
 from shard_gym.agents.search.memories import in_both_memories
 from shard_gym.agents.search.moldable import moldable_splits
 from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.agents.search.plan_starts import starts
+from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
+from shard_gym.cost_models import CountedCostModel
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.tasks.groups import possible_groups, task_of_group
 
-QUERIES = 20_000  # evaluations of `OwnTimes` that a start of the search takes, about
+QUERIES = 20_000  # evaluations of `OwnTimes` where the rule finds no plan
 
 
 class MoldableAgent(Agent):
     """Chooses the form of each table for a target time, and places the parts, the longest first; see `moldable.py`.
 
     It asks no cost model: the plan is that which its own arithmetic, on the numbers of the hardware profile, calls
-    cheapest. Where all its plans need too much memory, those with fewer bytes count from which `plan-search` starts.
+    cheapest. Where all its plans need too much memory, a short search under that arithmetic finds one.
     """
 
     name = "moldable"
@@ -70,13 +74,12 @@ class MoldableAgent(Agent):
 
 
 def _cheapest(task: Task) -> tuple[float, SplitTables]:
-    """The cheapest plan of the rule and its estimate in ms, or the first of the starts that fits."""
+    """The cheapest plan of the rule and its estimate in ms; where it has none, a start that fits, improved under it."""
     if found := moldable_splits(task):
         return found[0]
     for every_count in (False, True):
-        options = SplitOptions(task, OwnTimes(task.tables, task.topology), SHARDING_TYPES, 8, every_count)
-        for start in starts(options, QUERIES, lambda: False):
-            return start.items().cost_ms(start.device), start
+        if searched := _searched(task, every_count):
+            return searched
     raise NoPlacementFoundError(
         f"Agent 'moldable' found no plan of task {task.name!r} that fits the memory of its devices"
         + " and keeps to its constraints" * (task.constraints is not None)
@@ -84,3 +87,14 @@ def _cheapest(task: Task) -> tuple[float, SplitTables]:
         + ", or relax the constraints" * (task.constraints is not None)
         + "."
     )
+
+
+def _searched(task: Task, every_count: bool) -> tuple[float, SplitTables] | None:
+    """The estimate in ms, and the plan, that a short search under it finds; None if it finds none."""
+    model = CountedCostModel(OwnTimes(task.tables, task.topology))
+    options, budget = SplitOptions(task, model, SHARDING_TYPES, 8, every_count), Budget(model, QUERIES)
+    found = list(starts(options, QUERIES // 2, lambda: budget.share > SHARE_OF_STARTS))
+    if not found:
+        return None
+    best = search_plans(found, np.random.default_rng(0), budget)
+    return best.items().cost_ms(best.device), best

@@ -23,9 +23,7 @@ MAX_FRUITLESS = 50  # rebuilds in a row in which no plan has a new cost: then al
 TRIED_AT_PRICES = 6  # reforms that are tried at the prices of one plan
 DIGITS = 9  # after which equal costs differ by rounding
 GAIN = 1e-7  # share of a sharp norm that a reform gains at least
-REBUILT_SHARE = float(
-    __import__("os").environ.get("REB", "0.1")
-)  # of the changes of plans on many devices; the others are reforms
+REBUILT_SHARE = 0.1  # of the changes of plans on many devices; the others are reforms
 
 
 def search_plans(
@@ -45,12 +43,12 @@ def search_plans(
         if not searches or batch > 1 or not budget.spent():
             paired = batch > 1 and start.options.task.num_devices >= PAIRED_FROM
             searches.append((_Balanced if paired else _Rebuilt)(start, rng, budget, batch))
-    searches.sort(key=lambda search: search.best_cost)
+    searches.sort(key=lambda search: search.rank)
     searches = searches[: MAX_STARTS if batch > 1 else 1]
     while len(searches) > 1 and not budget.spent():
         for search in searches:
             search.improve(budget.share + SHARE_OF_ROUND / len(searches))
-        searches.sort(key=lambda search: search.best_cost)
+        searches.sort(key=lambda search: search.rank)
         searches = searches[: len(searches) // 2]
     searches[0].run()
     return searches[0].best
@@ -67,9 +65,9 @@ class _Balanced(Descent):
 
     def _balance(self, split: SplitTables) -> bool:
         """Go on from `split`, balanced, if its sharp norm is lower than that of the plan; whether it is."""
-        search = PairSearch(split.items(), split.device, self._rng)
+        search = PairSearch(split.items(), split.device, self._rng, self.holds_in(split))
         search.run(self._spent)
-        self.keep(split.moved(search.best), search.best_cost)
+        self.keep(split.moved(search.best.found), search.best.cost)
         lower = search.norm < self._norm * (1.0 - GAIN)
         if lower:
             self.split, self._norm = split.moved(search.placement), search.norm

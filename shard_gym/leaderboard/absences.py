@@ -55,13 +55,15 @@ def _are_not(*names: str) -> Callable[[TaskSuite], bool]:
 
 
 _SCALES = "with host memory it is TorchRec's planner that scales up caches"
-_ONE_DECIDES = ("sequence-128", "groups-256", "shard-kuairand-x8", "inference-dlrm-v3-x8")
+_ONE_DECIDES = ("sequence-128", "groups-256", "shard-128", "shard-512", "shard-kuairand-x8", "inference-dlrm-v3-x8")
+_SMALL = ("shard-kuairand-x8", "inference-dlrm-v3-x8")
 _TUNED = "its settings were chosen on pooled tables and up to 16 devices"
 _SLOW = "it takes minutes to plan a task of so many devices"
 _HOURS = "it is trained for hours with each of five seeds, so it has entries where its training is shortest"
 
 ABSENCES: Sequence[Absence] = (
     Absence(("hugectr",), _are_constrained, "it knows no constraints"),
+    Absence(("hugectr",), _are("shard-512"), "its plans have more shards together than an entry may hold"),
     Absence(("torchrec", "torchrec-tuned"), _are_constrained, "it knows no devices of constraints, and breaks them"),
     Absence(("torchrec",), _need_apart(HOST_MEMORY, "inference-dlrm-v3-x8"), _SCALES),
     Absence(("torchrec-tuned",), _need(HOST_MEMORY), _SCALES),
@@ -70,6 +72,8 @@ ABSENCES: Sequence[Absence] = (
     Absence(("torchrec-tuned",), _have_more_devices_than(32), _SLOW),
     Absence(("torchrec-offload",), _lack(HOST_MEMORY), "without host memory it is TorchRec's planner as it ships"),
     Absence(("blind-search",), _lack(HOST_MEMORY), "without host memory it is the local search over plans"),
+    Absence(("dreamshard",), _are("shard-512"), "it learned up to 256 devices, and answers as moldable tables do"),
+    Absence(("dreamshard",), _are(*_SMALL), "it learned larger batches, and answers as moldable tables do"),
     Absence(("local-search",), _are(*_ONE_DECIDES), "one whole table decides the cost, whatever its five seeds do"),
     Absence(
         ("dreamshard-search", "attention", "attention-greedy", "neuroshard-paper", "maskable-ppo-splits"),

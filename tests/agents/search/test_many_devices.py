@@ -55,8 +55,8 @@ def test_equal_tables_that_begin_on_a_third_of_the_devices_end_up_even(devices: 
     items, rng = Items.of_tables(task, MODEL), np.random.default_rng(0)
     search = PairSearch(items, np.arange(3 * devices) // 9, rng)
     search.run(NEVER)
-    assert np.bincount(search.best, minlength=devices).tolist() == [3] * devices
-    assert search.best_cost == pytest.approx(items.cost_ms(np.arange(3 * devices) % devices))
+    assert np.bincount(search.best.found, minlength=devices).tolist() == [3] * devices
+    assert search.best.cost == pytest.approx(items.cost_ms(np.arange(3 * devices) % devices))
 
 
 @given(seed=st.integers(0, 1000), tables=st.integers(1, 60), devices=st.integers(2, 40))
@@ -69,12 +69,12 @@ def test_balancing_never_costs_more_and_keeps_to_memory(seed: int, tables: int, 
     items = replace(items, free=caps)  # short of memory: no device gets much fuller than the fullest
     search = PairSearch(items, start, np.random.default_rng(seed))
     search.run(NEVER)
-    assert items.memory_left(search.best).min() >= 0
-    assert search.best_cost == pytest.approx(items.cost_ms(search.best))
-    assert search.best_cost <= items.cost_ms(start) * (1 + 1e-12)
+    assert items.memory_left(search.best.found).min() >= 0
+    assert search.best.cost == pytest.approx(items.cost_ms(search.best.found))
+    assert search.best.cost <= items.cost_ms(start) * (1 + 1e-12)
     again = PairSearch(items, start, np.random.default_rng(seed))
     again.run(NEVER)
-    assert again.best.tolist() == search.best.tolist()
+    assert again.best.found.tolist() == search.best.found.tolist()
 
 
 def test_balancing_keeps_tables_apart_and_on_their_devices() -> None:
@@ -87,8 +87,8 @@ def test_balancing_keeps_tables_apart_and_on_their_devices() -> None:
     items = replace(Items.of_tables(task, MODEL), constraints=limits)
     search = PairSearch(items, start, np.random.default_rng(0))
     search.run(NEVER)
-    assert search.best_cost < items.cost_ms(start)
-    for placement in (search.best, search.placement):
+    assert search.best.cost < items.cost_ms(start)
+    for placement in (search.best.found, search.placement):
         assert placement[:20].max() < 8
         assert len(set(placement[20:50].tolist())) == 30
 
@@ -117,7 +117,7 @@ def test_prices_are_what_more_of_a_form_costs_all_devices() -> None:
     items = start.items()
     search = PairSearch(items, start.device, rng)
     search.run(NEVER)
-    held = items.device_loads(search.best)
+    held = items.device_loads(search.best.found)
     grown = held.copy()
     sums = np.delete(np.arange(held.shape[1]), MODEL.maxima)
     grown[:, sums] += 0.01 * items.loads.sum(axis=0)[sums] / len(held)
