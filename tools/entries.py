@@ -82,6 +82,12 @@ WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
+NOT_YET = {
+    "dreamshard": (*TIERED, *SEQUENCES, *GROUPS, *SERVED, MANY_DEVICES[0]),
+    "dreamshard-search": (*GROUPS, SEQUENCES[1], *MANY_DEVICES, CONSTRAINED[1], "shard-generalize", "tier-generalize"),
+}
+"""Suites on which agents play, but have no entry so far."""
+
 
 @dataclass(frozen=True)
 class Entrant:
@@ -188,6 +194,7 @@ def places() -> dict[EntryFolder, Entrant]:
         for suite in suite_names(track)
         for entrant in ENTRANTS
         if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
+        if suite not in NOT_YET.get(entrant.slug, ())
     }
 
 

@@ -229,6 +229,7 @@ _SHIPPED: dict[str, AgentEntry] = {
     ),
     "dreamshard": AgentEntry(
         "shard_gym.agents.dreamshard.pretrained:PretrainedDreamShard",
+        ("placement", "sharding"),
         stochastic=True,
         checkpoints="shard_gym.agents.dreamshard.pretrained:PRETRAINED",
         about="DreamShard, trained for its hardware",

@@ -42,8 +42,8 @@ def cheapest_in_groups(
 ) -> tuple[float, ShardingPlan]:
     """The cost in ms of the cheapest plan found for any groups of the devices of `task`, and the plan.
 
-    One group is searched to the end, as in a task without groups, so the plan is no worse than there. All other
-    possible groups share a search as long; the `FINALISTS` whose plans then cost least get a whole one each.
+    One group is searched to the end. All other possible groups share a search as long; the `FINALISTS` whose plans
+    then cost least get a whole one each.
 
     Args:
         plan: the cost in ms, and a plan, of the task of a group, found with this share of a whole search.

@@ -72,7 +72,8 @@ def _print_all(console: Console) -> None:
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for name, entry in AGENTS.items():
         listing = name, _league(entry), entry.about or _about(about_agent, name)
-        groups.setdefault(f"{entry.problems[0].capitalize()}, without training", []).append(listing)
+        problems = " and ".join(each for each in PROBLEMS if each in entry.problems)
+        groups.setdefault(f"{problems.capitalize()}, without training", []).append(listing)
     for name, entry in LEARNERS.items():
         problems = " and ".join(entry.learns).replace(" and ", ", ", max(0, len(entry.learns) - 2))
         groups.setdefault(f"{problems.capitalize()}, trained first", []).append(
