@@ -277,9 +277,9 @@ def same_searches_once(_searches: dict[Any, Any], monkeypatch: pytest.MonkeyPatc
         before = agent.queries
         if key not in _searches:
             best = search()
-            _searches[key] = best, agent.queries - before, agent.ended, agent.search_budget
+            _searches[key] = best, agent.queries - before, agent.ended
             return best
-        best, queries, agent.ended, agent._most = _searches[key]
+        best, queries, agent.ended = _searches[key]
         model.queries += queries
         return best
 

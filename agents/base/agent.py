@@ -70,6 +70,10 @@ class Agent(ABC):
         """Placements that it may compare for one task, under any cost model; 0 for an agent that does not search."""
         return 0
 
+    def budget_for(self, task: Task) -> int:
+        """`search_budget` for this task, of an agent that takes more for some than for others."""
+        return self.search_budget
+
     def true_cost_queries(self, fingerprint: str) -> int:
         """Placements that the agent has evaluated so far with the cost model of that fingerprint."""
         return 0

@@ -195,13 +195,12 @@ class PlanSearchAgent(Agent):
         self.max_seconds = max_seconds
         self.seed = checked_seed(seed)
         self.ended = Ended.NOTHING_NEW
-        self._most = max_queries or DEFAULT_QUERIES
 
     @property
     @override
     def search_budget(self) -> int:
-        """The most evaluations for a task that it has answered; before that, those for one on a few devices."""
-        return self._most
+        """Evaluations for a task on a few devices; see `budget_for`."""
+        return self.max_queries or DEFAULT_QUERIES
 
     @property
     def queries(self) -> int:
@@ -212,7 +211,8 @@ class PlanSearchAgent(Agent):
     def true_cost_queries(self, fingerprint: str) -> int:
         return self.queries if self.cost_model.fingerprint == fingerprint else 0
 
-    def queries_for(self, task: Task) -> int:
+    @override
+    def budget_for(self, task: Task) -> int:
         """Evaluations for `task`, of all searches, if it has no fewer tables than need so many."""
         return self.max_queries or self._default(task) * (SEARCHES if task.sync_every else 1)
 
@@ -251,9 +251,8 @@ class PlanSearchAgent(Agent):
         error of the first is raised.
         """
         few = max(FEW, PER_PAIR * task.num_tables**2)
-        wanted = max(1, self.queries_for(task) // searches)  # of each search
+        wanted = max(1, self.budget_for(task) // searches)  # of each search
         most = min(wanted, few)
-        self._most = max(self._most, searches * wanted)
         total = Budget(self, searches * most, self.max_seconds)
         before, known = 0, dict[Any, _Known]()
         best: tuple[float, Found] | None = None

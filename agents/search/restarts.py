@@ -54,6 +54,10 @@ class RestartedSearch(Agent):
         return self.search.search_budget * MAX_SEEDS
 
     @override
+    def budget_for(self, task: Task) -> int:
+        return self.search.budget_for(task) * MAX_SEEDS
+
+    @override
     def true_cost_queries(self, fingerprint: str) -> int:
         return self.search.true_cost_queries(fingerprint)
 
@@ -80,7 +84,7 @@ class RestartedSearch(Agent):
         search.seed = self._first
         self.found.sort(key=lambda each: each[0])
         evaluations = search.true_cost_queries(model.fingerprint) - before
-        self.tried = Tried(tuple(seeds), evaluations, search.queries_for(task), max(ends))
+        self.tried = Tried(tuple(seeds), evaluations, search.budget_for(task), max(ends))
         return self.found[0][1]
 
     def _differ(self, task: Task, ends: list[Ended]) -> bool:

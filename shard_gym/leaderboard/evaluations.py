@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from shard_gym.agents import AGENTS, make_agent
+from shard_gym.agents import AGENTS, Agent, make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.common.io.files import read_json
 from shard_gym.common.io.parsing import require_fields
@@ -49,6 +50,11 @@ class EvaluatedAgent:
         return SEEDS if self.stochastic else ONE_SEED
 
 
+def most_for(agent: Agent, suite: Iterable[Any]) -> int:
+    """Answers that an agent may try for a task of the suite, at most."""
+    return max(agent.budget_for(task) for task in suite)
+
+
 def evaluate_agent(
     agents: Sequence[str], suite: str, options: Options, on_seed: Callable[[int], None] = lambda seed: None
 ) -> EvaluatedAgent:
@@ -78,12 +84,12 @@ def evaluate_agent(
         _require_one_training(agents, trainings)
     stochastic = is_stochastic(names[0])
     evaluations: list[Evaluation] = []
-    one_run = trainings and len(agents) == 1
-    budget, model = 0, load_suite(suite).cost_model
+    one_run = trainings and len(agents) == 1 and agents[0] not in AGENTS
+    budget, tasks = 0, load_suite(suite)
     for seed in SEEDS if stochastic else ONE_SEED:
-        agent = make_agent(agents[seed % len(agents)], cost_model=model, seed=seed, suite=suite, **options)
-        evaluations.append(evaluate(agent, suite, model))
-        budget = agent.search_budget  # afterwards, as tasks with groups take more
+        agent = make_agent(agents[seed % len(agents)], cost_model=tasks.cost_model, seed=seed, suite=suite, **options)
+        evaluations.append(evaluate(agent, suite, tasks.cost_model))
+        budget = most_for(agent, tasks)
         if one_run and len(evaluations) == 2 and _answers(evaluations[0]) == _answers(evaluations[1]):
             raise InvalidOptionError(
                 f"{agents[0]} answers alike with every seed, because only its training is stochastic. Give the folders "

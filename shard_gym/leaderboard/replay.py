@@ -24,6 +24,7 @@ from shard_gym.common.io.files import write_json
 from shard_gym.common.system import cpu_model, instruction_set
 from shard_gym.common.text import counted, format_percent
 from shard_gym.leaderboard.entry import SCHEMA, ReplayRow, VerifiedEntry, can_replay, parse
+from shard_gym.leaderboard.evaluations import most_for
 from shard_gym.leaderboard.leagues import LEAGUES, league_of
 from shard_gym.leaderboard.scorer import TOLERANCE, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
@@ -69,8 +70,8 @@ def replay(verified: VerifiedEntry, tasks: int, whole: bool = False) -> tuple[Re
         try:
             agent = _make_agent(verified, seed)
             declared = entry.planning.search_budget
-            if agent.search_budget != declared:
-                reason = f"planning.search_budget is {declared}, but the agent's is {agent.search_budget}."
+            if (budget := most_for(agent, scorer.suite)) != declared:
+                reason = f"planning.search_budget is {declared}, but the agent's is {budget}."
                 return None, [Finding(folder.file(ENTRY), reason)]  # what is declared has a limit
             if position == 0:
                 first = dataclasses.replace(some, tasks=some.tasks[:1])

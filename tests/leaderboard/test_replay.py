@@ -97,7 +97,7 @@ def test_an_agent_trained_elsewhere_is_not_the_shipped_one(made: Path, verified)
 
 # Replays with other instructions than those that made the entry
 
-ELSEWHERE = "NumPy AVX-512, OpenBLAS SkylakeX"
+ELSEWHERE = "NumPy SSE2, OpenBLAS Prescott"  # not those of a machine that runs this
 
 
 @pytest.fixture(params=["where it was made", "elsewhere"])

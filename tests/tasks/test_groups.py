@@ -145,8 +145,8 @@ def test_its_queries_are_counted_and_equal_seeds_give_equal_plans() -> None:
     assert first.plan(task) == second.plan(task)
     queries = first.true_cost_queries(MODEL.fingerprint)
     assert 0 < queries == second.true_cost_queries(MODEL.fingerprint)
-    assert first.cost_model.queries < queries < 10_000
-    assert first.search_budget == 4 * 2_000
+    assert first.cost_model.queries < queries < 3_000
+    assert first.budget_for(task) == 2_000
 
 
 def test_plans_with_groups_go_through_json() -> None:

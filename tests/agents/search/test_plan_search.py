@@ -270,7 +270,7 @@ def test_it_keeps_to_its_budget_and_counts() -> None:
     agent.plan(task)
     assert 8_000 <= agent.true_cost_queries(MODEL.fingerprint) <= 9_000
     assert agent.true_cost_queries("another-v1") == 0
-    assert agent.search_budget == 8_000
+    assert agent.budget_for(task) == 8_000
 
 
 @pytest.mark.parametrize(("dim", "devices"), [(100, 4), (36, 1)])
