@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from shard_gym.agents import AGENTS, Agent, make_agent
+from shard_gym.agents import AGENTS, make_agent
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, short_repr
 from shard_gym.common.io.files import read_json
 from shard_gym.common.io.parsing import require_fields
 from shard_gym.evaluation import Evaluation, TaskResult, evaluate
 from shard_gym.leaderboard.entry import MAX_INT, ONE_SEED, SEEDS, is_stochastic
+from shard_gym.leaderboard.leagues import most_for
 from shard_gym.leaderboard.training_data import Options, Training, recorded_training
 from shard_gym.tasks import load_suite
 
@@ -48,11 +48,6 @@ class EvaluatedAgent:
     def seeds(self) -> tuple[int, ...]:
         """The seeds it is evaluated with."""
         return SEEDS if self.stochastic else ONE_SEED
-
-
-def most_for(agent: Agent, suite: Iterable[Any]) -> int:
-    """Answers that an agent may try for a task of the suite, at most."""
-    return max(agent.budget_for(task) for task in suite)
 
 
 def evaluate_agent(

@@ -13,9 +13,11 @@ than its queries and its search budget make it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from shard_gym.agents import Agent
 from shard_gym.tasks.task import SuiteTask
 
 LEAGUES = ZERO_QUERY, GUIDED, SEARCH = ("zero-query", "guided", "search")
@@ -25,6 +27,11 @@ LEAGUES = ZERO_QUERY, GUIDED, SEARCH = ("zero-query", "guided", "search")
 def guided_limit(tasks: Iterable[SuiteTask]) -> float:
     """The most evaluations of the league `guided`, mean over the tasks: each table alone, and on each device."""
     return float(np.mean([task.num_tables * (task.num_devices + 1) for task in tasks]))
+
+
+def most_for(agent: Agent, tasks: Iterable[Any]) -> int:
+    """Answers that an agent may try for one of the tasks, at most."""
+    return max(agent.budget_for(task) for task in tasks)
 
 
 def league_of(queries: float, search_budget: int, tasks: Iterable[SuiteTask]) -> str:

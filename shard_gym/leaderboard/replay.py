@@ -24,8 +24,7 @@ from shard_gym.common.io.files import write_json
 from shard_gym.common.system import cpu_model, instruction_set
 from shard_gym.common.text import counted, format_percent
 from shard_gym.leaderboard.entry import SCHEMA, ReplayRow, VerifiedEntry, can_replay, parse
-from shard_gym.leaderboard.evaluations import most_for
-from shard_gym.leaderboard.leagues import LEAGUES, league_of
+from shard_gym.leaderboard.leagues import LEAGUES, league_of, most_for
 from shard_gym.leaderboard.scorer import TOLERANCE, load_scorer
 from shard_gym.leaderboard.store import ENTRY, REPLAYED, Finding, find_entries, read_limited
 from shard_gym.tasks import Attempt
