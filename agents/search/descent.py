@@ -187,7 +187,7 @@ class Descent:
     def __init__(self, start: SplitTables, rng: np.random.Generator, budget: Budget, batch: int = BATCH) -> None:
         self._rng, self.budget, self._batch, self._until = rng, budget, batch, 1.0
         self.take(start)
-        self._holds = room_in_both(start.options.task)
+        self._holds = room_in_both(start.options.origin)
         self._kept = Best(start, float(self.current.costs.exact), self._holds)
 
     @property
