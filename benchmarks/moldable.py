@@ -14,7 +14,7 @@ import numpy as np
 
 from shard_gym.agents.search import moldable, own_times
 from shard_gym.agents.search.moldable import moldable_plans
-from shard_gym.agents.search.own_times import CONSTANTS, Constants
+from shard_gym.agents.search.own_times import ROUGH, RoughConstants
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.io.markdown import table
 from shard_gym.cost_models import make_cost_model
@@ -48,7 +48,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 }
 
 
-def costs(constants: Constants) -> dict[str, FloatArray]:
+def costs(constants: RoughConstants) -> dict[str, FloatArray]:
     """Ms of the plan of each task, by suite; NaN where there is none."""
     found = {}
     for name, most in TASKS.items():
@@ -64,15 +64,15 @@ def costs(constants: Constants) -> dict[str, FloatArray]:
 
 def main() -> None:
     """Print the table."""
-    own, rows, rng = costs(CONSTANTS), [], np.random.default_rng(0)
+    own, rows, rng = costs(ROUGH), [], np.random.default_rng(0)
     factors = {
-        "half of all constants": np.full(len(CONSTANTS), 0.5),
-        "twice all constants": np.full(len(CONSTANTS), 2.0),
+        "half of all constants": np.full(len(ROUGH), 0.5),
+        "twice all constants": np.full(len(ROUGH), 2.0),
     }
     for number in range(DRAWS):
-        factors[f"draw {number} of constants"] = np.exp(rng.uniform(np.log(0.5), np.log(2.0), len(CONSTANTS)))
-    for place, name in enumerate(Constants._fields):
-        factors[f"without {name}"] = np.where(np.arange(len(CONSTANTS)) == place, 1e-6, 1.0)
+        factors[f"draw {number} of constants"] = np.exp(rng.uniform(np.log(0.5), np.log(2.0), len(ROUGH)))
+    for place, name in enumerate(RoughConstants._fields):
+        factors[f"without {name}"] = np.where(np.arange(len(ROUGH)) == place, 1e-6, 1.0)
 
     def add(name: str, found: dict[str, FloatArray]) -> None:
         ratios = {suite: float(np.nanmean(found[suite] / own[suite])) for suite in own}
@@ -81,14 +81,14 @@ def main() -> None:
         print(*rows[-1], flush=True)
 
     for name, times in factors.items():
-        add(name, costs(CONSTANTS.scaled(times.tolist())))
+        add(name, costs(ROUGH.scaled(times.tolist())))
     for name, changed in WITHOUT.items():
         with ExitStack() as stack:
             for what, value in changed.items():
                 stack.enter_context(patch.object(moldable, what, value))
-            add(f"without {name}", costs(CONSTANTS))
+            add(f"without {name}", costs(ROUGH))
     with patch.object(own_times, "AROUND", (0,)):
-        add("without thresholds around that of the pool", costs(CONSTANTS))
+        add("without thresholds around that of the pool", costs(ROUGH))
     print(table(("the rule", "mean", "most, on"), rows, left=1))
 
 

@@ -13,7 +13,7 @@ by `OwnTimes`:
    many that narrow ones keep the others as busy, so that they lend their lanes to no other.
 3. Targets, widths and sizes vary; the plan that `OwnTimes` calls cheapest counts.
 
-Rough constants are enough: with each of the seven of `own_times.CONSTANTS` multiplied by a factor from a half to two,
+Rough constants are enough: with each of the seven of `own_times.ROUGH` multiplied by a factor from a half to two,
 plans of nine suites cost 1.3 to 4.2% more in four draws of the factors, 3.1% more with all of them halved and as much
 as before with all doubled (29 November 2026; `python moldable.py` in benchmarks/ draws such factors, and leaves out
 parts of the rule).
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.search.own_times import CONSTANTS, LATENCIES, MAXIMA, Constants, OwnTimes
+from shard_gym.agents.search.own_times import LATENCIES, MAXIMA, ROUGH, OwnTimes, RoughConstants
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
@@ -282,7 +282,7 @@ def _where_any(some: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray
 
 def moldable_splits(
     task: Task,
-    constants: Constants = CONSTANTS,
+    constants: RoughConstants = ROUGH,
     sharding_types: tuple[str, ...] = SHARDING_TYPES,
     max_shards: int = 8,
 ) -> list[tuple[float, SplitTables]]:
@@ -295,7 +295,7 @@ def moldable_splits(
     return []
 
 
-def moldable_plans(task: Task, most: int = 8, constants: Constants = CONSTANTS) -> list[tuple[float, ShardingPlan]]:
+def moldable_plans(task: Task, most: int = 8, constants: RoughConstants = ROUGH) -> list[tuple[float, ShardingPlan]]:
     """Plans of `task` by the rule, with its own estimates in ms, cheapest first; none if it finds no room.
 
     They fit the memory caps and keep to the constraints. Where a plan may have groups of devices, some have.

@@ -42,7 +42,7 @@ from shard_gym.plans.variants import Variants
 from shard_gym.tables import STATE_BYTES, Tables
 
 
-class Constants(NamedTuple):
+class RoughConstants(NamedTuple):
     """What operators do for a row, a lookup, or a byte: the constants of `OwnTimes`."""
 
     row_cycles: float = 32.0  # of a warp, for 128 columns that it reads, or for the end of a bag
@@ -53,12 +53,12 @@ class Constants(NamedTuple):
     exchange: float = 1.0  # of the time of links
     host: float = 1.0  # of the time of reads and updates in the host's memory
 
-    def scaled(self, times: Iterable[float]) -> Constants:
+    def scaled(self, times: Iterable[float]) -> RoughConstants:
         """These numbers, each multiplied by one of seven."""
-        return Constants(*(number * factor for number, factor in zip(self, times, strict=True)))
+        return RoughConstants(*(number * factor for number, factor in zip(self, times, strict=True)))
 
 
-CONSTANTS = Constants()
+ROUGH = RoughConstants()
 
 # The loads. Sums, in ms:
 (
@@ -84,7 +84,7 @@ class OwnTimes(AdditiveCostModel):
 
     Args:
         tables, topology: of the task, from which the pool of all HBM follows.
-        constants: others than `CONSTANTS`.
+        constants: others than `ROUGH`.
     """
 
     name = "own-times"
@@ -93,7 +93,7 @@ class OwnTimes(AdditiveCostModel):
     num_sum_loads = MAXIMA.start
     supports = frozenset(NEEDS)
 
-    def __init__(self, tables: Tables, topology: Topology, constants: Constants = CONSTANTS) -> None:
+    def __init__(self, tables: Tables, topology: Topology, constants: RoughConstants = ROUGH) -> None:
         self.constants, self.exchanges = constants, 2 if tables.workload.training else 1
         self._in_hbm_ms, self._update_times = np.zeros(0), 1.0
         if topology.host is not None:

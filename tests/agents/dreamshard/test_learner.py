@@ -258,7 +258,7 @@ def test_outside_of_what_the_checkpoints_saw_a_rule_answers_with_a_warning(
         (Task("tpu", tables, replace(topology, device=slow)), "it is on TPU"),
         (Task("slow", tables, replace(topology, links=slower)), "has other numbers or links than"),
         (Task("one", tables, hardware_profile("a100-dgx").topology(1)), "2 to 256 devices, and it has 1"),
-        (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1024"),
+        (Task("wide", tables.with_dims(1024), hardware_profile("a100-dgx").topology(2)), "and it has 1,024"),
     ):
         agent = make_agent("dreamshard")
         with pytest.warns(UserWarning, match=says):

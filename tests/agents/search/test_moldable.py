@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.search import rules
-from shard_gym.agents.search.moldable import CONSTANTS, moldable_plans
+from shard_gym.agents.search.moldable import ROUGH, moldable_plans
 from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.common.errors import InvalidConstraintsError, NoPlacementFoundError
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
@@ -175,7 +175,7 @@ def test_it_is_near_searches_and_rough_constants_are_enough(suite: str, most: fl
                 [
                     make_agent("plan-search", max_queries=20_000).plan(task),
                     make_agent("moldable").plan(task),
-                    *(moldable_plans(task, 1, CONSTANTS.scaled(times))[0][1] for times in ([0.5] * 7, [2.0] * 7)),
+                    *(moldable_plans(task, 1, ROUGH.scaled(times))[0][1] for times in ([0.5] * 7, [2.0] * 7)),
                 ]
             ]
         ]
