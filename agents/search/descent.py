@@ -98,10 +98,10 @@ class Best(Generic[Found]):
         return not self._held, self.cost
 
     def offer(self, cost: float, make: Callable[[], Found], least_gain_ms: float = MIN_GAIN_MS) -> None:
-        """Take what `make` returns if it is better: if its `cost` in ms is lower by more than `least_gain_ms`, most
-        often."""
+        """Take what `make` returns if its `cost` in ms is lower by more than `least_gain_ms`, and it holds, or the best
+        does not; or if it is the first that holds. An infinite cost is that of nothing."""
         lower = cost < self.cost - least_gain_ms
-        if not lower and self._held:
+        if (not lower and self._held) or cost == np.inf:
             return
         found = make()
         held = self._holds is None or self._holds(found)
@@ -158,8 +158,7 @@ class MoveSearch:
     def _keep_best(self, batch: Moves, costs: Costs) -> None:
         """Keep the cheapest placement found, also where the smoothed cost leads elsewhere."""
         cheapest = int(costs.exact.argmin())
-        if np.isfinite(costs.exact[cheapest]):
-            self.best.offer(float(costs.exact[cheapest]), lambda: self._current.placement_after(batch, cheapest))
+        self.best.offer(float(costs.exact[cheapest]), lambda: self._current.placement_after(batch, cheapest))
 
 
 _Change = tuple[float, Callable[[], SplitTables]]  # the smoothed cost of a plan that may come next, and what makes it
@@ -188,22 +187,7 @@ class Descent:
         self._rng, self.budget, self._batch, self._until = rng, budget, batch, 1.0
         self.take(start)
         self._holds = room_in_both(start.options.origin)
-        self._kept = Best(start, float(self.current.costs.exact), self._holds)
-
-    @property
-    def best(self) -> SplitTables:
-        """The best plan so far."""
-        return self._kept.found
-
-    @property
-    def best_cost(self) -> float:
-        """Its cost in ms."""
-        return self._kept.cost
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """See `Best`."""
-        return self._kept.rank
+        self.best = Best(start, float(self.current.costs.exact), self._holds)
 
     def holds_in(self, split: SplitTables) -> Callable[[Placement], bool] | None:
         """Whether `split` with its parts on other devices may be an answer; None if any may be."""
@@ -217,7 +201,7 @@ class Descent:
 
     def keep(self, split: SplitTables, cost: float) -> None:
         """Make `split`, of exact `cost` in ms, the best plan if it is better."""
-        self._kept.offer(cost, lambda: split)
+        self.best.offer(cost, lambda: split)
 
     def _spent(self) -> bool:
         return self.budget.spent() or self.budget.share >= self._until

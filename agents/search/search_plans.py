@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
-from shard_gym.agents.search.descent import BATCH, MIN_GAIN_MS, Budget, Descent
+from shard_gym.agents.search.descent import BATCH, Budget, Descent
 from shard_gym.agents.search.pairs import PAIRED_FROM, PairSearch
 from shard_gym.agents.search.rebuild import Rebuilder
 from shard_gym.agents.search.reforms import Reformer
@@ -43,15 +44,15 @@ def search_plans(
         if not searches or batch > 1 or not budget.spent():
             paired = batch > 1 and start.options.task.num_devices >= PAIRED_FROM
             searches.append((_Balanced if paired else _Rebuilt)(start, rng, budget, batch))
-    searches.sort(key=lambda search: search.rank)
+    searches.sort(key=lambda search: search.best.rank)
     searches = searches[: MAX_STARTS if batch > 1 else 1]
     while len(searches) > 1 and not budget.spent():
         for search in searches:
             search.improve(budget.share + SHARE_OF_ROUND / len(searches))
-        searches.sort(key=lambda search: search.rank)
+        searches.sort(key=lambda search: search.best.rank)
         searches = searches[: len(searches) // 2]
     searches[0].run()
-    return searches[0].best
+    return searches[0].best.found
 
 
 class _Balanced(Descent):
@@ -134,8 +135,7 @@ class _Rebuilt(Descent):
             rebuilt = Rebuilder(split, phases, self._rng).rebuild(lambda: self.budget.share >= 1.0)
             costs = rebuilt.costs
             lowest = int(costs.exact.argmin())
-            if costs.exact[lowest] < self.best_cost - MIN_GAIN_MS:
-                self.keep(rebuilt.plan(lowest), float(costs.exact[lowest]))
+            self.best.offer(float(costs.exact[lowest]), partial(rebuilt.plan, lowest))
             new = set(map(_rounded, costs.smoothed[np.isfinite(costs.smoothed)].tolist())) - self._seen
             self._seen |= new
             self._fruitless = 0 if new else self._fruitless + 1
