@@ -83,9 +83,7 @@ WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 NOT_YET = {
-    "dreamshard": (*TIERED, *SEQUENCES, *GROUPS, *SERVED, MANY_DEVICES[0]),
     "dreamshard-search": (*GROUPS, SEQUENCES[1], *MANY_DEVICES, CONSTRAINED[1], "shard-generalize", "tier-generalize"),
-    "plan-search": MANY_DEVICES[1:],
 }
 """Suites on which agents play, but have no entry so far."""
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_gym.agents.search.own_times import LATENCIES, MAXIMA, ROUGH, OwnTimes, RoughConstants
+from shard_gym.agents.search.own_times import LATENCIES, ROUGH, OwnTimes, RoughConstants
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
@@ -232,7 +232,7 @@ class Moldable:
         device, every, has_room = np.zeros((count, most), np.int64), np.arange(count), np.ones(count, np.bool_)
         apart = limits is not None and limits.conflicts is not None
         holds = np.zeros((count, options.task.num_tables, devices), np.bool_) if apart else None
-        slowest = self._phases(held).max(axis=1)  # (N, 4)
+        slowest, maxima = self._phases(held).max(axis=1), self._model.maxima  # (N, 4)
         for step in range(most):
             size, part = memory[:, step, None], loads[:, step].T[..., None]
             fits = (free >= size) & (self._rank < limit[:, step, None])
@@ -244,7 +244,7 @@ class Moldable:
                     open_to = open_to & ~np.einsum("nt,ntd->nd", against, holds)
                 fits &= open_to | ~real[:, None]
             new = held + part
-            np.maximum(held[MAXIMA], part[MAXIMA], out=new[MAXIMA])
+            np.maximum(held[maxima], part[maxima], out=new[maxima])
             own = self._phases(new)
             score = np.maximum(own, slowest[:, None]).sum(axis=-1)
             score[~fits] = np.inf

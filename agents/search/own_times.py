@@ -13,6 +13,8 @@ and exchanges its outputs in the forward and their gradients in the backward.
   time where they do not; all pass the L2. An update reads and writes each distinct row with its state.
 - Lanes: FBGEMM's kernels give each row a group of threads by the widest table of the device (`lane_share`).
 - Sort: keys of eight bytes and positions of four are read and written in passes.
+- Launches: each workload of mixed tables is an operator of its own on the devices that have tables of it. Of tables of
+  one workload every device has one operator, and no plan has fewer.
 - Exchanges: of the b bytes of a device 1/D go to every other one; the slower of the links inside and across domains
   counts. Partial sums of blocks are reduce-scattered, those on a host inside it and then across; dense gradients are
   all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind has the latency of the links, and what their knee adds.
@@ -52,13 +54,17 @@ class RoughConstants(NamedTuple):
     dense_passes: float = 8.0  # of a dense gradient through the DRAM: zeroed, averaged, and applied to all weights
     exchange: float = 1.0  # of the time of links
     host: float = 1.0  # of the time of reads and updates in the host's memory
+    launches: float = (
+        5.0  # of kernels, in the forward of an operator; its backward has `BACKWARD_LAUNCHES` times as many
+    )
 
     def scaled(self, times: Iterable[float]) -> RoughConstants:
-        """These numbers, each multiplied by one of seven."""
+        """These numbers, each multiplied by one of eight."""
         return RoughConstants(*(number * factor for number, factor in zip(self, times, strict=True)))
 
 
 ROUGH = RoughConstants()
+BACKWARD_LAUNCHES = 4.0
 
 # The loads. Sums, in ms:
 (
@@ -74,8 +80,8 @@ ROUGH = RoughConstants()
 LANE_SHARE, OUTPUTS_LATENCY, ROWS_LATENCY, HOST_ROWS_LATENCY, REPLICAS_LATENCY = range(7, 12)
 LATENCIES = slice(OUTPUTS_LATENCY, REPLICAS_LATENCY + 1)
 MAXIMA = slice(LANE_SHARE, REPLICAS_LATENCY + 1)
-# and of devices with host memory sums again, the ms to read what is outside of HBM, for some thresholds of reads:
-HOST = MAXIMA.stop
+# of mixed tables more maxima, the ms of launches in the forward of each workload; and of devices with host memory sums
+# again, the ms to read what is outside of HBM, for some thresholds of reads:
 AROUND = (0, -8, -4, -2, 2, 4, 8)  # numbers of `THRESHOLDS`, from that of the pool
 
 
@@ -96,6 +102,9 @@ class OwnTimes(AdditiveCostModel):
     def __init__(self, tables: Tables, topology: Topology, constants: RoughConstants = ROUGH) -> None:
         self.constants, self.exchanges = constants, 2 if tables.workload.training else 1
         self._in_hbm_ms, self._update_times = np.zeros(0), 1.0
+        groups = len(tables.workload.workloads)
+        self._launches = slice(MAXIMA.stop, MAXIMA.stop + groups * (groups > 1))
+        self._host = self._launches.stop
         if topology.host is not None:
             host, workload = topology.host, tables.workload
             self._thresholds = _thresholds(tables, topology)
@@ -108,13 +117,13 @@ class OwnTimes(AdditiveCostModel):
     @property
     @override
     def maxima(self) -> slice:
-        return MAXIMA
+        return slice(MAXIMA.start, self._launches.stop)
 
     @override
     def loads(self, shards: Tables, topology: Topology, sharding_type: str = TABLE_WISE) -> FloatArray:
         """(S, K) float64, in the order of the names above; ms but for the lane share."""
         constants, device = self.constants, topology.device
-        loads = np.zeros((len(shards), HOST + len(self._in_hbm_ms)))
+        loads = np.zeros((len(shards), self._host + len(self._in_hbm_ms)))
         dense = has_dense_gradient(sharding_type, shards, topology.num_devices)
         if device.rates is not None:
             loads[:, [FORWARD_MEMORY, BACKWARD_MEMORY]] = work_ms(shards, device.rates)
@@ -129,7 +138,10 @@ class OwnTimes(AdditiveCostModel):
         if topology.replicas is not None:
             loads[:, BACKWARD_EXCHANGE] += constants.exchange * shards.memory_bytes * _averaging_ms_per_byte(topology)
         if topology.host is not None:
-            loads[:, HOST:] = host_bytes(shards, dense)[:, self._thresholds] * self._read_ms
+            loads[:, self._host :] = host_bytes(shards, dense)[:, self._thresholds] * self._read_ms
+        if self._launches.stop > self._launches.start:
+            launch_ms = constants.launches * device.kernel_launch_us * 1e-3
+            loads[np.arange(len(shards)), MAXIMA.stop + shards.workload.group_of(len(shards))] = launch_ms
         return loads
 
     def _operator(self, loads: FloatArray, shards: Tables, topology: Topology) -> None:
@@ -187,8 +199,12 @@ class OwnTimes(AdditiveCostModel):
         share = loads[..., LANE_SHARE]
         host: FloatArray | float = 0.0
         if len(self._in_hbm_ms):
-            host = (loads[..., HOST:] - self._in_hbm_ms).max(axis=-1, initial=0.0)
+            host = (loads[..., self._host :] - self._in_hbm_ms).max(axis=-1, initial=0.0)
+        launches: FloatArray | float = 0.0
+        if self._launches.stop > self._launches.start:
+            launches = loads[..., self._launches].sum(axis=-1)
         phases[..., FORWARD] = np.maximum(loads[..., FORWARD_MEMORY], loads[..., FORWARD_LANES] * share) + host
+        phases[..., FORWARD] += launches
         exchange = loads[..., EXCHANGE] + loads[..., OUTPUTS_LATENCY]
         exchange += loads[..., ROWS_LATENCY]
         exchange += loads[..., HOST_ROWS_LATENCY]
@@ -199,6 +215,7 @@ class OwnTimes(AdditiveCostModel):
         phases[..., BACKWARD_COMM] = exchange + loads[..., BACKWARD_EXCHANGE] + loads[..., REPLICAS_LATENCY]
         lanes = np.maximum(loads[..., BACKWARD_MEMORY], loads[..., BACKWARD_LANES] * share)
         phases[..., BACKWARD] = lanes + loads[..., BACKWARD_REST] + host * self._update_times
+        phases[..., BACKWARD] += launches * BACKWARD_LAUNCHES
         return phases
 
     def part_ms(self, loads: FloatArray, lane_share: FloatArray) -> FloatArray:
@@ -211,7 +228,7 @@ class OwnTimes(AdditiveCostModel):
         own[..., LANE_SHARE] = lane_share
         found: FloatArray = self.device_phases(own).sum(axis=-1)
         if len(self._in_hbm_ms):
-            found += loads[..., HOST] * (1.0 + self._update_times * (self.exchanges - 1))
+            found += loads[..., self._host] * (1.0 + self._update_times * (self.exchanges - 1))
         return found
 
     @override

@@ -129,6 +129,7 @@ class Samples:
             torch.tensor(rows, dtype=torch.int64, device=device) for rows in (members, data.devices)
         )
         self._topology = torch.tensor(data.topology, device=device)
+        self._launch_ms = np.array([data.topologies[each].device.kernel_launch_us * 1e-3 for each in data.topology])
         clusters = Cluster.stack([topology.cluster(self._num_devices) for topology in data.topologies])
         self._clusters = {f.name: _as_tensor(getattr(clusters, f.name), device) for f in fields(Cluster)}
 
@@ -200,6 +201,23 @@ class Samples:
         tables = self.used_devices[rows]
         return latents.of(tables.flatten()).view(*tables.shape, -1).sum(dim=1)
 
+    @cached_property
+    def launches_ms(self) -> Tensor:
+        """(P, D, 4) ms of the operators of further groups, see `groups.launches_ms`, of a network that learns groups.
+
+        Groups are the tables of equal facts. Phases that take no time have none: those of the backward in serving.
+        """
+        workloads = self._inputs[:, : groups.FACTS.index("sequence")].cpu().numpy()
+        _, group = np.unique(workloads, axis=0, return_inverse=True)
+        number = np.repeat(np.arange(len(self)), np.diff(self._start))
+        device, member = self._devices.cpu().numpy(), self._members.cpu().numpy()
+        of_device = np.unique(np.stack([number, device, group.reshape(-1)[member]]), axis=1)
+        count = np.zeros(self.phases_ms.shape[:2])
+        np.add.at(count, tuple(of_device[:2]), 1.0)
+        more = np.maximum(count - 1.0, 0.0) * self._launch_ms[:, None]
+        ms = torch.tensor(more[..., None] * groups.LAUNCHES, dtype=torch.float32, device=self.device)
+        return ms * (self.phases_ms > 0)
+
     def clusters(self, which: Indices) -> Cluster:
         """The clusters of the placements `which`, as tensors."""
         rows = self._topology[which]
@@ -215,6 +233,8 @@ class Samples:
         loads = self.loads(self.latents(tensors), everything)
         own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
         phases = self.phases_ms
+        if _has_launches(self.network, weights):
+            phases = (phases - self.launches_ms).maximum(LEAST_IN_HBM * phases)
         if behind.shape[-1]:
             phases = (phases - host.host_ms(tensors, behind)).maximum(LEAST_IN_HBM * phases)
         return NormalizationData(
@@ -232,6 +252,10 @@ class Samples:
         loads = self.loads(self.latents(tensors), np.arange(len(self)))
         used = loads[..., self.network.num_sums] > 0
         return host.fitted_rates(loads[used][:, self.num_loads :].cpu().numpy(), self.phases_ms[used].cpu().numpy())
+
+
+def _has_launches(network: type[NeuralCostModel], weights: Weights | FloatWeights) -> bool:
+    return network.learns_host_memory and groups.learned_by(weights)
 
 
 def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
@@ -256,6 +280,8 @@ def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tenso
     phases[used] = network.own_phases(weights, own)
     if behind.shape[1]:
         phases[used] = phases[used] + host.host_ms(weights, behind)
+    if _has_launches(network, weights):
+        phases = phases + samples.launches_ms[which]
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
     # Delays are those of the measured phases, so communication is trained independently of computation.
     both = network.all_to_alls(weights, samples.phases_ms[which], shared, cluster)

@@ -23,7 +23,7 @@ from typing_extensions import override
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel
-from shard_gym.cost_models.base.host_rows import HBM_MS
+from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_HOST_LOADS
 from shard_gym.cost_models.neural import groups, host
 from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
 from shard_gym.hardware import Cluster, Topology
@@ -77,7 +77,8 @@ class NeuralCostModel(AdditiveCostModel):
         num_sums: latents that are summed.
         num_maxima: latents that are reduced by maximum; none may be negative.
         sharding_types: those that it estimates.
-        learns_host_memory: whether it can learn from tasks with host memory: one whose cost follows from its phases.
+        learns_host_memory: whether it can learn from tasks with host memory: one whose cost follows from its phases,
+            to which the launches of groups of tables are added, too.
     """
 
     architecture: ClassVar[str]
@@ -100,6 +101,13 @@ class NeuralCostModel(AdditiveCostModel):
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
         self.num_loads = self.num_sum_loads + self.num_maxima
+        self.group_loads = groups.LOADS if self.learns_host_memory and groups.learned_by(self.weights) else 0
+
+    @override
+    def begin_of_groups(self, host_memory: bool) -> int:
+        """Behind all loads that there may be, with host memory or without."""
+        may_host = HOST_MEMORY in self.supports
+        return self.num_loads + (NUM_HOST_LOADS if may_host else self.host_policy.num_maxima)
 
     @cached_property
     def _digest(self) -> str:
@@ -220,7 +228,12 @@ class NeuralCostModel(AdditiveCostModel):
             self._check_workload(shards.workload)
         host_loads = host.host_megabytes(shards, sharding_type, topology)
         inputs = self.all_inputs(shards, sharding_type, groups.learned_by(self.weights))
-        return self._loads(inputs, host_loads, topology)
+        loads = self._loads(inputs, host_loads, topology)
+        of_groups = groups.group_loads(shards, topology)
+        if not self.group_loads or not of_groups.shape[1]:
+            return loads
+        between = np.zeros((len(shards), self.begin_of_groups(topology.host is not None) - loads.shape[1]))
+        return np.concatenate([loads, between, of_groups], axis=1)
 
     def _loads(self, inputs: NDArray[np.float32], host_loads: FloatArray, topology: Topology) -> FloatArray:
         loads = np.asarray(self.table_loads(self.weights, inputs), np.float64)
@@ -267,10 +280,13 @@ class NeuralCostModel(AdditiveCostModel):
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
+        own, end = loads[..., : self.num_loads], self.begin_of_groups(True)
+        behind, of_groups = loads[..., self.num_loads : end], loads[..., end:]
         phases = np.maximum(self.own_phases(self.weights, own.astype(np.float32)), 0.0)
-        if behind.shape[-1]:
+        if behind.shape[-1] and HOST_MEMORY in self.supports:
             phases = phases + host.host_ms(self.weights, behind)
+        if of_groups.shape[-1]:
+            phases = phases + groups.launches_ms(of_groups, self.exchanges)
         return np.where((loads[..., self.alone] > 0)[..., None], phases, 0.0).astype(np.float64)
 
     @override

@@ -3,7 +3,9 @@
 Dtype, optimizer and lookup weights of a table are facts (`facts`) before its other inputs, and have weights of their
 own in the first layer of the table network, which are 0 before training. So a network that learned one workload has
 neither. Groups of a device are operators of their own, but latents are summed over all of its tables: the facts make
-latents differ by group, and what tables of a device cost together the network learns from the sums.
+latents differ by group, and what tables of a device cost together the network learns from the sums. How many operators
+there are no sum says. So their launches are arithmetic, as those of a table without work: loads behind those of the
+network, the number of tables of each group and the ms of a launch for each of them.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
+from shard_gym.cost_models.base.model import BACKWARD, FORWARD, PHASES
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import FloatWeights, Weights
+from shard_gym.hardware import Topology
 from shard_gym.plans.needs import MIXED, WEIGHTED
 from shard_gym.tables import Tables
 from shard_gym.tables.workload import LOOKUP_WEIGHT_BYTES, SCALE_BYTES, WEIGHT_BYTES
@@ -28,6 +33,13 @@ LAYER = "groups.weight"
 
 FACTS = ("weight bytes", "scale bytes", "state of a row", "state of a weight", "lookup weights", "sequence")
 """Those of a table, each from 0 to 1 or, of the state of a weight, 2."""
+
+LOADS = 2
+"""Further loads for each group: how many tables of it there are, and the sum of a launch's ms over them."""
+
+LAUNCHES = np.zeros(len(PHASES))
+LAUNCHES[[FORWARD, BACKWARD]] = 5.0, 20.0
+"""Launches of kernels of each further operator, round numbers: the update of the backward sorts in passes."""
 
 _FIRST, _FEATURES = "table.0.weight", "features"  # of the table network, and of the normalization of its inputs
 
@@ -69,3 +81,22 @@ def widened(weights: Weights) -> Weights:
         if name in weights:
             found[name] = net.joined([weights[LAYER][:, 0] * 0.0 + value, weights[name]])
     return found
+
+
+def group_loads(shards: Tables, topology: Topology) -> FloatArray:
+    """(S, 2 G) float64, the `LOADS` of shards of G groups; (S, 0) of tables of one workload."""
+    count, groups = len(shards), len(shards.workload.workloads)
+    if groups == 1:
+        return np.zeros((count, 0))
+    loads = np.zeros((count, groups, LOADS))
+    loads[np.arange(count), shards.workload.group_of(count)] = 1.0, topology.device.kernel_launch_us * 1e-3
+    return loads.reshape(count, -1)
+
+
+def launches_ms(loads: FloatArray, exchanges: int) -> FloatArray:
+    """(..., 4) ms that operators beside the first add to devices with (..., 2 G) loads; `exchanges` as of a model."""
+    tables, launches = loads[..., ::LOADS], loads[..., 1::LOADS]
+    more = np.maximum((tables > 0).sum(axis=-1) - 1, 0)  # whole numbers, also where tables were taken away
+    launch = launches.sum(axis=-1) / np.maximum(tables.sum(axis=-1), 1.0)
+    phases = LAUNCHES * (1.0, 1.0, exchanges > 1, exchanges > 1)
+    return np.asarray((more * launch)[..., None] * phases)

@@ -56,6 +56,8 @@ def sums_between(values: Array, begin: Array, end: Array) -> Array:
     """(..., D) sums of the (..., D) `values` from `begin` to before `end`, both (..., D) integers."""
     up_to = joined([values[..., :1] * 0.0, values.cumsum(-1)])  # the sum of those before each
     if isinstance(values, np.ndarray):
+        if begin.ndim == 1:  # the same for all; several times as fast
+            return up_to.take(end, -1) - up_to.take(begin, -1)
         begin, end = np.broadcast_to(begin, values.shape), np.broadcast_to(end, values.shape)
         return np.take_along_axis(up_to, end, -1) - np.take_along_axis(up_to, begin, -1)
     return up_to.gather(-1, end.expand_as(values)) - up_to.gather(-1, begin.expand_as(values))

@@ -31,7 +31,7 @@ from shard_gym.cost_models.neural import NETWORKS, NeuralCostModel, load_cost_mo
 from shard_gym.cost_models.neural.groups import FACTS, LAYER, facts
 from shard_gym.cost_models.neural.network import FloatWeights
 from shard_gym.hardware import Topology, hardware_profile
-from shard_gym.plans.needs import MIXED, WEIGHTED
+from shard_gym.plans.needs import MIXED, SERVING, WEIGHTED
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tables import Tables, Workload, load_pool
@@ -145,9 +145,11 @@ def test_tensors_give_the_estimates_of_arrays(architecture: str) -> None:
     weights = with_normalization(samples, {**first, LAYER: rng.normal(0, 0.3, first[LAYER].shape).astype(np.float32)})
     with torch.no_grad():
         phases, _ = estimates(trainable(weights), samples, np.arange(6))
-    for (tables, topology, placement), found in zip(loads(range(6)), phases.numpy(), strict=True):
+    launches = samples.launches_ms.numpy() * network.learns_host_memory
+    assert launches.any() == network.learns_host_memory
+    for (tables, topology, placement), found, added in zip(loads(range(6)), phases.numpy(), launches, strict=True):
         own = network(weights).estimate(placement, tables, topology).phases_ms
-        positive = own[:, COMPUTE] > 0  # estimates that are not clipped
+        positive = own[:, COMPUTE] > added[:, COMPUTE]  # estimates that are not clipped
         wanted = own[:, COMPUTE][positive]
         np.testing.assert_allclose(found[:, COMPUTE][positive], wanted, rtol=1e-3, atol=1e-4)
 
@@ -165,6 +167,29 @@ def test_a_data_set_of_such_tables_gives_what_its_shards_do(architecture: str) -
         every = (Samples(data, network), measured(network, range(6), True))
         found, wanted = (estimates(weights, samples, np.arange(6))[0].numpy() for samples in every)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", [name for name, each in NETWORKS.items() if each.learns_host_memory])
+def test_every_further_group_of_a_device_is_launched(architecture: str, untrained: Any, random_task: Any) -> None:
+    """Four equal tables in two groups: together on a device, or each on one; those of one group cost nothing."""
+    first, rng = untrained(architecture), np.random.default_rng(0)
+    network = type(first)
+    model = network({**first.weights, LAYER: network.first_weights(rng, {MIXED})[LAYER]})
+    task = random_task(rng, 1, 2)
+    tables, topology = task.tables.select([0] * 4), task.topology
+    two = Workload.mixed([tables.workload, replace(tables.workload, optimizer="adam")], [0, 0, 1, 1])
+    together, apart = [0, 1, 0, 1], [0, 0, 1, 1]
+    launch = topology.device.kernel_launch_us * 1e-3
+    for workload, launched in ((two, True), (tables.workload, False)):
+        used = replace(tables, workload=workload)
+        one, other = (model.estimate(each, used, topology).phases_ms[:, COMPUTE] for each in (together, apart))
+        np.testing.assert_allclose(one - other, launched * launch * np.array([[5.0, 20.0]] * 2), atol=1e-6)
+    served = [replace(each, training=False) for each in two.workloads]
+    used = replace(tables, workload=Workload.mixed(served, [0, 0, 1, 1]))
+    if SERVING in model.supports:
+        alone = model.forward_alone()
+        one, other = (alone.estimate(each, used, topology).phases_ms[:, COMPUTE] for each in (together, apart))
+        np.testing.assert_allclose(one - other, launch * np.array([[5.0, 0.0]] * 2), atol=1e-6)
 
 
 def test_facts_are_those_of_each_table() -> None:
