@@ -282,12 +282,16 @@ class NeuralCostModel(AdditiveCostModel):
     def device_phases(self, loads: FloatArray) -> FloatArray:
         own, end = loads[..., : self.num_loads], self.begin_of_groups(True)
         behind, of_groups = loads[..., self.num_loads : end], loads[..., end:]
-        phases = np.maximum(self.own_phases(self.weights, own.astype(np.float32)), 0.0)
+        phases = np.maximum(self._own_phases(own), 0.0)
         if behind.shape[-1] and HOST_MEMORY in self.supports:
             phases = phases + host.host_ms(self.weights, behind)
         if of_groups.shape[-1]:
             phases = phases + groups.launches_ms(of_groups, self.exchanges)
         return np.where((loads[..., self.alone] > 0)[..., None], phases, 0.0).astype(np.float64)
+
+    def _own_phases(self, loads: FloatArray) -> FloatArray:
+        """`own_phases` of arrays, in ms."""
+        return np.asarray(self.own_phases(self.weights, loads.astype(np.float32)))
 
     @override
     def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:

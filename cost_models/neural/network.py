@@ -72,6 +72,11 @@ def joined(arrays: Sequence[Array]) -> Array:
     return torch.cat(list(arrays), dim=-1)
 
 
+def last(values: Array) -> Array:
+    """(..., n) of (n, ...) `values`."""
+    return np.moveaxis(values, 0, -1) if isinstance(values, np.ndarray) else values.movedim(0, -1)
+
+
 def dense(weights: Weights, layer: str, inputs: Array) -> Array:
     """(..., outputs) of one affine layer."""
     weight = weights[f"{layer}.weight"]
