@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import tyro
+from numpy.typing import NDArray
 
 from shard_gym.agents import load_agent, make_agent
 from shard_gym.agents.dreamshard.pretrained import CHECKPOINTS, DEVICES, OPTIMIZERS, PRETRAINED, QUERIES, Pretrained
@@ -65,7 +66,8 @@ TESTED_PLANS, FRESH = 3, 20  # test tasks of each suite of plans on the page, an
 SERVED, GROUPED, CONSTRAINED, SYNC_EVERY = 0.2, 0.15, 0.15, (10, 100)  # shares of the fresh tasks with each
 KINDS = ("all", SEQUENCES, HOST_MEMORY, MIXED, WEIGHTED, SERVING, GROUPS, "constraints")
 HEADER_OF_PLANS = ("suite", "tasks", "cost", "failures", "above the best known", "error, own")
-HEADER_OF_FRESH = ("fresh tasks", "number", "failures", "above plan-search", "median", "at most")
+OF_FRESH = ("failures", "above plan-search", "median", "at most")
+HEADER_OF_FRESH = ("fresh tasks", "number", *OF_FRESH, *(f"moldable: {column}" for column in OF_FRESH))
 HEADER = ("suite", "cost", "failures", "error, random", "error, greedy", "error, own")
 
 INTRODUCTION = """# Agents that come with the package
@@ -252,21 +254,26 @@ def rows_of_plans(profile: str, checkpoint: Pretrained) -> Iterator[list[str]]:
 
 def rows_of_fresh(profile: str) -> Iterator[list[str]]:
     """Of tasks of all kinds that no suite contains, of tables that no agent was trained with, by kind."""
-    kinds_of, gaps_of = [], []  # what each task has; the cost of its answer above that of plan-search, inf if it failed
+    kinds_of, gaps_of = [], []  # what each task has; what answers cost above that of plan-search, inf if one failed
     for task in fresh_tasks(profile):
         suite = TaskSuite(task.name, (task,))
         model = make_cost_model(cost_model_for(suite, "analytical"), additive=True, splits=True)
-        agents = make_agent("dreamshard"), make_agent("plan-search", cost_model=model)
-        answer, searched = (evaluate(agent, suite, model).tasks[0] for agent in agents)
+        agents = make_agent("plan-search", cost_model=model), make_agent("dreamshard"), make_agent("moldable")
+        searched, *answers = (evaluate(agent, suite, model).tasks[0] for agent in agents)
         kinds_of.append({"all", *task.needs, *(["constraints"] if task.constraints else [])})
-        gap = answer.cost_ms / searched.cost_ms - 1.0 if searched.valid else np.nan
-        gaps_of.append(gap if answer.valid else np.inf)
+        least_ms = searched.cost_ms if searched.valid else np.nan
+        gaps_of.append([answer.cost_ms / least_ms - 1.0 if answer.valid else np.inf for answer in answers])
     for kind in KINDS:
         gaps = np.array([gap for kinds, gap in zip(kinds_of, gaps_of, strict=True) if kind in kinds])
-        if np.isfinite(gaps).any():
-            costed = gaps[np.isfinite(gaps)]
-            shares = [f"{100 * share:.1f}%" for share in (costed.mean(), np.median(costed), costed.max())]
-            yield [kind, str(len(gaps)), str(int(np.isinf(gaps).sum())), *shares]
+        if len(gaps):
+            yield [kind, str(len(gaps)), *(shown for each in gaps.T for shown in distribution(each))]
+
+
+def distribution(gaps: NDArray[np.float64]) -> tuple[str, ...]:
+    """`OF_FRESH` of the gaps of one agent, inf where it failed, NaN where plan-search did."""
+    costed = gaps[np.isfinite(gaps)]
+    shares = (costed.mean(), np.median(costed), costed.max()) if len(costed) else ()
+    return str(int(np.isinf(gaps).sum())), *(f"{100 * share:.1f}%" for share in shares), *[""] * (3 - len(shares))
 
 
 def fresh_tasks(profile: str) -> list[Task]:
