@@ -24,7 +24,7 @@ from shard_gym.agents import make_agent
 from shard_gym.agents.training.jobs import Files, files_of
 from shard_gym.cli.job_options import JobOptions
 from shard_gym.common.io.files import read_json, write_atomically, write_json
-from shard_gym.common.io.markdown import table, with_block
+from shard_gym.common.io.markdown import table
 from shard_gym.common.system import cpu_model, current_commit
 from shard_gym.common.text import format_seconds
 from shard_gym.cost_models import make_cost_model
@@ -42,6 +42,23 @@ SUITES = ("mixdim-8", "shard-4", "shard-generalize")
 TASKS = 20  # test tasks that are answered
 PLACING, SPLITTING = SUITES[:1], SUITES[1:]
 T_OF_SEEDS = 2.776  # Student's t of 95% with as many degrees of freedom as seeds but one
+
+
+INTRODUCTION = """# Learners at equal budgets
+
+Each learner may evaluate the true cost so often in training, and not once when it answers the test tasks. What it makes of that
+depends on what it learns: a cost network, under which a search or a policy then plans as long as it likes, or a policy alone.
+
+- `budget` is what its options allow, `evaluations` what the seed with the most used. Learners that play whole rollouts round it.
+- `above best known` is the mean over the first {tasks} test tasks, then over five seeds, with Student's 95% interval over the
+  seeds. A task without a valid answer is charged its penalty, and counted as failed.
+- `training` and `placing` are the mean wall-clock time of a training and of a task, one thread each.
+- The agents of Stable-Baselines3 see no costs here (`observation=features`). Observations with costs ask for that of each table
+  alone first, 6,500 evaluations on `mixdim-8` and 12,000 on `shard-4`, and a rollout takes at least 240, so they begin at 500, and
+  have no row where tables are split.
+- DreamShard (`paper`), SurCo, AutoShard and the RNN policy place whole tables.
+- NeuroShard's preset `search` is DreamShard's `dream-search`.
+- `random loads alone` measures no plan of its own: one iteration of random loads, with as many updates in all."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +220,7 @@ def page() -> None:
         f"Made on {datetime.now(timezone.utc):%d %B %Y} at commit {current_commit()[:7]} with "
         f"`python tools/budgets.py run` and `page`, a script of that commit, on {cpu_model()}."
     )
-    write_atomically(PAGE, with_block(PAGE, "budgets", "\n\n".join([made, *text])).encode())
+    write_atomically(PAGE, ("\n\n".join([INTRODUCTION.format(tasks=TASKS), made, *text]) + "\n").encode())
 
 
 if __name__ == "__main__":
