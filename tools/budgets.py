@@ -46,16 +46,18 @@ T_OF_SEEDS = 2.776  # Student's t of 95% with as many degrees of freedom as seed
 
 INTRODUCTION = """# Learners at equal budgets
 
-Each learner may evaluate the true cost so often in training, and not once when it answers the test tasks. What it makes of that
-depends on what it learns: a cost network, under which a search or a policy then plans as long as it likes, or a policy alone.
+Each learner may evaluate the true cost so often in training, and not once when it answers the test tasks. What
+it makes of that depends on what it learns: a cost network, under which a search or a policy then plans as long
+as it likes, or a policy alone.
 
-- `budget` is what its options allow, `evaluations` what the seed with the most used. Learners that play whole rollouts round it.
-- `above best known` is the mean over the first {tasks} test tasks, then over five seeds, with Student's 95% interval over the
-  seeds. A task without a valid answer is charged its penalty, and counted as failed.
+- `budget` is what its options allow, `evaluations` what the seed with the most used. Learners that play whole
+  rollouts round it.
+- `above best known` is the mean over the first {tasks} test tasks, then over five seeds, with Student's 95%
+  interval over the seeds. A task without a valid answer is charged its penalty, and counted as failed.
 - `training` and `placing` are the mean wall-clock time of a training and of a task, one thread each.
-- The agents of Stable-Baselines3 see no costs here (`observation=features`). Observations with costs ask for that of each table
-  alone first, 6,500 evaluations on `mixdim-8` and 12,000 on `shard-4`, and a rollout takes at least 240, so they begin at 500, and
-  have no row where tables are split.
+- The agents of Stable-Baselines3 see no costs here (`observation=features`). Observations with costs ask for
+  that of each table alone first, 6,500 evaluations on `mixdim-8` and 12,000 on `shard-4`, and a rollout takes
+  at least 240, so they begin at 500, and have no row where tables are split.
 - DreamShard (`paper`), SurCo, AutoShard and the RNN policy place whole tables.
 - NeuroShard's preset `search` is DreamShard's `dream-search`.
 - `random loads alone` measures no plan of its own: one iteration of random loads, with as many updates in all."""
