@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import InvalidOptionError
-from shard_gym.cost_models.base.model import BACKWARD, FORWARD, PHASES
+from shard_gym.cost_models.base import PHASES
+from shard_gym.cost_models.base.model import BACKWARD, FORWARD
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Topology
