@@ -13,10 +13,10 @@ by `OwnTimes`:
    many that narrow ones keep the others as busy, so that they lend their lanes to no other.
 3. Targets, widths and sizes vary; the plan that `OwnTimes` calls cheapest counts.
 
-Rough constants are enough: with each of the seven of `own_times.ROUGH` multiplied by a factor from a half to two,
-plans of nine suites cost 1.3 to 4.2% more in four draws of the factors, 3.1% more with all of them halved and as much
-as before with all doubled (29 November 2026; `python moldable.py` in benchmarks/ draws such factors, and leaves out
-parts of the rule).
+Rough constants are enough: with each of the seven of `own_times.ROUGH` that tables of one workload have multiplied by a
+factor from a half to two, plans of nine suites cost 1.3 to 4.2% more in four draws of the factors, 3.1% more with all
+of them halved and as much as before with all doubled (29 November 2026; `python moldable.py` in benchmarks/ draws such
+factors, and leaves out parts of the rule).
 """
 
 from __future__ import annotations

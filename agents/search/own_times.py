@@ -13,8 +13,8 @@ and exchanges its outputs in the forward and their gradients in the backward.
   time where they do not; all pass the L2. An update reads and writes each distinct row with its state.
 - Lanes: FBGEMM's kernels give each row a group of threads by the widest table of the device (`lane_share`).
 - Sort: keys of eight bytes and positions of four are read and written in passes.
-- Launches: each workload of mixed tables is an operator of its own on the devices that have tables of it. Of tables of
-  one workload every device has one operator, and no plan has fewer.
+- Launches: each workload of mixed tables is an operator of its own on the devices that have tables of it (`LAUNCHES`).
+  Of tables of one workload every device has one operator, and no plan has fewer.
 - Exchanges: of the b bytes of a device 1/D go to every other one; the slower of the links inside and across domains
   counts. Partial sums of blocks are reduce-scattered, those on a host inside it and then across; dense gradients are
   all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind has the latency of the links, and what their knee adds.
@@ -37,6 +37,7 @@ from shard_gym.cost_models.analytical.work_rates import work_ms
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
+from shard_gym.cost_models.neural.groups import LAUNCHES
 from shard_gym.hardware import Topology
 from shard_gym.plans.needs import NEEDS
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, has_dense_gradient
@@ -54,9 +55,7 @@ class RoughConstants(NamedTuple):
     dense_passes: float = 8.0  # of a dense gradient through the DRAM: zeroed, averaged, and applied to all weights
     exchange: float = 1.0  # of the time of links
     host: float = 1.0  # of the time of reads and updates in the host's memory
-    launches: float = (
-        5.0  # of kernels, in the forward of an operator; its backward has `BACKWARD_LAUNCHES` times as many
-    )
+    launches: float = 1.0  # of the time of launches
 
     def scaled(self, times: Iterable[float]) -> RoughConstants:
         """These numbers, each multiplied by one of eight."""
@@ -64,7 +63,6 @@ class RoughConstants(NamedTuple):
 
 
 ROUGH = RoughConstants()
-BACKWARD_LAUNCHES = 4.0
 
 # The loads. Sums, in ms:
 (
@@ -80,7 +78,7 @@ BACKWARD_LAUNCHES = 4.0
 LANE_SHARE, OUTPUTS_LATENCY, ROWS_LATENCY, HOST_ROWS_LATENCY, REPLICAS_LATENCY = range(7, 12)
 LATENCIES = slice(OUTPUTS_LATENCY, REPLICAS_LATENCY + 1)
 MAXIMA = slice(LANE_SHARE, REPLICAS_LATENCY + 1)
-# of mixed tables more maxima, the ms of launches in the forward of each workload; and of devices with host memory sums
+# of mixed tables more maxima, the ms of a launch for each workload; and of devices with host memory sums
 # again, the ms to read what is outside of HBM, for some thresholds of reads:
 AROUND = (0, -8, -4, -2, 2, 4, 8)  # numbers of `THRESHOLDS`, from that of the pool
 
@@ -140,7 +138,7 @@ class OwnTimes(AdditiveCostModel):
         if topology.host is not None:
             loads[:, self._host :] = host_bytes(shards, dense)[:, self._thresholds] * self._read_ms
         if self._launches.stop > self._launches.start:
-            launch_ms = constants.launches * device.kernel_launch_us * 1e-3
+            launch_ms = constants.launches * topology.device.kernel_launch_us * 1e-3
             loads[np.arange(len(shards)), MAXIMA.stop + shards.workload.group_of(len(shards))] = launch_ms
         return loads
 
@@ -204,7 +202,7 @@ class OwnTimes(AdditiveCostModel):
         if self._launches.stop > self._launches.start:
             launches = loads[..., self._launches].sum(axis=-1)
         phases[..., FORWARD] = np.maximum(loads[..., FORWARD_MEMORY], loads[..., FORWARD_LANES] * share) + host
-        phases[..., FORWARD] += launches
+        phases[..., FORWARD] += LAUNCHES[FORWARD] * launches
         exchange = loads[..., EXCHANGE] + loads[..., OUTPUTS_LATENCY]
         exchange += loads[..., ROWS_LATENCY]
         exchange += loads[..., HOST_ROWS_LATENCY]
@@ -215,7 +213,7 @@ class OwnTimes(AdditiveCostModel):
         phases[..., BACKWARD_COMM] = exchange + loads[..., BACKWARD_EXCHANGE] + loads[..., REPLICAS_LATENCY]
         lanes = np.maximum(loads[..., BACKWARD_MEMORY], loads[..., BACKWARD_LANES] * share)
         phases[..., BACKWARD] = lanes + loads[..., BACKWARD_REST] + host * self._update_times
-        phases[..., BACKWARD] += launches * BACKWARD_LAUNCHES
+        phases[..., BACKWARD] += LAUNCHES[BACKWARD] * launches
         return phases
 
     def part_ms(self, loads: FloatArray, lane_share: FloatArray) -> FloatArray:

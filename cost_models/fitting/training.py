@@ -214,8 +214,8 @@ class Samples:
         of_device = np.unique(np.stack([number, device, group.reshape(-1)[member]]), axis=1)
         count = np.zeros(self.phases_ms.shape[:2])
         np.add.at(count, tuple(of_device[:2]), 1.0)
-        more = np.maximum(count - 1.0, 0.0) * self._launch_ms[:, None]
-        ms = torch.tensor(more[..., None] * groups.LAUNCHES, dtype=torch.float32, device=self.device)
+        more = groups.more_launches_ms(count, self._launch_ms[:, None])
+        ms = torch.tensor(more, dtype=torch.float32, device=self.device)
         return ms * (self.phases_ms > 0)
 
     def clusters(self, which: Indices) -> Cluster:
@@ -233,7 +233,7 @@ class Samples:
         loads = self.loads(self.latents(tensors), everything)
         own, behind = loads[..., : self.num_loads], loads[..., self.num_loads :]
         phases = self.phases_ms
-        if _has_launches(self.network, weights):
+        if self.network.counts_groups(weights):
             phases = (phases - self.launches_ms).maximum(LEAST_IN_HBM * phases)
         if behind.shape[-1]:
             phases = (phases - host.host_ms(tensors, behind)).maximum(LEAST_IN_HBM * phases)
@@ -252,10 +252,6 @@ class Samples:
         loads = self.loads(self.latents(tensors), np.arange(len(self)))
         used = loads[..., self.network.num_sums] > 0
         return host.fitted_rates(loads[used][:, self.num_loads :].cpu().numpy(), self.phases_ms[used].cpu().numpy())
-
-
-def _has_launches(network: type[NeuralCostModel], weights: Weights | FloatWeights) -> bool:
-    return network.learns_host_memory and groups.learned_by(weights)
 
 
 def with_normalization(samples: Samples, weights: FloatWeights) -> FloatWeights:
@@ -280,7 +276,7 @@ def estimates(weights: Weights, samples: Samples, which: Indices) -> tuple[Tenso
     phases[used] = network.own_phases(weights, own)
     if behind.shape[1]:
         phases[used] = phases[used] + host.host_ms(weights, behind)
-    if _has_launches(network, weights):
+    if network.counts_groups(weights):
         phases = phases + samples.launches_ms[which]
     shared, cluster = loads[..., network.shared_loads], samples.clusters(which)
     # Delays are those of the measured phases, so communication is trained independently of computation.

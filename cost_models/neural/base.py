@@ -63,8 +63,8 @@ class NeuralCostModel(AdditiveCostModel):
 
     The loads of a table are `num_sums` latents that are summed over a device; then its cost alone in ms (column
     `alone`, summed too; it is 0 for an empty device, and bounds every cost); then latents reduced by maximum. Of a
-    topology with host memory those of `host.py` are behind them, if the network learned host memory; if not, it warns,
-    and estimates all rows as if they were in HBM. Costs alone, as bounds, are then those without any HBM.
+    topology with host memory those of `host.py` are behind them, if the network learned host memory; if not, such tasks
+    are refused. Costs alone, as bounds, are then those without any HBM.
 
     Tables of several workloads, or with weights of lookups, only a network estimates that learned them (`groups.py`).
 
@@ -101,7 +101,12 @@ class NeuralCostModel(AdditiveCostModel):
         self.alone = self.num_sums
         self.num_sum_loads = self.num_sums + 1
         self.num_loads = self.num_sum_loads + self.num_maxima
-        self.group_loads = groups.LOADS if self.learns_host_memory and groups.learned_by(self.weights) else 0
+        self.group_loads = groups.LOADS if self.counts_groups(self.weights) else 0
+
+    @classmethod
+    def counts_groups(cls, weights: Collection[str]) -> bool:
+        """Whether a network with weights of these names adds the launches of groups of tables to its phases."""
+        return cls.learns_host_memory and groups.learned_by(weights)
 
     @override
     def begin_of_groups(self, host_memory: bool) -> int:

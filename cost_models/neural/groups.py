@@ -11,6 +11,7 @@ network, the number of tables of each group and the ms of a launch for each of t
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,11 @@ def group_loads(shards: Tables, topology: Topology) -> FloatArray:
 def launches_ms(loads: FloatArray, exchanges: int) -> FloatArray:
     """(..., 4) ms that operators beside the first add to devices with (..., 2 G) loads; `exchanges` as of a model."""
     tables, launches = loads[..., ::LOADS], loads[..., 1::LOADS]
-    more = np.maximum((tables > 0).sum(axis=-1) - 1, 0)  # whole numbers, also where tables were taken away
-    launch = launches.sum(axis=-1) / np.maximum(tables.sum(axis=-1), 1.0)
-    phases = LAUNCHES * (1.0, 1.0, exchanges > 1, exchanges > 1)
-    return np.asarray((more * launch)[..., None] * phases)
+    operators = (tables > 0).sum(axis=-1)  # counts are whole numbers, also where tables were taken away
+    launch_ms = launches.sum(axis=-1) / np.maximum(tables.sum(axis=-1), 1.0)
+    return more_launches_ms(operators, launch_ms) * (1.0, 1.0, exchanges > 1, exchanges > 1)
+
+
+def more_launches_ms(operators: NDArray[Any], launch_ms: FloatArray) -> FloatArray:
+    """(..., 4) ms of training that (...) `operators` of a device take beside the first; a launch takes `launch_ms`."""
+    return np.asarray((np.maximum(operators - 1, 0) * launch_ms)[..., None] * LAUNCHES)
