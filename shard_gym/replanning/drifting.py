@@ -30,6 +30,7 @@ def names() -> list[str]:
     return [f"{file}-{pause:g}" for file in files for pause in _record(file, None)[0]["pauses_s"]]
 
 
+@lru_cache(maxsize=256)
 def info(name: str) -> SuiteInfo:
     """Summary of the suite named `name`; raises the errors of `load`."""
     base, seed = parted(name)

@@ -43,7 +43,8 @@ def test_verify_reports_a_damaged_file_and_goes_on(run, tmp_path: Path, monkeypa
         (tmp_path / f"{name}.json").write_bytes(data.replace(b"DreamShard", b"Dreamshard", name == "dlrm-20x4"))
     monkeypatch.setattr(placing, "DATA", tmp_path)
     monkeypatch.setattr(command, "suite_names", lambda: ["dlrm-20x4", "dlrm-40x4"])
-    placing.load.cache_clear()
+    for cache in (placing.load, placing.info):
+        cache.cache_clear()
     code, out, _ = run("suites", "--verify", columns=200)
     assert code == 1
     assert "the suite 'dlrm-20x4' was published" in " ".join(out.split())

@@ -60,7 +60,7 @@ def test_a_changed_suite_file_is_found(random_entry, tmp_path: Path, monkeypatch
     path = tmp_path / "dlrm-20x4.json"
     path.write_text(path.read_text().replace('"num_devices":4', '"num_devices":5', 1))
     monkeypatch.setattr(placing, "DATA", tmp_path)
-    for cache in (placing.load, load_scorer):
+    for cache in (placing.load, placing.info, load_scorer):
         cache.cache_clear()
     (finding,) = random_entry.findings()
     assert finding.startswith("simulated/dlrm-20x4/random: Its suite 'dlrm-20x4' cannot be loaded: ")

@@ -45,6 +45,7 @@ def sizes(name: str) -> dict[str, tuple[int, int]]:
     return _sizes(_record(name)[0])
 
 
+@lru_cache(maxsize=256)
 def info(name: str) -> SuiteInfo:
     """Summary of the suite named `name`; raises the errors of `load`."""
     record, sha256 = _record(name)

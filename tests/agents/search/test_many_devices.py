@@ -164,7 +164,7 @@ def test_the_default_grows_with_devices() -> None:
     assert default_queries(1536) == MORE_QUERIES // 2
 
 
-BUDGETS = (50, 300, 1_000, 2_000, 5_000)
+BUDGETS = (50, 300, 1_000, 3_000)
 """With these a search ends inside a run, and at the end of one."""
 
 

@@ -25,6 +25,7 @@ from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite
 from shard_gym.tasks.groups import task_of_plan
+from shard_gym.tasks.suites.best_known import stated_costs
 
 MODEL = make_cost_model(additive=True, splits=True)
 
@@ -36,7 +37,7 @@ def require_valid(task: Task, plan: Any) -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_are_valid_and_repeat(random_task: Any, random_constraints: Any, in_host: Any, seed: int) -> None:
     """Little memory or much, hosts of 1 to 4, constraints, sequences, host memory, serving."""
     rng = np.random.default_rng(seed)
@@ -162,27 +163,22 @@ def test_it_finds_room_where_only_the_starts_of_searches_do(random_task: Any, mo
 
 
 @pytest.mark.parametrize(
-    ("suite", "most"), [("shard-4", 1.09), ("shard-generalize", 1.06), ("sequence-16", 1.08), ("tier-generalize", 1.1)]
+    ("suite", "most"), [("shard-4", 1.09), ("shard-generalize", 1.07), ("sequence-16", 1.08), ("tier-generalize", 1.1)]
 )
-def test_it_is_near_searches_and_rough_constants_are_enough(suite: str, most: float) -> None:
-    """The mean of five tasks, of plan-search with 20,000 evaluations; with constants twice and half as large, too."""
-    tasks = list(load_suite(suite))[:5]
-    costs = np.array(
-        [
-            [MODEL.estimate(plan, task.tables, task.topology).total_ms for plan in plans]
-            for task in tasks
-            for plans in [
-                [
-                    make_agent("plan-search", max_queries=20_000).plan(task),
-                    make_agent("moldable").plan(task),
-                    *(moldable_plans(task, 1, ROUGH.scaled(times))[0][1] for times in ([0.5] * 8, [2.0] * 8)),
-                ]
-            ]
+def test_it_is_near_the_best_known_plans_and_rough_constants_are_enough(suite: str, most: float) -> None:
+    """The mean of five tasks; with constants twice and half as large, too."""
+    tasks, ratios = load_suite(suite), []
+    best = stated_costs(tasks, MODEL)
+    for task in tasks[:5]:
+        plans = [
+            make_agent("moldable").plan(task),
+            *(moldable_plans(task, 1, ROUGH.scaled(times))[0][1] for times in ([0.5] * 8, [2.0] * 8)),
         ]
-    )
-    ratio = (costs / costs[:, :1]).mean(axis=0)
-    assert ratio[1] < most
-    assert max(ratio[2:]) < 1.15 * most
+        costs = [MODEL.estimate(plan, task.tables, task.topology).total_ms for plan in plans]
+        ratios.append(np.array(costs) / best[task.name])
+    own, *rough = np.mean(ratios, axis=0)
+    assert own < most
+    assert max(rough) < 1.15 * most
 
 
 def test_the_times_are_an_additive_model() -> None:

@@ -54,8 +54,8 @@ MODEL = AnalyticalShardingModel()
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
-    """Bounds of 100 programs hold as those of 1,500 do, and take seconds."""
-    most, plan_bounds.MAX_PROGRAMS, plan_bounds.MIN_PROGRAMS = plan_bounds.MAX_PROGRAMS, 100, 100
+    """Bounds of 60 programs hold as those of 1,500 do, and take less than a second."""
+    most, plan_bounds.MAX_PROGRAMS, plan_bounds.MIN_PROGRAMS = plan_bounds.MAX_PROGRAMS, 60, 60
     yield
     plan_bounds.MAX_PROGRAMS, plan_bounds.MIN_PROGRAMS = most, 200
 
@@ -91,7 +91,7 @@ def test_under_constraints_it_is_higher_and_no_plan_that_meets_them_costs_less(
     higher, ratios = 0, []
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        task = random_task(rng, 2, 2 + seed % 2, dims=(8, 48), devices_per_host=1 + seed % 3)
+        task = random_task(rng, 2, 2 + (seed == 3), dims=(8, 48), devices_per_host=1 + seed % 3)
         limits = random_constraints(rng, task, types=True)
         every = (ShardingPlan(choice) for choice in product(*(list(shardings(task, table)) for table in range(2))))
         kept = [plan for plan in every if not limits.problem_of(plan, task.tables)]
@@ -102,7 +102,7 @@ def test_under_constraints_it_is_higher_and_no_plan_that_meets_them_costs_less(
         ratios.append(bound / best)
     assert higher > 2
     assert np.mean(ratios) > 0.85
-    for seed in range(10, 15):
+    for seed in range(10, 13):
         rng = np.random.default_rng(seed)
         task = random_task(rng, 12, 4, dims=(8, 48, 132), devices_per_host=1 << seed % 3)
         limits = random_constraints(rng, task, types=True)
@@ -153,7 +153,7 @@ def test_it_is_below_the_best_of_all_plans_of_tiny_tasks_of_other_kinds(
 ) -> None:
     """Two tables on two or four devices, in hosts of two: sequences, in serving, and a group with replicas."""
     ratios = []
-    for seed in range(4):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         task = replace(random_task(rng, 2, 2 + seed % 2 * 2, dims=(8, 48), devices_per_host=2), known_placement=None)
         model: AdditiveCostModel = MODEL
@@ -175,7 +175,7 @@ def test_it_is_below_the_best_of_all_plans_of_tiny_tasks_of_other_kinds(
     assert np.mean(ratios) > least
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_plan_costs_less(random_task: Any, in_host: Any, random_plan: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -26,9 +26,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for path in (placing.DATA / INDEX, placing.DATA / f"{NAME}.json", placing.DATA / "dlrm-40x4.json"):
         shutil.copy(path, folder)
     monkeypatch.setattr(placing, "DATA", folder)
-    placing.load.cache_clear()
+    for cache in (placing.load, placing.info):
+        cache.cache_clear()
     yield folder
-    placing.load.cache_clear()
+    for cache in (placing.load, placing.info):
+        cache.cache_clear()
 
 
 def publish(folder: Path, data: bytes) -> None:
