@@ -103,15 +103,16 @@ def holds(name: str) -> bool:
             stated = proofs[task.name].bound_ms
             if not checked_ms(proofs[task.name], task, model) >= stated * (1.0 - PROVEN_WITHIN):
                 wrong.append(task.name)
-    of_bounds = sum(
-        bounds.get(each, np.inf) <= proof.bound_ms * (1.0 + PROVEN_WITHIN) for each, proof in proofs.items()
-    )
+    above = {each: bounds.get(each, 0.0) / proof.bound_ms - 1.0 for each, proof in proofs.items()}
+    lower = [each for each, share in above.items() if share < -PROVEN_WITHIN]
+    of_bounds = sum(share <= PROVEN_WITHIN for share in above.values())
     print(
         f"{name}: {len(proofs) - len(wrong)} of {len(proofs)} proofs hold; {of_bounds} of {len(bounds)} bounds have one"
-        + "".join(f"; WRONG: {each}" for each in wrong),
+        + "".join(f"; WRONG: {each}" for each in wrong)
+        + "".join(f"; the bound is lower than the proof: {each}" for each in lower),
         flush=True,
     )
-    return not wrong
+    return not wrong and not lower
 
 
 def search(job: tuple[str, int, Answer, float, float]) -> tuple[Any, ...]:

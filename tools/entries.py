@@ -73,7 +73,7 @@ KNOWN_TO_ALL = tuple(name for name in suite_names(SHARDING) if name not in (*CON
 """Suites with entries of HugeCTR's planner, which knows no constraints; on 512 devices its plans have too many shards
 for an entry."""
 
-ONE_DECIDES = (SEQUENCES[1], *GROUPS, *GENERATIVE, *MANY_DEVICES)
+ONE_DECIDES = (SEQUENCES[1], *GENERATIVE)
 IN_BALANCE = tuple(name for track in BOTH for name in suite_names(track) if name not in ONE_DECIDES)
 """Suites with entries of local search; on the others one whole table decides, whatever the seed does with the rest."""
 

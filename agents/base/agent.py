@@ -28,11 +28,13 @@ class Agent(ABC):
         problems: names of the problems that it plays, in `shard_gym.tasks.problems.PROBLEMS`.
         last_bound_ms: a lower bound in ms on the cost of every placement of the task that was placed last, under the
             agent's cost model; None if the agent proves none.
+        estimates: whether it answers by an estimate of its own, of the cost model "analytical" without options.
     """
 
     name: str
     problems: tuple[str, ...] = ("placement", "sharding")
     last_bound_ms: float | None = None
+    estimates: bool = False
 
     @abstractmethod
     def place(self, task: Task) -> Placement:
@@ -100,6 +102,16 @@ class CostGuidedAgent(Agent):
     @override
     def true_cost_queries(self, fingerprint: str) -> int:
         return self.cost_model.queries if self.cost_model.fingerprint == fingerprint else 0
+
+
+def require_whole(task: Task) -> None:
+    """Raise NoPlacementFoundError unless the constraints of a task let each of its tables be whole on a device."""
+    if task.constraints is not None and not task.constraints.may_be_whole.all():
+        table = task.tables.names[int(task.constraints.may_be_whole.argmin())]
+        raise NoPlacementFoundError(
+            f"Table {table!r} of task {task.name!r} may not be whole on one device, so no placement meets its "
+            "constraints; use plan-search, whose plans split tables."
+        )
 
 
 def task_rng(seed: int, task: Task, run: int = 0) -> np.random.Generator:

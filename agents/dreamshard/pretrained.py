@@ -72,6 +72,7 @@ class PretrainedDreamShard(Agent):
     """
 
     name = "dreamshard"
+    estimates = True
 
     def __init__(self, seed: int = 0, queries: int = QUERIES) -> None:
         self.seed = checked_seed(seed)

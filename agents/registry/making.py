@@ -10,7 +10,7 @@ from typing import Any
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.registry.agents import AGENTS, LEARNERS, answering, imported_for
-from shard_gym.common.checks import require_arguments
+from shard_gym.common.checks import checked_seed, require_arguments
 from shard_gym.common.errors import InvalidCheckpointError, UnknownNameError, unknown_name, wrong_kind
 from shard_gym.common.io.arrays import SUFFIX, load_arrays
 from shard_gym.common.io.files import is_file
@@ -50,6 +50,7 @@ def make_agent(
         raise wrong_kind("name", name, "the name of an agent or a path")
     if suite is not None and not isinstance(suite, str):
         raise wrong_kind("suite", suite, "the name of a suite, such as its name, or None")
+    checked_seed(seed)
     if name not in AGENTS and is_path(name):
         return _loaded(Path(name), cost_model, seed, options)
     name = str(name)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.base import CostGuidedAgent
+from shard_gym.agents.base import CostGuidedAgent, require_whole
 from shard_gym.agents.search.local_search import LocalSearchAgent
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed, is_not_negative
 from shard_gym.common.errors import (
@@ -132,12 +132,7 @@ class ExactAgent(CostGuidedAgent):
                 "Use the cost model 'analytical', or the agent 'local-search'."
             )
         self.last_bound_ms = None
-        if task.constraints is not None and not task.constraints.may_be_whole.all():
-            table = task.tables.names[int(task.constraints.may_be_whole.argmin())]
-            raise NoPlacementFoundError(
-                f"Table {table!r} of task {task.name!r} may not be whole on one device, so no placement meets its "
-                "constraints; use plan-search, whose plans split tables."
-            )
+        require_whole(task)
         search = _Search(self, task, costs)
         if start is not None:
             start = check_placement(start, task.tables, task.topology)

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base import Agent, CostGuidedAgent, task_rng
+from shard_gym.agents.base import Agent, CostGuidedAgent, require_whole, task_rng
 from shard_gym.agents.search.items import Items, NoRoomError, counted_bytes, put_in_order, put_where_cheapest
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import checked_seed
@@ -50,6 +50,7 @@ class RandomAgent(Agent):
 
     @override
     def place(self, task: Task) -> Placement:
+        require_whole(task)
         rng = task_rng(self.seed, task)
         return _placed(task, rng.permutation(task.num_tables), lambda _, fitting: rng.choice(fitting))
 
@@ -89,6 +90,7 @@ class GreedyAgent(Agent):
 
     @override
     def place(self, task: Task) -> Placement:
+        require_whole(task)
         scores = self.score(task.tables)
         load = np.zeros(task.num_devices)
 
@@ -127,6 +129,7 @@ class LaneGreedyAgent(Agent):
 
     @override
     def place(self, task: Task) -> Placement:
+        require_whole(task)
         return min(lane_placements(task), key=lambda each: each[0])[1]
 
 
@@ -205,6 +208,7 @@ class CostGreedyAgent(CostGuidedAgent):
 
     @override
     def place(self, task: Task) -> Placement:
+        require_whole(task)
         items = Items.of_tables(task, self.additive_model(task))
         try:
             return put_where_cheapest(items, placement_order(items.loads, task.topology, items.model))

@@ -132,7 +132,21 @@ class Moldable:
                 if chosen is not None and (key := (width, chosen.tobytes())) not in seen:
                     seen.add(key)
                     found.append(self._form(chosen, work, alone, width))
+        if self._model.exchanges == 1:
+            found += self._all_replicas()
         return sorted(found, key=lambda each: each.ms)
+
+    def _all_replicas(self) -> list[_Form]:
+        """All tables on every device, if they fit: served so, none has an exchange, which no table alone can save."""
+        ways = [numbers[0] for numbers in self._ways]
+        form = next((k for k, way in enumerate(ways) if self.options.spreads[way].sharding_type == DATA_PARALLEL), None)
+        if form is None:
+            return []
+        number = self._count + form
+        if not self._legal[:, number].all() or self._memory[:, number].sum() > self._caps.min():
+            return []
+        alone = self._part_ms
+        return [self._form(np.full(len(alone), number), alone * self._parts, alone, MAX_DIM)]
 
     def _cheapest(
         self, work: FloatArray, alone: FloatArray, legal: NDArray[np.bool_], target: float, most_bytes: float

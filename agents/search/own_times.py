@@ -80,7 +80,8 @@ LATENCIES = slice(OUTPUTS_LATENCY, REPLICAS_LATENCY + 1)
 MAXIMA = slice(LANE_SHARE, REPLICAS_LATENCY + 1)
 # of mixed tables more maxima, the ms of a launch for each workload; and of devices with host memory sums
 # again, the ms to read what is outside of HBM, for some thresholds of reads:
-AROUND = (0, -8, -4, -2, 2, 4, 8)  # numbers of `THRESHOLDS`, from that of the pool
+AROUND = (0, -8, -4, -2, 2, 4, 8)  # numbers of `THRESHOLDS`, from that of all HBM as one pool; of served tables, which
+# may all be replicas, also from that of the HBM of a device alone
 
 
 class OwnTimes(AdditiveCostModel):
@@ -253,8 +254,10 @@ def _ms_per_byte(topology: Topology) -> float:
 def _thresholds(tables: Tables, topology: Topology) -> IntArray:
     """The numbers of the thresholds from which rows are in HBM: first that of all HBM as one pool."""
     assert topology.host is not None
-    outside = host_bytes(tables).sum(axis=0) - THRESHOLDS * (topology.host.hbm_bytes * float(topology.num_devices))
-    return np.asarray(np.clip(int(outside.argmax()) + np.array(AROUND), 0, len(THRESHOLDS) - 1))
+    pools = [topology.num_devices] if tables.workload.training else [topology.num_devices, 1]
+    read = host_bytes(tables).sum(axis=0)
+    first = [int((read - THRESHOLDS * (topology.host.hbm_bytes * float(devices))).argmax()) for devices in pools]
+    return np.clip(np.add.outer(first, AROUND).ravel(), 0, len(THRESHOLDS) - 1)
 
 
 def _averaging_ms_per_byte(topology: Topology) -> float:

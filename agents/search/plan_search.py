@@ -15,7 +15,7 @@ from shard_gym.agents.base import Agent, task_rng
 from shard_gym.agents.base.agent import MAX_QUERIES
 from shard_gym.agents.search.descent import Budget
 from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.plan_starts import by_rule, starts
+from shard_gym.agents.search.plan_starts import by_rule, packed, starts
 from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
@@ -156,11 +156,11 @@ class PlanSearchAgent(Agent):
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
             where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
-        max_queries: cost-model evaluations for each task, at most ten million; exceeded by one batch at most, or by the
-            first start. By default (None) 200,000 on up to 8 devices, 800,000 on 16 to 768, in between in proportion,
-            and fewer on more (`default_queries`). Tasks of T tables take 1,500 T T at most, or 20,000 if that is more.
-            Where a plan may have groups of devices, four searches share them, or 800,000 by default
-            (`cheapest_in_groups`).
+        max_queries: cost-model evaluations for each task, at most ten million; None for 200,000 on up to 8 devices,
+            800,000 on 16 to 768, in between in proportion, and fewer on more (`default_queries`). Tasks of T tables
+            take 1,500 T T at most, or 20,000 if that is more. They are exceeded by one batch at most, or by the starts
+            of the run in which they end, which may be half of them. Where a plan may have groups of devices, four
+            searches share them, or 800,000 by default (`cheapest_in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
         seed: of the order in which changes are tried, and of the perturbations. Equal seeds give equal plans.
@@ -313,6 +313,7 @@ class PlanSearchAgent(Agent):
             options = SplitOptions(task, model, sharding_types, self.max_shards, every_count=True)
             ruled = by_rule(options)
             found = _starts(options, most, budget, ruled)
+        found = found or packed(options)
         if not found:
             _require_forms(options, sharding_types)
             raise NoPlacementFoundError(

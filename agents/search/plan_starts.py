@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.agents.search.heuristics import MAX_COUNTS
-from shard_gym.agents.search.items import NoRoomError, put_where_cheapest, put_where_emptiest
+from shard_gym.agents.search.items import NoRoomError, counted_bytes, put_where_cheapest, put_where_emptiest
 from shard_gym.agents.search.moldable import Moldable
 from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.agents.search.pairs import PAIRED_FROM
@@ -24,7 +24,9 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.model import MAX_NUMBERS
+from shard_gym.plans import plan_of_placement
 from shard_gym.plans.column_levels import NONE
+from shard_gym.plans.placement import pack_tightly
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 from shard_gym.tables import MAX_DIM
 
@@ -253,6 +255,21 @@ def starts(options: SplitOptions, most_queries: int, spent: Callable[[], bool]) 
     for _, split in sorted(found, key=itemgetter(0)) if options.task.num_devices < PAIRED_FROM else ():
         if not spent():
             yield from by_lanes(split, most_queries // (2 * len(found)))
+
+
+def packed(options: SplitOptions) -> list[SplitTables]:
+    """A plan of whole tables, which may fill memories to the last byte; none if it is not found."""
+    task = options.origin
+    limits, sizes = task.constraints, counted_bytes(task)
+    open_to = np.ones((task.num_tables, task.num_devices), np.bool_) if limits is None else limits.devices
+    if task.topology.replicas is not None or (limits is not None and not limits.may_be_whole.all()):
+        return []
+    placement = pack_tightly(sizes, task.topology.memory_cap_bytes, open_to)
+    if placement is None:
+        return []
+    if limits is not None and limits.problem_of(plan_of_placement(placement, task.tables), task.tables):
+        return []
+    return [SplitTables.whole(options, placement)]
 
 
 def _devices_tried(options: SplitOptions) -> int:

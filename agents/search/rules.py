@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from shard_gym.agents.base import Agent
+from shard_gym.agents.base import Agent, require_whole
 from shard_gym.agents.search.descent import Budget
 from shard_gym.agents.search.heuristics import lane_placements
 from shard_gym.agents.search.memories import in_both_memories
 from shard_gym.agents.search.moldable import moldable_splits
 from shard_gym.agents.search.own_times import OwnTimes
-from shard_gym.agents.search.plan_starts import starts
+from shard_gym.agents.search.plan_starts import packed, starts
 from shard_gym.agents.search.search_plans import SHARE_OF_STARTS, search_plans
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.common.errors import MemoryExceededError, NoPlacementFoundError
@@ -35,9 +35,11 @@ class MoldableAgent(Agent):
     """
 
     name = "moldable"
+    estimates = True
 
     def place(self, task: Task) -> Placement:
         """Whole tables: by the same arithmetic the cheapest placement of the rule, or of those of `lane-greedy`."""
+        require_whole(task)
         splits = moldable_splits(task, sharding_types=(TABLE_WISE,), max_shards=1)
         found = [(cost, split.in_order().placement) for cost, split in splits[:1]]
         model, cluster = OwnTimes(task.tables, task.topology), task.topology.cluster()
@@ -45,9 +47,11 @@ class MoldableAgent(Agent):
         try:
             lanes = [placement for _, placement in lane_placements(task)]
         except NoPlacementFoundError:
+            lanes = []
+            if not found and (searched := _searched(task, False, (TABLE_WISE,), 1)):
+                found = [(searched[0], searched[1].in_order().placement)]
             if not found:
                 raise
-            lanes = []
         for placement in lanes:
             held = model.reduce(loads, placement, task.num_devices)
             found.append((float(model.costs(held, cluster)[1]), placement))
@@ -89,11 +93,15 @@ def _cheapest(task: Task) -> tuple[float, SplitTables]:
     )
 
 
-def _searched(task: Task, every_count: bool) -> tuple[float, SplitTables] | None:
+def _searched(
+    task: Task, every_count: bool, sharding_types: tuple[str, ...] = SHARDING_TYPES, max_shards: int = 8
+) -> tuple[float, SplitTables] | None:
     """The estimate in ms, and the plan, that a short search under it finds; None if it finds none."""
     model = CountedCostModel(OwnTimes(task.tables, task.topology))
-    options, budget = SplitOptions(task, model, SHARDING_TYPES, 8, every_count), Budget(model, QUERIES)
+    options, budget = SplitOptions(task, model, sharding_types, max_shards, every_count), Budget(model, QUERIES)
     found = list(starts(options, QUERIES // 2, lambda: budget.share > SHARE_OF_STARTS))
+    if not found and (every_count or max_shards == 1):  # the last try
+        found = packed(options)
     if not found:
         return None
     best = search_plans(found, np.random.default_rng(0), budget)

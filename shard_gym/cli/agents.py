@@ -52,11 +52,13 @@ def agents(name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(
         return _print_all(console)
     chosen = set(name)
     headings = []
-    for problem in PROBLEMS:
-        own = [each for each, entry in AGENTS.items() if entry.problems[0] == problem and each in chosen]
-        if own:
-            headings.append(READY.format(problem=problem.capitalize()))
-            heading(console, ("\n" if len(headings) > 1 else "") + headings[-1])
+    ready: dict[str, list[str]] = {}
+    for each, entry in AGENTS.items():
+        if each in chosen:
+            ready.setdefault(_problems(entry), []).append(each)
+    for problems, own in ready.items():
+        headings.append(READY.format(problem=problems))
+        heading(console, ("\n" if len(headings) > 1 else "") + headings[-1])
         for each in own:
             _print_ready(console, each)
     training = [each for each in LEARNERS if each in chosen]
@@ -72,8 +74,7 @@ def _print_all(console: Console) -> None:
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for name, entry in AGENTS.items():
         listing = name, _league(entry), entry.about or _about(about_agent, name)
-        problems = " and ".join(each for each in PROBLEMS if each in entry.problems)
-        groups.setdefault(f"{problems.capitalize()}, without training", []).append(listing)
+        groups.setdefault(f"{_problems(entry)}, without training", []).append(listing)
     for name, entry in LEARNERS.items():
         problems = " and ".join(entry.learns).replace(" and ", ", ", max(0, len(entry.learns) - 2))
         groups.setdefault(f"{problems.capitalize()}, trained first", []).append(
@@ -93,6 +94,11 @@ def _print_all(console: Console) -> None:
         "Options of an agent: shard-gym agents NAME",
         "dim",
     )
+
+
+def _problems(entry: AgentEntry) -> str:
+    """Those that it answers, as a heading begins."""
+    return " and ".join(each for each in PROBLEMS if each in entry.problems).capitalize()
 
 
 def _league(entry: AgentEntry | LearnerEntry) -> str:

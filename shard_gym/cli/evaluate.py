@@ -175,7 +175,7 @@ def print_evaluations(
                 Text(str(evaluation.failures), FAILED if evaluation.failures else ""),
                 format_seconds(row.seconds),
                 f"{row.queries:,.0f}" if row.queries else NONE,
-                sentence(evaluation.agent.rpartition(".py:")[2]),  # of FILE.py:NAME, NAME
+                sentence(_label(evaluation)),
             )
         )
     columns = list(zip(*rows, strict=True))
@@ -200,6 +200,12 @@ def print_evaluations(
     if ratios:
         console.print(sentence(f"\n{ratios}: mean over the tasks of each task's own ratio of costs.{none}", "dim"))
     _print_failures(console, evaluations, rivals)
+
+
+def _label(evaluation: Evaluation) -> str:
+    """The agent, of FILE.py:NAME the name, and who answered the tasks that it left to others."""
+    name, others = evaluation.agent.rpartition(".py:")[2], evaluation.left_to_others
+    return f"{name} ({others})" if others else name
 
 
 def _print_failures(console: Console, evaluations: list[Evaluation], rivals: Collection[str]) -> None:

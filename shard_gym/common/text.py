@@ -58,7 +58,9 @@ def format_range(low: int, high: int) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """`count` bytes in GiB from 1 GiB on, otherwise in MiB."""
+    """`count` bytes in GiB from 1 GiB on, in MiB from a tenth of one on, otherwise as they are."""
+    if abs(count) < 0.1 * 2**20:
+        return f"{count:,.0f} bytes"
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -57,6 +58,7 @@ class TaskResult:
     #: Of a task whose tables may be split, T pairs of a sharding type and shards (`shardings_to_json`).
     plan: list[Any] | None = None
     sequence: str | None = None  #: of a task of replanning, a digit for each decision of the episode
+    answered_by: str = ""  #: another agent, to which the agent left the task; empty if it answered itself
 
     @property
     def answer(self) -> Any:
@@ -94,6 +96,12 @@ class Evaluation:
         """(tasks,) float64."""
         return np.array([result.cost_ms for result in self.tasks])
 
+    @property
+    def left_to_others(self) -> str:
+        """How many tasks the agent left to other agents, such as "5 of 50 by moldable"; empty if it left none."""
+        counts = Counter(result.answered_by for result in self.tasks if result.answered_by)
+        return ", ".join(f"{count} of {len(self.tasks)} by {name}" for name, count in counts.items())
+
     def __repr__(self) -> str:
         return "\n".join([self._headline, *(f"  {name}: {fact}" for name, fact in self._facts.items())])
 
@@ -118,6 +126,8 @@ class Evaluation:
             "agent's time": f"{format_seconds(float(np.median([each.seconds for each in self.tasks])))} (median)",
             "cost model": self.cost_model,
         }
+        if self.left_to_others:
+            facts["answered"] = self.left_to_others
         failed = [each for each in self.tasks if not each.valid]
         if failed:
             facts["failures"] = f"{len(failed)}, charged with their penalty; {failed[0].task}: {failed[0].failure}"
@@ -283,6 +293,8 @@ def _result(agent: AnyAgent, task: Any, attempt: Attempt, model: CostModel, fail
             f"Cost model {model.fingerprint!r} says {charged} of task {task.name!r} by agent {_name_of(agent)!r}; "
             "every cost must be a finite number. Repair the model, or score with another."
         )
+    name = _name_of(agent)
+    answered_by = str(getattr(agent, "answered_by", name))
     return TaskResult(
         task=task.name,
         cost_ms=cost,
@@ -290,6 +302,7 @@ def _result(agent: AnyAgent, task: Any, attempt: Attempt, model: CostModel, fail
         seconds=attempt.seconds,
         true_cost_queries=attempt.queries,
         failure=failure,
+        answered_by="" if answered_by == name else answered_by,
         **{"placement": None, problem.noun: listed},
     )
 

@@ -166,6 +166,7 @@ def read_evaluation(path: Path) -> Evaluation:
         if isinstance(task, dict):
             for noun in ("plan", "sequence"):  # evaluations of before there were such answers have none
                 task.setdefault(noun, None)
+            task.setdefault("answered_by", "")
         require_fields(task, _TASK, f"Task {number} of {source}")
         placement = task["placement"]
         if placement is not None and not all(type(device) is int and abs(device) < MAX_INT for device in placement):
@@ -186,5 +187,5 @@ _EVALUATION: dict[str, type | tuple[type, ...]] = {
 _TASK: dict[str, type | tuple[type, ...]] = {
     **{"task": str, "cost_ms": float, "valid": bool, "seconds": float, "true_cost_queries": int},
     **{"placement": (list, type(None)), "failure": str, "plan": (list, type(None))},
-    **{"sequence": (str, type(None))},
+    **{"sequence": (str, type(None)), "answered_by": str},
 }

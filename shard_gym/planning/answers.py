@@ -30,12 +30,13 @@ from shard_gym.common.errors import (
 from shard_gym.common.report import Note, Tell
 from shard_gym.common.text import counted, format_bytes, format_ms, format_percent
 from shard_gym.cost_models import AdditiveCostModel, CostModel, make_cost_model
+from shard_gym.cost_models.analytical.index_exchange import HIDDEN
 from shard_gym.planning.misfit import misfit, missing_bytes
 from shard_gym.planning.model import ModelOnDevices
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.caps import packed_caps
 from shard_gym.plans.memory import training_memory, whole_table_bytes
-from shard_gym.plans.needs import HOST_MEMORY
+from shard_gym.plans.needs import GROUPS, HOST_MEMORY, require_supported
 from shard_gym.plans.plan import DATA_PARALLEL
 from shard_gym.tasks import Answer, Task, problem_of
 from shard_gym.tasks.groups import task_of_plan
@@ -126,6 +127,8 @@ def _answered(own: ModelOnDevices, name: str | None, make: Make, tell: Tell, who
             "`sync_every` averages copies of tables in groups of devices, which "
             + ("host memory does not allow: give `host_memory=0`." if splits else f"{name!r} does not plan. {OR_SPLIT}")
         )
+    if own.sync_every:
+        require_supported(f"The cost model {own.model.name!r}", {GROUPS}, own.model.supports, costs=True)
     if own.num_devices > len(own.tables) and not splits:
         count = len(own.tables)
         raise InvalidOptionError(
@@ -343,7 +346,7 @@ def relieved(
     plan: FittingAnswer, cost_model: CostModel, *, balance: bool = True
 ) -> tuple[FittingAnswer, Relief | None]:
     """The answer of plan-search or local-search with tables whole whose splits gain nothing (`joined`), and made less
-    full (`balanced`) unless `balance` is False; None where it is as full as before.
+    full (`balanced`); unless `balance`, only if that costs less. None where it is as full as before, or was not asked.
     """
     agent, task, problem = plan.agent, plan.task, problem_of(plan.task)
     model = problem.model(cost_model)
@@ -356,12 +359,14 @@ def relieved(
     if task.splittable and isinstance(agent, RestartedSearch):
         forms |= {"sharding_types": agent.search.sharding_types, "max_shards": agent.search.max_shards}
     cheapest = joined(plan.answer, task, model)
-    answer = balanced(cheapest, task, model, **forms) if balance else cheapest
+    answer = balanced(cheapest, task, model, **forms)
     if answer is cheapest:
         return replace(plan, answer=cheapest), None
     answer = joined(answer, task, model)
-    shares = fullest(cheapest, task), fullest(answer, task)
-    return replace(plan, answer=answer), Relief(*shares, float(problem.costs_ms([cheapest], task, model)[0]))
+    cheapest_ms, cost_ms = problem.costs_ms([cheapest, answer], task, model).tolist()
+    if not balance:
+        return replace(plan, answer=answer if cost_ms < cheapest_ms else cheapest), None
+    return replace(plan, answer=answer), Relief(fullest(cheapest, task), fullest(answer, task), cheapest_ms)
 
 
 def searched_sentence(agent: Agent) -> str:
@@ -380,6 +385,23 @@ def searched_sentence(agent: Agent) -> str:
         ),
     }[tried.ended]
     return f"{agent.name}, {counted(len(tried.seeds), 'seed')}, {counted(tried.evaluations, 'evaluation')}: {why}"
+
+
+def unknown_sentence(found: FittingAnswer) -> str:
+    """What an agent that plans by an estimate of its own does not know of how the plan is costed; empty if nothing."""
+    model = found.own.model
+    dtype, policy = getattr(model, "communication_dtype", "fp32"), getattr(model, "host_policy", None)
+    missed = [
+        *([f"messages in {dtype.upper()}"] if dtype != "fp32" else []),
+        *(["an exposed exchange of indices"] if getattr(model, "index_exchange", HIDDEN) != HIDDEN else []),
+        *(["caches of rows in HBM"] if found.own.has_host and policy is not None and policy.name == "lru" else []),
+    ]
+    if not missed or not getattr(found.agent, "estimates", False):
+        return ""
+    return (
+        f"{found.name} plans by an estimate of its own that does not know {' or '.join(missed)}. Its plan is costed "
+        f"with {'them' if len(missed) > 1 else 'that'}; {SPLITTING} also plans so."
+    )
 
 
 def searched_to_json(agent: Agent) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from shard_gym.planning.answers import (
     relieved,
     searched_sentence,
     searched_to_json,
+    unknown_sentence,
     without_replicas,
 )
 from shard_gym.planning.explained import (
@@ -293,6 +294,8 @@ def plan(
     found = fitting_answer(own, name, made, notes, whole=whole)
     if searched := searched_sentence(found.agent):
         notes(Note(searched, is_warning=False))
+    if unknown := unknown_sentence(found):
+        notes(Note(unknown))
     if found.task.constraints is not None:
         kept = counted(found.task.constraints.num_constrained, "table")
         notes(Note(f"The plan keeps to the constraints of {kept}.", is_warning=False))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shard_gym.common.arrays import IntArray
 from shard_gym.common.checks import holds_integers, is_integer
 from shard_gym.common.errors import InvalidPlacementError, MemoryExceededError, short_repr
 from shard_gym.common.text import format_bytes
@@ -79,6 +81,49 @@ def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
     for table in np.argsort(-tables.memory_bytes, kind="stable"):
         placement[table] = used.argmin()
         used[placement[table]] += tables.memory_bytes[table]
+    return placement
+
+
+MAX_TRIALS = 100_000  # of `pack_tightly`: some tenths of a second
+
+
+def pack_tightly(sizes: IntArray, caps: IntArray, open_to: NDArray[np.bool_]) -> Placement | None:
+    """(T,) int64, devices that hold (T,) bytes within (D,) caps; None if none were found.
+
+    The largest table first, each on the device where least would be left; where a later one finds no room, the last
+    choices are taken back, up to `MAX_TRIALS` choices.
+
+    Args:
+        sizes, caps: bytes.
+        open_to: (T, D) where each table may be.
+    """
+    order = np.argsort(-sizes, kind="stable").tolist()
+    rest = np.cumsum(sizes[order][::-1])[::-1].tolist()  # of a table and all later ones
+    free, placement, trials = caps.astype(np.int64), np.empty(len(sizes), np.int64), 0
+    choices: list[Iterator[int]] = []
+
+    def devices(table: int) -> Iterator[int]:
+        if rest[len(choices)] > free.sum():
+            return iter([])
+        fits = np.flatnonzero(open_to[table] & (free >= sizes[table])).tolist()
+        left = {(int(free[device]), open_to[:, device].tobytes()): device for device in fits}  # the same otherwise
+        return iter([left[key] for key in sorted(left)])
+
+    while len(choices) < len(order):
+        choices.append(devices(order[len(choices)]))
+        while choices:
+            table = order[len(choices) - 1]
+            device = next(choices[-1], None)
+            if device is not None:
+                break
+            choices.pop()
+            if choices:
+                free[placement[order[len(choices) - 1]]] += sizes[order[len(choices) - 1]]
+        trials += 1
+        if not choices or device is None or trials > MAX_TRIALS:
+            return None
+        placement[table] = device
+        free[device] -= sizes[table]
     return placement
 
 

@@ -25,6 +25,7 @@ from shard_gym.common.text import counted, format_bytes, format_range, listed
 from shard_gym.hardware import Topology
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.caps import rooms_of_kept, states_of_rows
+from shard_gym.plans.column_levels import UNIT
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import GROUPS, SPLITS, needs_of
 from shard_gym.plans.placement import Placement, check_placement
@@ -92,6 +93,11 @@ class Task(ReadOnlyArrays):
                 f"Task {self.name!r} has sync_every {self.sync_every}, but only plans have groups; pass "
                 "splittable=True, too."
             )
+        if self.sync_every and not self.tables.workload.training:
+            raise InvalidTaskError(
+                f"Task {self.name!r} has sync_every {self.sync_every}, but its tables are served, and copies of these "
+                "are never averaged; pass sync_every=0."
+            )
         needed, caps = self.tables.memory_bytes, self.topology.memory_cap_bytes
         too_large = np.flatnonzero(needed > caps.max())
         if self.splittable and too_large.size:
@@ -145,6 +151,7 @@ class Task(ReadOnlyArrays):
             every = variants_of(tables, topology, max_halvings=16, empty_blocks=given.empty_blocks)
         variants = every.under(given)
         cut = self.splittable & given.may_be_cut & (given.devices.sum(axis=1) > 1)
+        cut &= tables.embedding_dim >= 2 * np.maximum(given.min_columns, UNIT)
         fits = variants.fit_empty_devices(topology).any(axis=1) | cut
         if topology.host is not None:
             for where, rooms in rooms_of_kept(topology).items():

@@ -32,7 +32,7 @@ def test_every_agent_that_is_named_has_its_options(run) -> None:
     assert (code, err) == (0, "")
     for name in (*AGENTS, *LEARNERS):
         assert f"\n{name}: " in out or f"\n{name}, preset=" in out
-    assert "max_queries=50000 " in out
+    assert "queries=200000 " in out
     assert "cost_features=true" in out
     assert "iterations=120 " in out  # dqn's own default
     assert "iterations=93 " in out.partition("\nppo: ")[2].partition("\na2c: ")[0]  # that of ppo on replanning

@@ -243,6 +243,21 @@ def test_evaluations_of_another_model_are_not_counted(suite: TaskSuite) -> None:
     assert all(each.true_cost_queries for each in evaluate(agent, suite, Scaled()).tasks)
 
 
+def test_it_is_said_which_tasks_an_agent_left_to_another(suite: TaskSuite) -> None:
+    class Leaves:
+        name = answered_by = "leaves"
+
+        def place(self, task: Task) -> Any:
+            self.answered_by = "other" if task.name in (suite[1].name, suite[2].name) else self.name
+            return known(task)
+
+    found = evaluate(Leaves(), suite)
+    assert [each.answered_by for each in found.tasks] == ["", "other", "other", "", ""]
+    assert found.left_to_others == "2 of 5 by other"
+    assert "answered: 2 of 5 by other" in repr(found)
+    assert evaluate(known, suite).left_to_others == ""
+
+
 def test_an_evaluation_is_shown_in_a_few_lines_and_as_a_data_frame(random_task: Any) -> None:
     suite = TaskSuite("mine", tuple(random_task(np.random.default_rng(k), 5, 2, name=f"<{k}>") for k in range(60)))
     with pytest.warns(UserWarning, match=r"returns what is no placement; such tasks fail .* device 9"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from shard_gym.common.errors import (
 )
 from shard_gym.cost_models import AnalyticalShardingModel, make_cost_model
 from shard_gym.hardware import hardware_profile
-from shard_gym.planning import PlannedModel, explain_plan, plan
+from shard_gym.planning import PlannedModel, answers, explain_plan, plan
 from shard_gym.plans import check_plan, plan_of_placement
 from shard_gym.plans.constraints_json import constraints_from_json
 from shard_gym.tables import Pool, Tables, Workload, load_pool
@@ -337,6 +338,50 @@ def test_what_is_planned_under_a_cost_model_is_costed_by_it() -> None:
     served = plan(FOUR, "a100-dgx", 4, cost_model="analytical-inference", **QUICK)
     assert not served.model.tables.workload.training
     assert replace(served.model.tables.workload, training=True) == FOUR.workload
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "says"),
+    [
+        ("moldable", {"communication_dtype": "fp8"}, "moldable plans by .* does not know messages in FP8. Its plan"),
+        ("dreamshard", {"index_exchange": "exposed"}, "dreamshard plans by .* not know an exposed exchange of indices"),
+        ("moldable", {"cost_model": "analytical-lru", "memory_cap_gib": 0.1}, "not know caches of rows in HBM"),
+        ("moldable", {"cost_model": "analytical-lru"}, ""),
+        ("plan-search", {"communication_dtype": "fp8", "agent_options": {"max_queries": 50}}, ""),
+    ],
+)
+def test_what_an_agent_does_not_know_of_the_cost_is_said(agent: str, options: dict[str, Any], says: str) -> None:
+    notes = [note.text for note in plan(FOUR, "a100-dgx", 4, agent=agent, **options).notes if note.is_warning]
+    assert len(notes) == bool(says)
+    assert all(re.search(says, note) for note in notes)
+
+
+def test_groups_are_refused_before_an_agent_is_asked() -> None:
+    for agent in ("moldable", "dreamshard", "plan-search"):
+        with pytest.raises(InvalidOptionError, match="'analytical-inference' does not support plans for groups of dev"):
+            plan(FOUR, "a100-dgx", 16, agent=agent, cost_model="analytical-inference", sync_every=10)
+
+
+@pytest.mark.parametrize("cost_ms", [0.5, 1.005])
+def test_without_balance_a_less_full_answer_is_taken_only_if_it_costs_less(
+    cost_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two devices: what is found first has both tables on one, and costs 1 ms."""
+    first, other = np.zeros(2, np.int64), np.arange(2)
+    problem = problem_of(Task("two", tables_of(10, 20), A100.topology(2)))
+    monkeypatch.setattr(
+        type(problem), "costs_ms", lambda self, some, *_: np.array([1.0 if each is first else cost_ms for each in some])
+    )
+    monkeypatch.setattr(answers, "joined", lambda answer, *_: answer)
+    monkeypatch.setattr(answers, "balanced", lambda *_, **__: other)
+    agent, task = make_agent("local-search"), Task("two", tables_of(10, 20), A100.topology(2))
+    found: Any = answers.FittingAnswer("local-search", agent, task, first, False, None)  # type: ignore[arg-type]
+    taken, relief = answers.relieved(found, make_cost_model(additive=True), balance=False)
+    assert (taken.answer is other, relief) == (cost_ms < 1.0, None)
+    taken, relief = answers.relieved(found, make_cost_model(additive=True))
+    assert taken.answer is other
+    assert relief is not None
+    assert relief.cheapest_ms == 1.0
 
 
 def test_a_plan_keeps_to_constraints_and_one_that_does_not_is_told(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import InvalidPlacementError, MemoryExceededError
 from shard_gym.common.text import format_bytes
 from shard_gym.hardware import Topology, hardware_profile
-from shard_gym.plans.placement import check_placement, memory_used, placement_from_json, placement_to_json, to_plan
+from shard_gym.plans.placement import (
+    check_placement,
+    memory_used,
+    pack_tightly,
+    placement_from_json,
+    placement_to_json,
+    to_plan,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -99,8 +106,39 @@ def test_json_that_is_no_placement_is_a_named_error(random_tables: Any, value: A
     assert placement_from_json([0, 1, 0], tables, devices([2**40, 2**40])).tolist() == [0, 1, 0]
 
 
+@given(seed=SEEDS)
+def test_memories_that_are_full_to_the_byte_are_packed(seed: int) -> None:
+    """By as many bytes as a placement that is drawn needs on each device, and where it has them."""
+    rng = np.random.default_rng(seed)
+    count, size = int(rng.integers(1, 5)), int(rng.integers(1, 12))
+    planted, sizes = rng.integers(count, size=size), np.exp(rng.uniform(0, 14, size)).astype(np.int64) + 1
+    caps = np.bincount(planted, sizes, count).astype(np.int64)
+    open_to = rng.random((size, count)) < 0.8
+    open_to[np.arange(size), planted] = True
+    found = pack_tightly(sizes, caps, open_to)
+    assert found is not None
+    assert open_to[np.arange(size), found].all()
+    assert np.bincount(found, sizes, count).tolist() == caps.tolist()
+    assert pack_tightly(sizes, caps - (np.arange(count) == planted[0]), open_to) is None  # a byte less in all
+
+
+def test_packing_gives_up_after_some_tenths_of_a_second() -> None:
+    """Forty tables of nearly the same size, which would fit by their sum."""
+    sizes = np.full(40, 1000) + np.arange(40)
+    caps = np.array([sizes.sum() // 2 - 500, sizes.sum() // 2 + 500])
+    assert pack_tightly(sizes + np.arange(40) % 2 * 10**6, caps + 10**7, np.ones((40, 2), np.bool_)) is None
+
+
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0.00 MiB"), (2**20, "1.00 MiB"), (2**30 - 2**20, "1023.00 MiB"), (3 * 2**29, "1.50 GiB")]
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (99_999, "99,999 bytes"),
+        (2**17, "0.12 MiB"),
+        (2**20, "1.00 MiB"),
+        (2**30 - 2**20, "1023.00 MiB"),
+        (3 * 2**29, "1.50 GiB"),
+    ],
 )
 def test_bytes_are_written_as_a_person_reads_them(count: int, text: str) -> None:
     assert format_bytes(count) == text

@@ -160,6 +160,14 @@ def test_plans_with_groups_go_through_json() -> None:
             PROBLEM.from_json({"groups": wrong, "shardings": []}, task)
 
 
+def test_served_tables_have_no_groups() -> None:
+    served = task_of(8, 8, 0).tables.with_training(training=False)
+    topology = task_of(8, 8).topology
+    with pytest.raises(InvalidTaskError, match=r"sync_every 7, but its tables are served.*pass sync_every=0"):
+        Task("served", served, topology, splittable=True, sync_every=7)
+    assert Task("served", served, topology, splittable=True).sync_every == 0
+
+
 def test_the_same_tables_in_other_groups_are_another_answer() -> None:
     task = task_of(8, 8)
     shardings = plan_of_placement([0] * 3, task.tables).tables

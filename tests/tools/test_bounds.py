@@ -109,6 +109,10 @@ def test_proofs_of_plans_are_written_and_checked(
         bounds_tool.main(suite=name, check=True)
     assert f"0 of 1 proofs hold; 1 of 1 bounds have one; WRONG: {task.name}" in capsys.readouterr().out
     path = proofs.write_proofs([suite], found, model)
+    bounds.write_lower_bounds([suite], {task.name: 0.9 * bound}, model, "Made up.")
+    with pytest.raises(SystemExit):
+        bounds_tool.main(suite=name, check=True)
+    assert f"; the bound is lower than the proof: {task.name}" in capsys.readouterr().out
     changed = gzip.decompress(path.read_bytes()).replace(b"1", b"2", 200)
     path.write_bytes(gzip.compress(changed))
     with pytest.raises(DamagedFileError):

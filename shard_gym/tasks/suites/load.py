@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from shard_gym.common.checks import is_one_of
 from shard_gym.common.errors import unknown_name, wrong_kind
 from shard_gym.tasks.suites import placing
 from shard_gym.tasks.suites.fresh import parted
-from shard_gym.tasks.suites.info import SPLITS, SuiteInfo
+from shard_gym.tasks.suites.info import SPLITS, TRACKS, SuiteInfo
 from shard_gym.tasks.suites.own import SUFFIX, read_suite
 
 FORMATS: list[ModuleType] = [placing]
@@ -18,7 +20,13 @@ FORMATS: list[ModuleType] = [placing]
 
 
 def suite_names(track: str | None = None) -> list[str]:
-    """The names of all suites, or of those of a track, with the numbers in them sorted by value (20 before 100)."""
+    """The names of all suites, or of those of a track, with the numbers in them sorted by value (20 before 100).
+
+    Raises:
+        UnknownNameError: there is no such track.
+    """
+    if track is not None and not is_one_of(track, TRACKS):
+        raise unknown_name("track", track, TRACKS)
     names = [name for each in FORMATS for name in sorted(each.names(), key=_by_value)]
     return [name for name in names if track is None or suite_info(name).track == track]
 
@@ -26,7 +34,7 @@ def suite_names(track: str | None = None) -> list[str]:
 def suite_info(name: str) -> SuiteInfo:
     """Summary of the suite named `name`; raises the errors of `load_suite`."""
     found: SuiteInfo = _format_of(name).info(name)
-    return found
+    return replace(found, tasks=dict(found.tasks))
 
 
 def load_suite(name: str | Path, split: str = "test") -> Any:

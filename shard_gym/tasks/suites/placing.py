@@ -74,7 +74,7 @@ def load(name: str, split: str) -> TaskSuite:
         if split == "train":
             raise InvalidOptionError(
                 f"Suite {name!r} has no training tasks, only the splits {known}. Train on another suite, such as "
-                "mixdim-8, and place the tasks of this one afterwards."
+                f"{_like(record)}, and answer the tasks of this one afterwards."
             )
         hint = " or ".join(f"split={each!r}" for each in known)
         raise InvalidOptionError(f"Suite {name!r} has the splits {known}, not {split!r}. Pass {hint}.")
@@ -93,6 +93,11 @@ def load(name: str, split: str) -> TaskSuite:
     splittable = _splittable(record)
     tasks = tuple(_task(entry, tables, hardware, name, splittable) for entry in record["splits"][split])
     return TaskSuite(name, tasks, split, record["version"], sha256, record["description"], padding=padding)
+
+
+def _like(record: Mapping[str, Any]) -> str:
+    """A suite with training tasks of the same problem."""
+    return "shard-8" if _splittable(record) else "mixdim-8"
 
 
 def _splittable(record: Mapping[str, Any]) -> bool:
@@ -144,7 +149,7 @@ def _drawn(name: str, seed: int) -> tuple[dict[str, Any], str]:
     if recipe.num_tables is None:
         raise InvalidOptionError(
             f"The suite {name!r} is one task with all tables of its model, so there are no others like it. Draw fresh "
-            f"tasks of another suite, such as {fresh_name('mixdim-8', seed)}."
+            f"tasks of another suite, such as {fresh_name(_like(_file(name)[0]), seed)}."
         )
     record = record_of(
         replace(

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard_gym.common.errors import DamagedFileError
+from shard_gym.common.checks import is_positive
+from shard_gym.common.errors import DamagedFileError, short_repr
 from shard_gym.common.io.files import MAX_BYTES, read_bytes, sha256_of, write_atomically
 from shard_gym.common.io.parsing import parse_json
 from shard_gym.cost_models import CostModel
@@ -24,7 +25,7 @@ from shard_gym.tasks.suites.info import DATA
 from shard_gym.tasks.suites.records import check_names
 from shard_gym.tasks.task import Suite, Task
 
-SCHEMA = 1
+SCHEMA = 2
 PROOFS = DATA / "proofs"  # folder with one compressed JSON file for each suite
 
 _KEYS = {"schema", "suite", "suite_sha256", "cost_model", "sha256", "splits"}
@@ -68,9 +69,11 @@ def read_proofs(suite: Suite[Any], cost_model: CostModel) -> dict[str, TaskProof
         found = {}
         for name, (bound_ms, *of_groups) in record["splits"].get(suite.split, {}).items():
             proofs = tuple(None if each is None else PlanProof.from_json(each) for each in of_groups)
+            if not is_positive(bound_ms):
+                raise ValueError(f"The bound of task {name} is {short_repr(bound_ms)}")
             found[name] = TaskProof(float(bound_ms), proofs)
         return found
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFileError(f"{path} has no proofs by name of the task. Make it again.") from error
 
 

@@ -54,6 +54,10 @@ def test_every_name_makes_an_agent_of_that_name() -> None:
         ),
         ({"name": "local-search", "max_queries": 0}, "max_queries must be an integer from 1 to"),
         ({"name": "local-search", "max_seconds": 0}, "max_seconds must be a positive"),
+        *(
+            ({"name": "moldable", "seed": seed}, "A seed is an integer of at least 0")
+            for seed in (float("nan"), -1, [])
+        ),
         ({"name": "cost-greedy", "cost_model": "analytic"}, "Did you mean 'analytical'"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_options_are_those_of_the_signature_with_the_sentences_of_the_docstr
     parameters = inspect.signature(LocalSearchAgent).parameters
     assert (first.name, first.default) == ("max_queries", parameters["max_queries"].default)
     assert second == ("max_seconds", None, "wall-clock limit for each task; None for no limit")
-    assert f"        max_queries: {first.about}" in (LocalSearchAgent.__doc__ or "")
+    assert f" max_queries: {first.about}" in " ".join((LocalSearchAgent.__doc__ or "").split())
     assert [each.name for each in placing_options("dreamshard")] == ["queries"]
     assert {each.name for each in placing_options("exact")} >= {"max_work", "gap", "workers"}
 

@@ -15,7 +15,8 @@ from shard_gym.agents.search.heuristics import dim_score, lane_placements, looku
 from shard_gym.common.errors import NoPlacementFoundError
 from shard_gym.cost_models import make_cost_model
 from shard_gym.hardware import Topology, hardware_profile
-from shard_gym.plans import check_plan
+from shard_gym.plans import SHARDING_TYPES, check_plan
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import check_placement
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite
@@ -30,6 +31,21 @@ def plain(rows: list[int], dims: list[int], pooling: list[float]) -> Tables:
     return Tables(
         rows, dims, pooling, np.minimum(rows, 100), bins, bins, Workload(1024), names=tuple("abcdefgh"[: len(rows)])
     )
+
+
+@pytest.mark.parametrize("name", [*NAMES, "local-search", "moldable", "exact"])
+def test_a_table_that_may_not_be_whole_has_a_plan_and_no_placement(name: str) -> None:
+    if name == "exact":
+        pytest.importorskip("ortools")
+    kinds = np.ones((2, len(SHARDING_TYPES)), np.bool_)
+    kinds[0] = [each == "row_wise" for each in SHARDING_TYPES]
+    limits = replace(Constraints.none(2, 4), sharding_types=kinds)
+    topology = hardware_profile("a100-dgx").topology(4)
+    task = Task("x", plain([400_000, 1000], [16, 16], [5.0, 5.0]), topology, splittable=True, constraints=limits)
+    agent = make_agent(name)
+    with pytest.raises(NoPlacementFoundError, match=r"'a' of task 'x' may not be whole .* use plan-search"):
+        agent.place(task)
+    task.require_constraints(agent.plan(task))
 
 
 @pytest.mark.parametrize("name", NAMES)

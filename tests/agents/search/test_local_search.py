@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import PAPER_HEURISTICS, CostGreedyAgent, LocalSearchAgent, make_agent
+from shard_gym.agents.search import local_search
 from shard_gym.agents.search.descent import BATCH
 from shard_gym.agents.search.items import Items
 from shard_gym.agents.search.neighbourhood import NO_TABLE, Neighbourhood
@@ -80,6 +81,18 @@ def test_it_stops_within_one_batch_of_its_budget(name: str, max_queries: int) ->
     assert agent.true_cost_queries("another-v1") == 0
 
 
+def test_the_starts_of_a_large_task_leave_the_default_for_moves() -> None:
+    """Where they take more than half of it; placements that keep wide tables together are starts there, too."""
+    agent = LocalSearchAgent()
+    assert agent.budget_for(load_suite("dlrm-200x8")[0]) == agent.search_budget == 50_000
+    task = load_suite("merlin-medium-x128")[0]
+    placed = agent.place(task)
+    assert agent.true_cost_queries(MODEL.fingerprint) > agent.budget_for(task) > 50_000 + 128 * task.num_tables
+    for name in ("cost-greedy", "lane-greedy"):
+        assert score(task, placed, MODEL) <= score(task, make_agent(name).place(task), MODEL) * (1 + 1e-12)
+    assert LocalSearchAgent(max_queries=10).budget_for(task) == 10
+
+
 def test_it_stops_when_its_time_is_up() -> None:
     agent = LocalSearchAgent(max_queries=10**7, max_seconds=0.2)
     started = time.perf_counter()
@@ -107,8 +120,13 @@ def test_it_finds_a_start_where_the_order_by_cost_strands_a_table(packing_task: 
     check_placement(found, task.tables, task.topology)
 
 
-def test_it_says_so_when_it_finds_no_start(packing_task: Any) -> None:
-    """A valid placement exists (60 alone on the second device), but neither start finds it."""
+def test_it_packs_where_no_greedy_agent_finds_a_start_or_says_so(
+    packing_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A valid placement exists (60 alone on the second device), but no other start finds it."""
+    task = packing_task(caps=(100, 60), **SMALL_BUSY_BEFORE_LARGE_IDLE)
+    assert LocalSearchAgent(max_queries=300).place(task).tolist() == [0, 0, 0, 0, 1]
+    monkeypatch.setattr(local_search, "packed", lambda _: [])
     with pytest.raises(NoPlacementFoundError, match="Table e"):
         LocalSearchAgent(max_queries=300).place(packing_task(caps=(100, 60), **SMALL_BUSY_BEFORE_LARGE_IDLE))
 

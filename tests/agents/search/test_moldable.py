@@ -156,6 +156,49 @@ def test_served_tables_have_replicas_where_memory_permits() -> None:
     assert {sharding.sharding_type for sharding in plan.tables} == {DATA_PARALLEL}
 
 
+@pytest.mark.parametrize(("share", "batch"), [(None, 2048), (0.05, 8192), (0.3, 8192), (0.6, 8192)])
+def test_served_tables_cost_about_what_searches_find(share: float | None, batch: int) -> None:
+    """Without host memory, or with a share of the bytes in the HBM of each device, which replicas share badly."""
+    rows, dims = np.full(10, 50_000), np.array([16, 128, 32, 64] * 2 + [16, 128])
+    tables = Tables.from_zipf(rows, dims, 20.0, 1.0, Workload(batch, training=False))
+    profile = hardware_profile("v100-nvlink")
+    topology = profile.topology(4)
+    if share is not None:
+        topology = replace(topology, host=profile.host_memory(int(share * tables.memory_bytes.sum())))
+    task, model = (
+        Task("served", tables, topology, splittable=True),
+        make_cost_model("analytical-inference", splits=True),
+    )
+    plans = (
+        make_agent("plan-search", cost_model="analytical-inference", max_queries=2_000).plan(task),
+        make_agent("moldable").plan(task),
+    )
+    searched, ruled = (model.estimate(plan, tables, topology).total_ms for plan in plans)
+    assert ruled < 1.1 * searched
+
+
+def test_two_tables_of_which_each_fits_one_device_are_placed() -> None:
+    tables = Tables.from_zipf([39_141, 12_210], [64, 128], 5.0, 1.0, Workload(4096))
+    caps = np.array([1.5, 0.75 * 12_210 * 128 * 2 * 2, 1024])
+    caps[0] *= tables.memory_bytes[0]
+    topology = hardware_profile("a100-dgx").topology(3, memory_cap_bytes=caps.astype(np.int64))
+    assert make_agent("moldable").place(Task("two", tables, topology)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("agent", ["plan-search", "moldable", "local-search"])
+def test_memories_that_are_full_to_the_byte_have_an_answer(agent: str) -> None:
+    rows = [2559, 145, 854_807, 199, 126, 726]
+    tables = Tables.from_zipf(rows, 16, 5.0, 1.0, Workload(4096))
+    caps = np.array([857_565, 997]) * (tables.memory_bytes[0] // rows[0])
+    topology = hardware_profile("a100-dgx").topology(2, memory_cap_bytes=caps)
+    known = np.array([0, 1, 0, 0, 1, 1])
+    for splittable in (False, True):
+        task = Task("full", tables, topology, known, splittable=splittable)
+        answer = make_agent(agent, **({} if agent == "moldable" else {"max_queries": 100}))
+        require_valid(task, answer.plan(task))
+        check_placement(answer.place(task), tables, topology)
+
+
 def test_it_finds_room_where_only_the_starts_of_searches_do(random_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = replace(random_task(np.random.default_rng(3), 12, 4, slack=1.2), splittable=True)
     monkeypatch.setattr(rules, "moldable_splits", lambda task: [])

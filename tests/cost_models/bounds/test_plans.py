@@ -24,6 +24,7 @@ from shard_gym.common.errors import (
     MemoryExceededError,
     NoPlacementFoundError,
 )
+from shard_gym.common.io.parsing import parse_json
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalShardingModel
 from shard_gym.cost_models.analytical import FITTED
 from shard_gym.cost_models.analytical.grouped import model_of
@@ -141,6 +142,10 @@ def test_it_is_below_the_best_of_all_plans_of_tiny_tasks(
     assert np.mean(ratios[::2]) > (
         0.9 if index_exchange == HIDDEN else 0.85
     )  # where memory is scarce, that tables are whole matters more
+
+
+def plan_of(task: Task) -> ShardingPlan:
+    return PlanSearchAgent(MODEL, max_queries=100).plan(task)
 
 
 def served(task: Task) -> Task:
@@ -300,9 +305,33 @@ def test_a_proof_that_was_tampered_with_proves_no_more_than_is_true(random_task:
         tree = tree.children[0]
     tree.children.pop()
     assert proven_ms(copied, *about) == 0.0
-    for damaged in ([], [1.0], [1.0, {"branch": [9, 0, 0.0], "children": []}], ["x", []], [1.0, [1.0]], None):
+    inner = {"branch": [1, 0, 0.0], "children": 2}
+    for nodes in (
+        *(None, [], [1.0], [[1.0]], [[1.0, "x"]], [[], []], [inner], [inner, []], [inner, [], [], []]),
+        *([{**inner, **change}, [], []] for change in ({"branch": [9, 0, 0.0]}, {"branch": [-1, 0, 0.0]})),
+        *([{**inner, "children": count}, [], []] for count in (10**400, 0.5, -1, "2")),
+    ):
+        with pytest.raises(DamagedFileError, match="proof is damaged"):
+            PlanProof.from_json([1.0, nodes])
+    for damaged in ([], [1.0], ["x", [[]]], [10**400, [[]]], None):
         with pytest.raises(DamagedFileError, match="proof is damaged"):
             PlanProof.from_json(damaged)
+
+
+def test_keys_of_rows_that_a_program_does_not_have_prove_nothing(random_task: Any, in_host: Any) -> None:
+    task = random_task(np.random.default_rng(0), 3, 2)
+    for own in (task, in_host(task, 0.2)):
+        for key in (-1, 3, 10**6 - 1, 10**6 + 10**5, 10**9):
+            proof = PlanProof.from_json([1e9, [[1.0, key]]])
+            assert 0.0 <= proven_ms(proof, own.tables, own.topology, MODEL) < cost_ms(plan_of(own), own)
+
+
+def test_a_tree_of_any_depth_is_kept() -> None:
+    tree = plan_tree.Tree(multipliers={3: 0.5})
+    for level in range(60):
+        tree = plan_tree.Tree(branch=Branch("ms", level % 3, 1.0), children=[tree, plan_tree.Tree()])
+    proof = PlanProof(4.0, tree)
+    assert PlanProof.from_json(parse_json(json.dumps(proof.to_json()).encode(), "It")) == proof
 
 
 @pytest.mark.parametrize(("name", "number"), [("sequence-16", 1), ("shard-constrained-8", 0), ("inference-8", 2)])

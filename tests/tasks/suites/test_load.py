@@ -12,7 +12,7 @@ import pytest
 
 from shard_gym.common.errors import DamagedFileError, InvalidOptionError, UnknownNameError
 from shard_gym.common.io.files import INDEX, sha256_of
-from shard_gym.tasks import load_suite, suite_info
+from shard_gym.tasks import load_suite, suite_info, suite_names
 from shard_gym.tasks.suites import placing
 
 NAME = "dlrm-20x4"
@@ -75,6 +75,26 @@ def test_a_file_with_other_content_is_refused(
     publish(copied, json.dumps(record).encode())
     with pytest.raises(DamagedFileError, match=message):
         load_suite(NAME)
+
+
+def test_a_caller_changes_no_facts_of_others() -> None:
+    count = suite_info(NAME).tasks["train"]
+    dict.update(suite_info(NAME).tasks, train=0)  # type: ignore[arg-type]
+    assert suite_info(NAME).tasks["train"] == count > 0
+
+
+@pytest.mark.parametrize("track", ["nope", 5, []])
+def test_an_unknown_track_is_refused(track: Any) -> None:
+    with pytest.raises(UnknownNameError, match=r"no track named .* replanning"):
+        suite_names(track)
+
+
+def test_who_asks_for_training_tasks_of_a_whole_model_is_told_a_suite_of_its_problem() -> None:
+    for name, other in (("mlperf-x8", "mixdim-8"), ("shard-mlperf-x8", "shard-8")):
+        with pytest.raises(InvalidOptionError, match=f"such as {other}, and"):
+            load_suite(name, "train")
+        with pytest.raises(InvalidOptionError, match=f"such as {other}@7"):
+            load_suite(f"{name}@7")
 
 
 def test_an_unknown_name_suggests_the_closest() -> None:
