@@ -355,8 +355,10 @@ class PlanProgram:
     # Rows
 
     def rows(self, node: Node, added: Iterable[int]) -> list[Inequality]:
-        """The rows of a node; `added` are the keys of those that `violated` found."""
-        return [*self._rows(node), *self._added_rows(node, [key for key in added if key >= self.ADDED])]
+        """The rows of a node; `added` are the keys of those that `violated` found, and others, of no added row."""
+        thresholds = 0 if self.host is None else len(self.host.hbm_ms)
+        end = self.ADDED + self._of_parts + thresholds * self._num_groups
+        return [*self._rows(node), *self._added_rows(node, [key for key in added if self.ADDED <= key < end])]
 
     def _rows(self, node: Node) -> Iterator[Inequality]:
         key = -1

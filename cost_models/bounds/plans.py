@@ -6,7 +6,7 @@ best first (plan_tree.py). Of each part a linear program is a bound (plan_progra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -58,19 +58,19 @@ class PlanProof:
         return min(self.tree.least_ms, self.below_ms)
 
     def to_json(self) -> Any:
-        """A JSON value: `below_ms` and the tree.
+        """A JSON value: `below_ms` and the nodes of the tree, each before its children.
 
-        A leaf is the keys of its rows, each behind its multiplier; an inner node is what it branches on, and its
-        children.
+        A leaf is the keys of its rows, each behind its multiplier; an inner node is what it branches on, and how many
+        children it has.
         """
-        return [self.below_ms, _to_json(self.tree)]
+        return [self.below_ms, list(_nodes(self.tree))]
 
     @staticmethod
     def from_json(value: Any) -> PlanProof:
         """The proof of a JSON value, without the bounds of its leaves; DamagedFileError if it is none."""
         try:
-            below_ms, tree = value
-            return PlanProof(float(below_ms), _from_json(tree))
+            below_ms, nodes = value
+            return PlanProof(float(below_ms), _tree(nodes))
         except (TypeError, ValueError, IndexError, KeyError, OverflowError, RecursionError) as error:
             raise DamagedFileError(f"A proof is damaged: {error}. Make it again.") from error
 
@@ -138,17 +138,31 @@ def _require_linear(model: AnalyticalShardingModel) -> None:
         )
 
 
-def _to_json(tree: Tree) -> Any:
-    if tree.branch is None:
-        return [*chain.from_iterable(zip(tree.multipliers.values(), tree.multipliers, strict=True))]
-    what, which, at = tree.branch
-    return {"branch": [BRANCHES.index(what), which, at], "children": [_to_json(each) for each in tree.children]}
+def _nodes(tree: Tree) -> Iterator[Any]:
+    todo = [tree]
+    while todo:
+        own = todo.pop()
+        if own.branch is None:
+            yield [*chain.from_iterable(zip(own.multipliers.values(), own.multipliers, strict=True))]
+            continue
+        what, which, at = own.branch
+        yield {"branch": [BRANCHES.index(what), which, at], "children": len(own.children)}
+        todo += own.children[::-1]
 
 
-def _from_json(value: Any) -> Tree:
-    if isinstance(value, Mapping):
-        what, which, at = value["branch"]
-        children = [_from_json(each) for each in value["children"]]
-        return Tree(branch=Branch(BRANCHES[what], int(which), float(at)), children=children)
-    pairs = zip(value[::2], value[1::2], strict=True)
-    return Tree(multipliers={int(key): float(multiplier) for multiplier, key in pairs})
+def _tree(nodes: Sequence[Any]) -> Tree:
+    root = Tree()
+    todo = [root]
+    for node in nodes:
+        own = todo.pop()
+        if isinstance(node, Mapping):
+            what, which, at = node["branch"]
+            own.branch = Branch(dict(enumerate(BRANCHES))[what], int(which), float(at))
+            own.children = [Tree() for _ in range(min(node["children"], len(nodes)))]
+            todo += own.children[::-1]
+        else:
+            pairs = zip(node[::2], node[1::2], strict=True)
+            own.multipliers = {int(key): float(multiplier) for multiplier, key in pairs}
+    if todo:
+        raise ValueError(f"{len(todo)} of its nodes are missing")
+    return root
