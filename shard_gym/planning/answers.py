@@ -128,7 +128,9 @@ def _answered(own: ModelOnDevices, name: str | None, make: Make, tell: Tell, who
             + ("host memory does not allow: give `host_memory=0`." if splits else f"{name!r} does not plan. {OR_SPLIT}")
         )
     if own.sync_every:
-        require_supported(f"The cost model {own.model.name!r}", {GROUPS}, own.model.supports, costs=True)
+        _require_costs_of_parts(own.model, "`sync_every` asks for plans")
+        supports = make_cost_model(own.model, splits=True).supports
+        require_supported(f"The cost model {own.model.name!r}", {GROUPS}, supports, costs=True)
     if own.num_devices > len(own.tables) and not splits:
         count = len(own.tables)
         raise InvalidOptionError(

@@ -22,7 +22,10 @@ MODEL = AnalyticalCostModel()
 SUITE = load_suite("dlrm-20x4")
 SCORES = {"size": size_score, "dim": dim_score}
 KEYS = ["suite", "sha256", "split", "agent", "cost_model", "mean_cost_ms", "interval_ms", "failures", "tasks"]
-TASK_KEYS = ["task", "cost_ms", "valid", "seconds", "true_cost_queries", "placement", "failure", "plan", "sequence"]
+TASK_KEYS = [
+    *("task", "cost_ms", "valid", "seconds", "true_cost_queries"),
+    *("placement", "failure", "plan", "sequence", "answered_by"),
+]
 
 
 class StubbornAgent(GreedyAgent):

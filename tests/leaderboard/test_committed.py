@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from shard_gym.agents import PAPER_HEURISTICS, agent_names, make_agent
+from shard_gym.agents.dreamshard.pretrained import PRETRAINED, QUERIES
+from shard_gym.common.io.arrays import load_arrays
 from shard_gym.common.io.markdown import has_block
+from shard_gym.common.io.parsing import parse_toml
 from shard_gym.common.system import instruction_set
 from shard_gym.evaluation import evaluate
 from shard_gym.leaderboard import EntryFolder, find_entries, verify_entry
@@ -82,6 +85,18 @@ def test_the_entries_are_what_the_agents_place_now(suite: str, agents: tuple[str
         # How a surrogate rounds depends on the CPU, and so may the last moves of a search under it.
         accuracy = TOLERANCE if instruction_set() == verified.entry.hardware.instructions else MARGIN
         assert evaluation.costs_ms == pytest.approx(verified.costs_ms[0, ::5], rel=accuracy), name
+
+
+def test_entries_of_the_agent_that_ships_are_those_of_its_checkpoints() -> None:
+    """As many costs as one of them learned from, and evaluations as it makes by default."""
+    learned = {load_arrays(each.path, "agent")[1]["trained"]["true_cost_queries"] for each in PRETRAINED.values()}
+    entries = [each.path / "entry.toml" for each in find_entries(ROOT)[0] if each.slug == "dreamshard"]
+    assert len(entries) > 20
+    for path in entries:
+        entry = parse_toml(path.read_bytes(), str(path))
+        told = entry["training"]["queries"], entry["planning"]["search_budget"]
+        assert told[0] in learned, path
+        assert told[1] == QUERIES, path
 
 
 def test_agents_of_replanning_act_as_their_entries_say() -> None:

@@ -159,7 +159,7 @@ def test_a_placement_that_does_not_fit_the_machine_is_refused_first(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    with pytest.raises(DeviceMemoryError, match=r"needs .* of which .* device 1 \(19 tables, .* only 0.00 MiB"):
+    with pytest.raises(DeviceMemoryError, match=r"needs .* of which .* device 1 \(19 tables, .* only 1,000 bytes"):
         MeasuredCostModel("cpu", **QUICK).estimate(np.minimum(np.arange(20), 1), tables, TOPOLOGY)
 
 
