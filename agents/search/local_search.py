@@ -22,7 +22,7 @@ from shard_gym.plans.placement import Placement, check_placement, pack_by_memory
 from shard_gym.tasks import Task
 
 QUERIES = 50_000
-"""Evaluations for a task. The starts may take half of them; of larger tasks they are not counted."""
+"""Evaluations for a task. The starts may take half of them; where they take more, these evaluations come on top."""
 
 
 class LocalSearchAgent(CostGuidedAgent):

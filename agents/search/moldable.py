@@ -11,7 +11,8 @@ by `OwnTimes`:
 2. Tables on many devices come first, those on one host where that has least. Then the parts, the longest first (LPT),
    each where the sum of the slowest phases grows least. Wide parts are on the first devices of each host alone, on so
    many that narrow ones keep the others as busy, so that they lend their lanes to no other.
-3. Targets, widths and sizes vary; the plan that `OwnTimes` calls cheapest counts.
+3. Targets, widths and sizes vary, and tables that are served may all be replicas; the plan that `OwnTimes` calls
+   cheapest counts.
 
 Rough constants are enough: with each of the seven of `own_times.ROUGH` that tables of one workload have multiplied by a
 factor from a half to two, plans of nine suites cost 1.3 to 4.2% more in four draws of the factors, 3.1% more with all

@@ -398,7 +398,7 @@ def unknown_sentence(found: FittingAnswer) -> str:
         *(["an exposed exchange of indices"] if getattr(model, "index_exchange", HIDDEN) != HIDDEN else []),
         *(["caches of rows in HBM"] if found.own.has_host and policy is not None and policy.name == "lru" else []),
     ]
-    if not missed or not getattr(found.agent, "estimates", False):
+    if not missed or not found.agent.estimates:
         return ""
     return (
         f"{found.name} plans by an estimate of its own that does not know {' or '.join(missed)}. Its plan is costed "

@@ -166,8 +166,8 @@ class PlannedModel:
             placement = make_agent(BASELINE).place(task)
         except NoPlacementFoundError:
             report.line(
-                f"\n{BASELINE} places whole tables, which do not fit, so no plan stands beside this one: name one with "
-                "`compare`.",
+                f"\n{BASELINE} places whole tables, which do not fit or may not be whole, so no plan stands beside "
+                "this one: name one with `compare`.",
                 "dim",
             )
             return report

@@ -122,7 +122,7 @@ def test_memories_that_are_full_to_the_byte_are_packed(seed: int) -> None:
     assert pack_tightly(sizes, caps - (np.arange(count) == planted[0]), open_to) is None  # a byte less in all
 
 
-def test_packing_gives_up_after_some_tenths_of_a_second() -> None:
+def test_packing_gives_up_after_so_many_trials() -> None:
     """Forty tables of nearly the same size, which would fit by their sum."""
     sizes = np.full(40, 1000) + np.arange(40)
     caps = np.array([sizes.sum() // 2 - 500, sizes.sum() // 2 + 500])
