@@ -45,6 +45,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "a weight of memory": {"WEIGHTS": (0.0,)},
     "leaving out replicas": {"WITHOUT": ((),)},
     "the longest part in ranks": {"RANK": 0.0},
+    "the orders and forms of constraints": {"_open_to": lambda limits: None},
 }
 
 

@@ -1,6 +1,6 @@
 """Learners at equal budgets of true-cost evaluations: `docs/results/budgets.md` from trainings with five seeds.
 
-    python tools/budgets.py run --budgets 100      # what is missing; results go to runs/budgets.json
+    python tools/budgets.py run --budgets 100      # what is missing; results go to tools/budgets.json
     python tools/budgets.py page                   # the tables of the page
 
 Every agent is trained on the training tasks of a suite and answers the first of its test tasks. Trainings and
@@ -35,7 +35,7 @@ from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites.best_known import best_known_costs
 from shard_gym.tasks.task import cost_model_for
 
-RESULTS = RUNS.parent / "budgets.json"
+RESULTS = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "budgets.md"
 BUDGETS = (100, 500, 5_000)
 SUITES = ("mixdim-8", "shard-4", "shard-generalize")
@@ -142,7 +142,7 @@ def wanted(suites: tuple[str, ...], budgets: tuple[int, ...], learners: tuple[st
 
 
 def measured(job: tuple[str, str, int, Files]) -> dict[str, Any]:
-    """Costs of the answers of a trained agent beside the best known ones, and what training took."""
+    """The mean gap of the answers of a trained agent to the best known ones, and what training took."""
     folder, name, seed, _ = job
     training = recorded_training(folder, name, {})
     assert training is not None  # it is the folder of a training
@@ -156,8 +156,7 @@ def measured(job: tuple[str, str, int, Files]) -> dict[str, Any]:
         "training_s": training.seconds,
         "placing_s": float(np.median([each.seconds for each in evaluation.tasks])),
         "failed": sum(not each.valid for each in evaluation.tasks),
-        "costs_ms": [each.cost_ms for each in evaluation.tasks],
-        "best_ms": [best[each.task] for each in evaluation.tasks],
+        "gap_percent": 100.0 * float(np.mean([each.cost_ms / best[each.task] - 1.0 for each in evaluation.tasks])),
     }
 
 
@@ -186,13 +185,8 @@ def run(
         print(summary([results[key(each)] for each in some]), flush=True)
 
 
-def gap(result: Mapping[str, Any]) -> float:
-    """The mean over tasks, in percent."""
-    return 100.0 * float(np.mean(np.divide(result["costs_ms"], result["best_ms"]) - 1.0))
-
-
 def summary(results: list[Mapping[str, Any]]) -> list[str]:
-    gaps = [gap(each) for each in results]
+    gaps = [each["gap_percent"] for each in results]
     failed = sum(each["failed"] for each in results)
     return [
         f"{np.mean(gaps):.1f}% ± {T_OF_SEEDS * np.std(gaps, ddof=1) / np.sqrt(len(gaps)):.1f}"

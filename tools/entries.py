@@ -59,8 +59,11 @@ GENERATIVE = ("shard-kuairand-x8", "inference-dlrm-v3-x8")  # whole models of se
 CONSTRAINED = ("constrained-8", "shard-constrained-8")
 MANY_DEVICES = ("shard-128", "shard-512")  # on which TorchRec's planner takes minutes for a task
 
-LEARNED = tuple(name for name in suite_names(SHARDING) if suite_info(name).tasks.get("train"))
-"""Suites of plans that have training tasks."""
+LONG_TO_LEARN = (*GROUPS, SEQUENCES[1], *MANY_DEVICES)
+LEARNED = tuple(
+    name for name in suite_names(SHARDING) if suite_info(name).tasks.get("train") and name not in LONG_TO_LEARN
+)
+"""Suites of plans with entries of DreamShard trained on their tasks; its trainings on more devices are long."""
 
 PLANNED_BY_TORCHREC = tuple(
     name
@@ -81,9 +84,6 @@ WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not
 """Suites with entries of DreamShard as it ships; the others have smaller batches or more devices than it learned."""
 
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
-
-NOT_YET = {"dreamshard-search": (*GROUPS, SEQUENCES[1], *MANY_DEVICES)}
-"""Suites on which agents play, but have no entry so far."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,6 @@ def places() -> dict[EntryFolder, Entrant]:
         for suite in suite_names(track)
         for entrant in ENTRANTS
         if track in entrant.tracks and (entrant.suites is None or suite in entrant.suites)
-        if suite not in NOT_YET.get(entrant.slug, ())
     }
 
 

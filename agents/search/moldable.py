@@ -11,6 +11,8 @@ by `OwnTimes`:
 2. Tables on many devices come first, those on one host where that has least. Then the parts, the longest first (LPT),
    each where the sum of the slowest phases grows least. Wide parts are on the first devices of each host alone, on so
    many that narrow ones keep the others as busy, so that they lend their lanes to no other.
+   With constraints the parts that the fewest devices may hold also come first, on any device, and a table leaves a
+   device to each that must stay apart from it.
 3. Targets, widths and sizes vary, and tables that are served may all be replicas; the plan that `OwnTimes` calls
    cheapest counts.
 
@@ -35,6 +37,7 @@ from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.cost_models.analytical.model import lane_share
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
+from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import DATA_PARALLEL, ONE_GROUP
 from shard_gym.tables import MAX_DIM
 from shard_gym.tasks import Task
@@ -48,6 +51,8 @@ WITHOUT = ((), (DATA_PARALLEL,))
 
 TARGETS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.05)
 """Of the mean time of a device if all tables take the form of least work."""
+
+NO_TARGET = 1e6  # with constraints first: each table takes the form of least work, most often whole
 
 PARTS = (1.0, 0.5, 0.25, 0.1)  # of the memory of a device, that a part may take
 FULL = 0.98  # of the memory of all devices, that forms may take together
@@ -103,10 +108,24 @@ class Moldable:
         self._bytes = self._memory * self._parts
         names = [options.spreads[numbers[0]].sharding_type for numbers in self._ways]
         self._part_ms = model.part_ms(self._loads, lane_share(self._width))  # beside parts as wide
+        self._most = self._most_devices()
+        few = self._legal.copy()
+        few[:, count:] &= self._parts[:, count:] <= self._most[:, None]
+        self._legal = _where_any(few, self._legal)
+        self._open_to = None if task.constraints is None else _open_to(task.constraints)
+        self._targets = TARGETS if self._open_to is None else (NO_TARGET, *TARGETS)
         self._kinds = [~np.isin(names, left_out) for left_out in WITHOUT]
         of_host = np.arange(task.num_devices) % topology.devices_per_host
         first = np.lexsort((topology.hosts, of_host))  # the first devices of each host
         self._rank = np.argsort(first)
+
+    def _most_devices(self) -> IntArray:
+        """(T,) how many devices may have anything of each table, so that one is left for each it stays apart from."""
+        task = self.options.task
+        most = np.full(task.num_tables, task.num_devices)
+        for tables in task.constraints.apart if task.constraints is not None else ():
+            most[[*tables]] = np.minimum(most[[*tables]], max(1, task.num_devices - len(tables) + 1))
+        return most
 
     def forms(self, room: float) -> list[_Form]:
         """The sets of parts for all targets and widths that fit the memory together, the cheapest first.
@@ -128,7 +147,7 @@ class Moldable:
             spread[:, count:] &= kinds & (self._width[:, count:] <= width)  # it is on all devices
             legal = _where_any(spread, legal)
             least = np.where(legal, work, np.inf).min(axis=1).sum() / self.options.task.num_devices
-            for target, most_bytes in product(TARGETS, self._rooms):
+            for target, most_bytes in product(self._targets, self._rooms):
                 chosen = self._cheapest(work, alone, legal, target * least, most_bytes)
                 if chosen is not None and (key := (width, chosen.tobytes())) not in seen:
                     seen.add(key)
@@ -189,6 +208,7 @@ class Moldable:
         found: dict[bytes, tuple[float, SplitTables]] = {}
         trials, left = list[_Trial](), MOST_STEPS
         seen = set[tuple[int, bytes, bytes]]()
+        most = MOST_PLANS * (1 + (self._open_to is not None))  # as there are two orders
         ranked = [self.forms(share * cap) for share in PARTS]
         forms = [each for some in zip_longest(*ranked) for each in some if each is not None]
         if self.options.task.tables.memory_bytes.sum() <= SLACK * float(self._caps.sum()):
@@ -200,7 +220,7 @@ class Moldable:
             seen.add(key)
             for trial in self._trials(form):
                 left -= devices * max(1, len(trial.order))
-                if len(trials) < (LEAST_PLANS if left < 0 else MOST_PLANS):
+                if len(trials) < (LEAST_PLANS if left < 0 else most):
                     trials.append(trial)
         at_once = max(1, AT_ONCE // devices)
         for begin in range(0, len(trials), at_once):
@@ -228,6 +248,8 @@ class Moldable:
         for weight in WEIGHTS if form.bytes > SLACK * float(self._caps.sum()) else WEIGHTS[:1]:
             size = np.maximum(ms / total, weight * memory / max(float(memory.sum()), 1.0))
             yield _Trial(split, free, np.lexsort((-size, -wide)), limit)
+            if (few := self._open_to) is not None:
+                yield _Trial(split, free, np.lexsort((-size, few[split.table])), np.full(len(ms), devices))
 
     def _placed(self, trials: list[_Trial]) -> tuple[FloatArray, IntArray]:
         """(N,) ms of N plans, infinite for those without room, and (N, k) the devices of their parts in order."""
@@ -256,7 +278,10 @@ class Moldable:
                 open_to = limits.devices[table[:, step]]
                 if holds is not None and limits.conflicts is not None:
                     against = limits.conflicts[table[:, step]]
+                    own_devices = holds[every, table[:, step]]
+                    may_have_more = own_devices.sum(axis=1) < self._most[table[:, step]]
                     open_to = open_to & ~np.einsum("nt,ntd->nd", against, holds)
+                    open_to &= own_devices | may_have_more[:, None]
                 fits &= open_to | ~real[:, None]
             new = held + part
             np.maximum(held[maxima], part[maxima], out=new[maxima])
@@ -288,6 +313,12 @@ class _Trial(NamedTuple):
     free: IntArray  # (D,) bytes
     order: IntArray  # (I,)
     limit: IntArray  # (I,) how many of the first devices may hold each part
+
+
+def _open_to(limits: Constraints) -> IntArray | None:
+    """(T,) how many devices each table may be on, less the tables it stays apart from; None if all have as many."""
+    count = limits.devices.sum(axis=1) - (0 if limits.conflicts is None else limits.conflicts.sum(axis=1))
+    return None if (count == count[0]).all() else count
 
 
 def _where_any(some: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -55,12 +55,14 @@ def _are_not(*names: str) -> Callable[[TaskSuite], bool]:
 
 
 _SCALES = "entries with host memory are those of the one that scales up caches"
+_MANY_DEVICES = ("sequence-128", "groups-256", "shard-128", "shard-512")
 _ONE_ANSWER = ("sequence-128", "groups-256", "shard-512", "shard-kuairand-x8", "inference-dlrm-v3-x8")
 _NO_MOVE = "no move of a whole table or two lowers the cost, so its five seeds give one answer"
 _SMALL = ("shard-kuairand-x8", "inference-dlrm-v3-x8")
 _TUNED = "its settings were chosen on pooled tables and up to 16 devices"
 _SLOW = "it takes minutes to plan a task of so many devices"
 _HOURS = "it is trained for hours with each of five seeds, so it has entries where its training is shortest"
+_LONG = "each of its five trainings takes more than eight minutes there; see that which ships"
 _FIVE_SUITES = "it was trained for hours on five suites, and has entries on these"
 
 ABSENCES: Sequence[Absence] = (
@@ -70,7 +72,7 @@ ABSENCES: Sequence[Absence] = (
     Absence(("torchrec",), _need_apart(HOST_MEMORY, "inference-dlrm-v3-x8"), _SCALES),
     Absence(("torchrec-tuned",), _need(HOST_MEMORY), _SCALES),
     Absence(("torchrec-tuned",), _need(SEQUENCES), _TUNED),
-    Absence(("torchrec", "torchrec-tuned"), _are("sequence-128", "groups-256", "shard-128", "shard-512"), _SLOW),
+    Absence(("torchrec", "torchrec-tuned"), _are(*_MANY_DEVICES), _SLOW),
     Absence(("torchrec-tuned",), _have_more_devices_than(32), _SLOW),
     Absence(("torchrec-offload",), _lack(HOST_MEMORY), "without host memory it is TorchRec's planner as it ships"),
     Absence(("blind-search",), _lack(HOST_MEMORY), "without host memory it is the local search over plans"),
@@ -82,6 +84,7 @@ ABSENCES: Sequence[Absence] = (
         _have_no_training_tasks,
         "the suite has no training tasks",
     ),
+    Absence(("dreamshard-search",), _are(*_MANY_DEVICES), _LONG),
     Absence(("attention", "attention-greedy"), _are_not("shard-4", "shard-8"), _FIVE_SUITES),
     Absence(("neuroshard-paper", "maskable-ppo-splits"), _are_not("shard-4"), _HOURS),
 )

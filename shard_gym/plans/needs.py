@@ -136,6 +136,6 @@ def require_supported(
     others = [NEEDS[name].models for name in needs if NEEDS[name].models]
     able = [model for model in need.models if all(model in models for models in others)]
     if costs and able:
-        way_out = f"name {' or '.join(map(repr, able))}, to an agent as its cost_model, or {way_out}"
+        way_out = f"take the cost model {' or '.join(map(repr, able))} (for an agent, as its cost_model), or {way_out}"
     example = "" if of is None or need.found is None else need.example(*of)
     raise InvalidOptionError(f"{who} does not support {need.what}{example}. {way_out[0].upper()}{way_out[1:]}.")
