@@ -60,7 +60,8 @@ SLACK = 0.8  # of it; where forms take less, memory has
 WEIGHTS = (0.0, 1.0, 4.0)  # the first of these weights beside time as parts are ordered, otherwise each
 RANK = 0.3  # of the longest part, in what a set of parts may cost
 MOST_PLANS, MOST_STEPS, LEAST_PLANS = 120, 30_000_000, 4
-"""Plans of a task, as long as so many parts times devices are tried for them together; but so many at least."""
+"""Plans of a task for each order of parts, as long as so many parts times devices are tried for them together; but so
+many at least."""
 
 AT_ONCE = 4096  # plans times devices that are tried at once
 

@@ -62,7 +62,7 @@ _SMALL = ("shard-kuairand-x8", "inference-dlrm-v3-x8")
 _TUNED = "its settings were chosen on pooled tables and up to 16 devices"
 _SLOW = "it takes minutes to plan a task of so many devices"
 _HOURS = "it is trained for hours with each of five seeds, so it has entries where its training is shortest"
-_LONG = "each of its five trainings takes more than eight minutes there; see that which ships"
+_LONG = "each of its five trainings takes many minutes there; see the one that ships"
 _FIVE_SUITES = "it was trained for hours on five suites, and has entries on these"
 
 ABSENCES: Sequence[Absence] = (
