@@ -39,7 +39,7 @@ from shard_gym.plans import ShardingPlan
 from shard_gym.plans.needs import TRAINING
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
-from shard_gym.plans.variants import checked_max_shards
+from shard_gym.plans.variants import checked_max_shards, default_max_shards
 from shard_gym.tasks import Task
 
 
@@ -52,7 +52,8 @@ class SearchOptions(CostNetworkOptions):
 
     Attributes:
         queries: surrogate evaluations of the search that answers a task.
-        max_shards: column shards of a table at most, a power of two.
+        max_shards: column shards of a table at most, a power of two; 32 where the largest table needs more memory than
+            8 devices have (`default_max_shards`), if that is more.
     """
 
     placing: ClassVar[tuple[str, ...]] = ("queries",)
@@ -280,7 +281,8 @@ class SurrogateSearchAgent(Agent):
         options, seed = self.options, self.seed if seed is None else seed
         model = self.cost_model if TRAINING in task.needs else self.cost_model.forward_alone()
         queries = min(queries or options.queries, options.queries)
-        return PlanSearchAgent(model, sharding_types, options.max_shards, queries, seed=seed)
+        most = default_max_shards(task.tables, int(task.topology.memory_cap_bytes.max()))
+        return PlanSearchAgent(model, sharding_types, max(most, options.max_shards), queries, seed=seed)
 
 
 class DreamShardAgent(Agent):

@@ -50,7 +50,7 @@ def balanced(
     task: Task,
     model: AdditiveCostModel,
     sharding_types: Collection[str] = (TABLE_WISE,),
-    max_shards: int = 1,
+    max_shards: int | None = None,
     others: Sequence[Answer] = (),
 ) -> Answer:
     """An answer that costs at most `MORE` more than a checked one, whose fullest device is less full; or that one.
@@ -66,7 +66,7 @@ def balanced(
         answer: a valid placement, or plan if the task's tables may be split, whose tables and buffers fit the caps.
         model: what the answer was searched under; if plans are changed, one that supports splits.
         sharding_types: those that tables may have; whole tables alone by default.
-        max_shards: column shards of a table at most.
+        max_shards: column shards of a table at most, as of `PlanSearchAgent`.
         others: dearer answers from which a less full one is looked for as well, if they cost at most `MORE` more.
     """
     share, problem = _fullest_of_changed(answer, task), problem_of(task)
@@ -84,7 +84,7 @@ def _less_full(
     task: Task,
     model: AdditiveCostModel,
     sharding_types: Collection[str],
-    max_shards: int,
+    max_shards: int | None,
     limit: float,
 ) -> Answer:
     """See `balanced`; an answer that costs at most `limit` ms."""
@@ -163,7 +163,7 @@ def _counted(model: AdditiveCostModel) -> CountedCostModel:
 
 
 def _split(
-    answer: Answer, task: Task, model: CountedCostModel, sharding_types: Collection[str], max_shards: int
+    answer: Answer, task: Task, model: CountedCostModel, sharding_types: Collection[str], max_shards: int | None
 ) -> SplitTables | None:
     """The answer as a search changes it; the bytes of its parts count their buffers. None if it has other parts."""
     plan = answer if isinstance(answer, ShardingPlan) else plan_of_placement(np.asarray(answer), task.tables)

@@ -331,7 +331,7 @@ def moldable_splits(
     task: Task,
     constants: RoughConstants = ROUGH,
     sharding_types: tuple[str, ...] = SHARDING_TYPES,
-    max_shards: int = 8,
+    max_shards: int | None = None,
 ) -> list[tuple[float, SplitTables]]:
     """The plans of a task without groups, as searches have them, with estimates in ms, cheapest first."""
     model = OwnTimes(task.tables, task.topology, constants)

@@ -154,8 +154,9 @@ class PlanSearchAgent(Agent):
     Args:
         cost_model: the model to search under, or its name; it supports splits.
         sharding_types: those allowed, a list or names with commas between them.
-        max_shards: column shards of a table at most, a power of two. Columns are halved, or cut into nearly equal parts
-            where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
+        max_shards: column shards of a table at most, a power of two; None for 8, or 32 where the largest table needs
+            more memory than 8 devices have. Columns are halved, or cut into nearly equal parts where they cannot be
+            (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; None for 200,000 on up to 8 devices,
             800,000 on 16 to 768, in between in proportion, and fewer on more (`default_queries`). Tasks of T tables
             take 1,500 T T at most, or 20,000 if that is more. They are exceeded by one batch at most, or by the starts
@@ -178,7 +179,7 @@ class PlanSearchAgent(Agent):
         self,
         cost_model: str | CostModel = "analytical",
         sharding_types: Collection[str] = SHARDING_TYPES,
-        max_shards: int = 8,
+        max_shards: int | None = None,
         max_queries: int | None = None,
         max_seconds: float | None = None,
         seed: int = 0,
@@ -186,7 +187,7 @@ class PlanSearchAgent(Agent):
         self.cost_model = CountedCostModel(make_cost_model(cost_model, additive=True, splits=True))
         self._of_replicas: CountedCostModel | None = None
         self.sharding_types = checked_sharding_types(sharding_types)
-        self.max_shards = checked_max_shards(max_shards)
+        self.max_shards = None if max_shards is None else checked_max_shards(max_shards)
         if max_queries is not None:
             checked_count("max_queries", max_queries, most=MAX_QUERIES)
         self.max_queries = max_queries
@@ -319,8 +320,8 @@ class PlanSearchAgent(Agent):
             raise NoPlacementFoundError(
                 f"No plan of task {task.name!r} was found that fits the memory of its devices "
                 + "and keeps to its constraints " * (task.constraints is not None)
-                + f"with {', '.join(sharding_types)} and at most {self.max_shards} shards of a table. "
-                + _ways_out(task, sharding_types, self.max_shards)
+                + f"with {', '.join(sharding_types)} and at most {options.max_shards} shards of a table. "
+                + _ways_out(task, sharding_types, options.max_shards)
             )
         best = search_plans(found, task_rng(self.seed, task, run.number), budget)
         run.known[key] = _Known(options, ruled, best)

@@ -94,7 +94,7 @@ def _cheapest(task: Task) -> tuple[float, SplitTables]:
 
 
 def _searched(
-    task: Task, every_count: bool, sharding_types: tuple[str, ...] = SHARDING_TYPES, max_shards: int = 8
+    task: Task, every_count: bool, sharding_types: tuple[str, ...] = SHARDING_TYPES, max_shards: int | None = None
 ) -> tuple[float, SplitTables] | None:
     """The estimate in ms, and the plan, that a short search under it finds; None if it finds none."""
     model = CountedCostModel(OwnTimes(task.tables, task.topology))

@@ -28,7 +28,7 @@ from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.needs import SPLITS
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE
-from shard_gym.plans.variants import Variants, variants_of
+from shard_gym.plans.variants import Variants, default_max_shards, variants_of
 from shard_gym.tasks import Task
 
 NOT_SPREAD = -1  # stands for a spread in a table whose parts have one device each
@@ -97,7 +97,8 @@ class SplitOptions:
         part_ms: (T, L) float64, the cost of one part alone on a device, by its level.
         spreads: the ways to put a table on many devices.
         empty_blocks: whether blocks of rows may be empty (`Constraints`).
-        sharding_types, max_shards, every_count: as they were given.
+        sharding_types, every_count: as they were given.
+        max_shards: column shards of a table at most; `default_max_shards` where none were given.
     """
 
     def __init__(
@@ -105,10 +106,12 @@ class SplitOptions:
         task: Task,
         model: AdditiveCostModel,
         sharding_types: Sequence[str] = (TABLE_WISE,),
-        max_shards: int = 1,
+        max_shards: int | None = None,
         every_count: bool = False,
     ) -> None:
         """With `every_count`, all tables may be cut into every number of parts, see `part_counts`."""
+        if max_shards is None:
+            max_shards = default_max_shards(task.tables, int(task.topology.memory_cap_bytes.max()))
         self.sharding_types, self.max_shards, self.every_count = tuple(sharding_types), max_shards, every_count
         topology, self.origin = task.topology, task
         task, self.units = _units(task)

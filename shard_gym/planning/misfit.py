@@ -14,6 +14,7 @@ from shard_gym.plans.column_levels import NONE, ColumnLevels
 from shard_gym.plans.hbm_rows import split_bytes
 from shard_gym.plans.memory import row_block_bytes, whole_table_bytes
 from shard_gym.plans.plan import has_equal_blocks
+from shard_gym.plans.variants import default_max_shards
 from shard_gym.tables import Tables
 
 SMALLER = (
@@ -26,7 +27,6 @@ SMALLER = (
 MATTERS = 0.1  # the share of the missing bytes from which savings are worth a sentence
 STEP = 1.05  # between numbers of devices that are tried, where they are many
 LARGE = (1.0, 0.25, 0.05)  # shares of a device from which tables are split
-MAX_SHARDS = 8  # column shards of a table at most, as of plan-search
 
 
 def missing_bytes(tables: Tables, topology: Topology) -> int:
@@ -135,7 +135,7 @@ def _fits(tables: Tables, num_devices: int, room: int, large: float) -> bool:
         blocks = int(row_block_bytes(tables, num_devices)[spread].sum())
         if blocks <= room and _packed(whole[~spread], num_devices, room - blocks):
             return True
-    return _packed(_column_parts(tables, large * room), num_devices, room)
+    return _packed(_column_parts(tables, large * room, default_max_shards(tables, room)), num_devices, room)
 
 
 def _packed(sizes: NDArray[np.int64], num_devices: int, room: int) -> bool:
@@ -146,9 +146,9 @@ def _packed(sizes: NDArray[np.int64], num_devices: int, room: int) -> bool:
     return bool(used.max() <= room)
 
 
-def _column_parts(tables: Tables, most_bytes: float) -> NDArray[np.int64]:
+def _column_parts(tables: Tables, most_bytes: float, max_shards: int) -> NDArray[np.int64]:
     """(P,) bytes of the column shards of all tables, the fewest that have `most_bytes` each, or as many as can be."""
-    levels = ColumnLevels.of(tables.embedding_dim, MAX_SHARDS)
+    levels = ColumnLevels.of(tables.embedding_dim, max_shards)
     sizes = np.stack([whole_table_bytes(tables.with_dims(width)) for width in levels.width.T], axis=1)
     fewest, most = levels.fewest_parts(sizes <= most_bytes), np.where(levels.is_form, levels.parts, 0).argmax(axis=1)
     return sizes[levels.in_form(np.arange(len(tables)), np.where(fewest == NONE, most, fewest))]

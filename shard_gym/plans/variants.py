@@ -26,6 +26,7 @@ from shard_gym.plans.plan import (
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import MAX_DIM, Tables
 
+MAX_SHARDS = 8  # column shards of a table at most, where one is not much larger than a device
 FULL_WIDTH = 128  # columns that a warp reads at once; all that is rounded up, sectors and vectors, is even there
 
 
@@ -96,6 +97,14 @@ def checked_sharding_types(sharding_types: Collection[str]) -> tuple[str, ...]:
     if TABLE_WISE not in sharding_types:
         raise InvalidOptionError(f"sharding_types must contain 'table_wise'; got {tuple(sharding_types)}.")
     return tuple(name for name in SHARDING_TYPES if name in sharding_types)
+
+
+def default_max_shards(tables: Tables, memory_bytes: int) -> int:
+    """The most column shards of a table for searches that are not told, on devices that have `memory_bytes` at most.
+
+    8, or 32 if the largest table needs more than 8 such devices.
+    """
+    return MAX_SHARDS if tables.memory_bytes.max() <= MAX_SHARDS * memory_bytes else 4 * MAX_SHARDS
 
 
 def checked_max_shards(max_shards: int) -> int:

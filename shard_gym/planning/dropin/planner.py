@@ -84,8 +84,8 @@ COMPARE_S = 60.0
 FALLBACK_S = 600.0
 """Seconds for TorchRec's planner where ShardGym finds no plan, and there is no `timeout_seconds`."""
 
-MAX_SHARDS = (8, 64)
-"""Column shards of a table at most: the second number if no plan fits with the first."""
+MAX_SHARDS = (None, 64)
+"""Column shards of a table at most, as of `PlanSearchAgent`: the second number if no plan fits with the first."""
 
 PARTS_OF_ONE_WIDTH = (1, 2, 4)
 """Column shards of a sequence table at most, where those of a plan have several widths on a device; the last if no plan

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
 from shard_gym.agents.search import PlanSearchAgent
+from shard_gym.agents.search.moldable import moldable_splits
 from shard_gym.agents.search.plan_starts import shapes_by_price, starts
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.errors import (
@@ -150,6 +151,7 @@ def short_of_memory(dims: list[int], columns: list[int], optimizer: str = "sgd")
         ([100, 128], [52, 112, 64], None),
         ([96], [32] * 3, {(32,) * 3}),  # halves are shards, but none of their forms fits
         ([128, 4], [44, 44, 44], None),
+        ([128], [12] * 12, {(8,) * 4 + (12,) * 8}),  # more than eight shards
     ],
 )
 def test_tables_are_cut_as_the_caps_need_it(
@@ -204,6 +206,18 @@ def test_parts_of_any_width_cost_and_take_what_their_shards_do(random_tables: An
     assert np.array_equal(used, plan_memory_used(plan, tables, task.num_devices))
     assert [sum(s.num_columns for s in each.shards) for each in plan.tables[1:]] == tables.embedding_dim[1:].tolist()
     assert split.items().cost_ms(split.device) == pytest.approx(cost_ms(plan, task), rel=1e-12)
+
+
+@pytest.mark.parametrize(("columns", "most"), [(16, 8), (12, 32)])
+def test_a_table_larger_than_eight_devices_may_have_32_shards(columns: int, most: int) -> None:
+    """Searches and the rule decide it alike; who asks for 8 has 8."""
+    task = short_of_memory([128], [columns] * 12)
+    own = SplitOptions(task, CountedCostModel(MODEL), SHARDING_TYPES)
+    [(_, ruled), *_] = moldable_splits(task)
+    assert (own.max_shards, ruled.options.max_shards) == (most, most)
+    if most > 8:
+        with pytest.raises(NoPlacementFoundError, match="and at most 8 shards of a table"):
+            PlanSearchAgent(sharding_types=COLUMNS, max_queries=500, max_shards=8).plan(task)
 
 
 def test_what_would_help_is_named_where_nothing_fits() -> None:
