@@ -99,18 +99,14 @@ class EpisodeVecEnv(VecEnv, ABC):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method for each environment; `action_masks` is the only one, others raise AttributeError."""
-        if method_name != "action_masks":
-            raise AttributeError(
-                f"The environments of a {type(self).__name__} have the method 'action_masks', not {method_name!r}."
-            )
-        masks = self.envs.action_masks()
-        return [masks[env] for env in self._get_indices(indices)]
+        """Call a method of each environment: those of `EpisodeVectorEnv.call`, which says what it raises."""
+        results = self.envs.call(method_name, *method_args, **method_kwargs)
+        return [results[env] for env in self._get_indices(indices)]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the object, once for each environment."""
-        value = getattr(self.envs, attr_name)
-        return [value for _ in self._get_indices(indices)]
+        """The attribute of each environment, see `EpisodeVectorEnv.call`."""
+        values = self.envs.get_attr(attr_name)
+        return [values[env] for env in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of all environments; for some only, it raises InvalidOptionError: they are one object."""

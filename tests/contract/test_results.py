@@ -144,7 +144,7 @@ def test_every_reset_and_step_returns_the_same_keys_types_and_shapes(
         infos = infos_of(env, rollout, 70 if "Replanning" in case[0] else 45)
         types = kinds_of(infos[0])
         assert all(kinds_of(info) == types for info in infos)
-        assert set(types.values()) - {int, float} == arrays_of(env.spec.id, int(env.action_space.n))
+        assert set(types.values()) - {np.int64, np.float64} == arrays_of(env.spec.id, int(env.action_space.n))
         assert all(np.isfinite(value).all() for info in infos for value in info.values())
         assert (
             max(info["redirected"] for info in infos) > 0

@@ -150,7 +150,7 @@ def test_the_rewards_observations_and_infos_are_those_there_are() -> None:
     for env_class in REAL:
         keys = documented_infos(env_class)
         assert list(keys) == [f"measurement_{name}" for name in MeasuredCostModel.detail_names]
-        assert set(keys.values()) == {("", "float")}
+        assert set(keys.values()) == {("", "float64")}
 
 
 def documented_infos(env_class: Any) -> dict[str, tuple[str, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shard_gym.common.checks import is_integer, is_one_of
 from shard_gym.common.errors import InvalidOptionError, install_extra, short_repr, similar, wrong_kind
+from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.tasks import Suite, TaskSource, load_suite
 
@@ -55,6 +56,10 @@ class EnvConfig(ABC):
                 )
                 + f"'rgb_array' is a picture, and needs matplotlib. {install_extra('viz')}"
             )
+
+    @abstractmethod
+    def source_of(self, suite: Any) -> Any:
+        """Where tasks come from, if `suite` is the argument; raises InvalidOptionError if it is of another kind."""
 
     @abstractmethod
     def episodes(self, num_envs: int) -> EpisodeBatch[Any]:
@@ -144,6 +149,24 @@ def padding(name: str, given: int | None, needed: int, most: int = MAX_PADDING) 
     if given > most:
         raise InvalidOptionError(f"{name} must be at most {most:,}, not {short_repr(given)}.")
     return int(given)
+
+
+def require_padding(what: str, needed: int, room: int) -> None:
+    """Raise InvalidOptionError if the largest of other tasks need more than an environment was made for."""
+    if needed > room:
+        raise InvalidOptionError(
+            f"These tasks have up to {needed} {what}, but this environment was made for {room}. Make it with "
+            f"max_{what}={needed}."
+        )
+
+
+def require_model(model: AdditiveCostModel, own: AdditiveCostModel) -> None:
+    """Raise InvalidOptionError if other tasks are scored by another cost model than the environment's own."""
+    if model.fingerprint != own.fingerprint:
+        raise InvalidOptionError(
+            f"These tasks are scored by the cost model {model.fingerprint!r}, but this environment was made with "
+            f"{own.fingerprint!r}. Make another one for them."
+        )
 
 
 def require_seed(seed: Any) -> None:

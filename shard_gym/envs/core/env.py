@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
@@ -12,6 +13,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shard_gym.common.errors import InvalidActionError, short_repr
+from shard_gym.envs.core.attributes import OfEpisodes
 from shard_gym.envs.core.config import RENDER_MODES, EnvConfig, checked_options, require_seed
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict, TaskT
 
@@ -21,14 +23,10 @@ _ENV = np.zeros(1, np.int64)
 """Index of the only episode."""
 
 
-class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
+class EpisodeEnv(OfEpisodes, gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
     """One environment around an `EpisodeBatch` of N = 1.
 
     The constructor of a subclass calls `_set_up` and has the fields of its configuration as parameters.
-
-    Attributes:
-        tasks: where tasks come from.
-        cost_model: estimates the costs.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 4}  # type: ignore[misc]
@@ -39,9 +37,9 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, np.int64], Generic[TaskT]):
         self.render_mode, self._info_text = config.render_mode, config.info_text
         self._episodes = episodes = config.episodes(1)
         self._num_actions = episodes.num_actions
-        self.tasks, self.cost_model = episodes.source, episodes.cost_model
         self.observation_space = episodes.observation_space
         self.action_space = spaces.Discrete(self._num_actions)
+        self._fix(each.name for each in fields(config))
 
     # The Gymnasium interface
 

@@ -67,6 +67,16 @@ class EpisodeBatch(ABC, Generic[TaskT]):
         )
 
     @abstractmethod
+    def draw_from(self, suite: Any) -> None:
+        """Draw the tasks of later episodes from another suite or source; episodes under way go on.
+
+        Raises:
+            InvalidOptionError: its tasks are of another kind or larger than the padding, or another cost model scores
+                them.
+            UnknownNameError: no suite has that name.
+        """
+
+    @abstractmethod
     def require_room(self, task: TaskT) -> None:
         """Raise `InvalidTaskError` if a task is larger than the padding."""
 
@@ -104,8 +114,8 @@ class EpisodeBatch(ABC, Generic[TaskT]):
         """What infos hold: an array for each key with leading shape (N,), the same keys in every step; new arrays."""
 
     def info(self) -> dict[str, Any]:
-        """`infos` of a single episode (N = 1): numbers, and new arrays without the leading axis."""
-        return {key: array[0] if array.ndim > 1 else array[0].item() for key, array in self.infos().items()}
+        """`infos` of a single episode (N = 1): NumPy scalars, and new arrays without the leading axis."""
+        return {key: array[0] for key, array in self.infos().items()}
 
     def texts(self, env: int) -> dict[str, str]:
         """What infos hold in addition with `info_text`: the task's name, and the message of a failure."""

@@ -19,7 +19,7 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.errors import InvalidCostError
 from shard_gym.common.text import format_bytes
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
-from shard_gym.envs.core.config import EnvConfig, padding, task_source
+from shard_gym.envs.core.config import EnvConfig, padding, require_model, require_padding, task_source
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.envs.core.episode_state import (
     COMPLETE,
@@ -94,12 +94,20 @@ class EpisodesConfig(EnvConfig):
     @cached_property
     def source(self) -> TaskSource:
         """Where tasks come from."""
-        return task_source(self.suite, self.split)
+        return self.source_of(self.suite)
+
+    @override
+    def source_of(self, suite: Any) -> TaskSource:
+        return task_source(suite, self.split)
 
     @cached_property
     def model(self) -> AdditiveCostModel:
         """The cost model; with `rules` one that supports splits."""
-        return make_cost_model(cost_model_for(self.source, self.cost_model), additive=True)
+        return self.model_of(self.source)
+
+    def model_of(self, source: TaskSource) -> AdditiveCostModel:
+        """The cost model of the tasks of `source`."""
+        return make_cost_model(cost_model_for(source, self.cost_model), additive=True)
 
     @property
     def final_cost(self) -> CostModel | None:
@@ -131,6 +139,7 @@ class Episodes(EpisodeBatch[Task]):
     source: TaskSource
 
     def __init__(self, num_envs: int, config: EpisodesConfig) -> None:
+        self._config = config
         self.source, self.cost_model, self.observe = config.source, config.model, config.observe
         self.max_tables = padding("max_tables", config.max_tables, self.source.max_tables)
         self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices, MAX_DEVICES)
@@ -167,6 +176,18 @@ class Episodes(EpisodeBatch[Task]):
         names = () if model is None else model.detail_names
         self._details = {f"measurement_{name}": np.zeros(len(self.tasks)) for name in names}
         self._final_cost = model
+
+    @override
+    def draw_from(self, suite: Any) -> None:
+        source = self._config.source_of(suite)
+        require_padding("tables", source.max_tables, self.max_tables)
+        require_padding("devices", source.max_devices, self.max_devices)
+        require_model(self._config.model_of(source), self.cost_model)
+        prepared = self._prepared.of_source(source)
+        if self.tasks[0] is not None:
+            prepared.begin(np.arange(len(self.tasks)), [self.task(env) for env in range(len(self.tasks))])
+            prepared.problem.penalty_ms[:] = self.problem.penalty_ms
+        self.source, self._prepared = source, prepared
 
     @override
     def require_room(self, task: Task) -> None:
@@ -287,7 +308,7 @@ class Episodes(EpisodeBatch[Task]):
         status = self.state.status.item()
         placement = self.placements(_FIRST)[0] if status == COMPLETE else self._unplaced[0].copy()
         mask = self.masks()[0].astype(np.int8)
-        return self._infos(mask, placement, FAILURES.item(status), np.ndarray.item, _first_copy)
+        return self._infos(mask, placement, FAILURES[status], _first, _first_copy)
 
     def _infos(
         self,
@@ -371,6 +392,11 @@ class Episodes(EpisodeBatch[Task]):
 def _copy_as_it_lies(array: NDArray[Any]) -> NDArray[Any]:
     """A copy in the same order in memory, where the device is the slowest axis: it takes half the time."""
     return array.copy(order="K")
+
+
+def _first(array: NDArray[Any]) -> Any:
+    """A NumPy scalar, whose dtype libraries of tensors need."""
+    return array[0]
 
 
 def _first_copy(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shard_gym.common.arrays import IntArray
+from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base import AdditiveCostModel
 from shard_gym.envs.core.problem import TableOrder, empty_problem, empty_tables, prepare
 from shard_gym.envs.core.split_rules import SplitRules
@@ -32,19 +33,42 @@ class PreparedTasks:
         num_envs: int,
         order_of: TableOrder | None = None,
         rules: SplitRules | None = None,
+        like: PreparedTasks | None = None,
     ) -> None:
+        """With `like`, there is room for host memory and for as many groups as there."""
         self._suite = source.tasks if isinstance(source, TaskSuite) else ()
         self._row_of = {task.name: row for row, task in enumerate(self._suite)}
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
         self._host_memory, self._num_groups = has_host_memory(source), num_groups_of(source)
+        if like is not None:
+            self._host_memory, self._num_groups = like._host_memory, like._num_groups
         num_loads = model.num_loads_with(self._host_memory, self._num_groups)
         num_variants = 1 if rules is None else rules.num_variants
         tables = empty_tables(places, max_tables, num_loads, num_variants, self._host_memory)
         self._all = empty_problem(places, max_devices, tables, rules)
         self.problem = empty_problem(num_envs, max_devices, tables, rules)
         self.suite_index = np.full(num_envs, -1, np.int64)
+
+    def of_source(self, source: TaskSource) -> PreparedTasks:
+        """The tasks of another source, for as many environments, none of which has begun.
+
+        Raises:
+            InvalidOptionError: the tasks have more groups of tables than these, or host memory and these have none.
+        """
+        if has_host_memory(source) and not self._host_memory:
+            raise InvalidOptionError(
+                "These tasks have host memory, but this environment was made for tasks without. Make one for them, "
+                "which plays both."
+            )
+        if num_groups_of(source) > self._num_groups:
+            raise InvalidOptionError(
+                f"The tables of these tasks have up to {num_groups_of(source)} workloads, but this environment was "
+                f"made for {self._num_groups}. Make one for them, which plays both."
+            )
+        sizes = self.problem.max_tables, self.problem.max_devices, len(self.suite_index)
+        return PreparedTasks(source, self._model, *sizes, self._order_of, self.problem.rules, self)
 
     def begin(self, envs: IntArray, tasks: Sequence[Task]) -> None:
         """Give environment `envs[i]` the task `tasks[i]`."""

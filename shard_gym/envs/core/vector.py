@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from shard_gym.common.checks import checked_count, holds_integers
 from shard_gym.common.errors import InvalidActionError, InvalidOptionError, short_repr, wrong_kind
+from shard_gym.envs.core.attributes import OfEpisodes
 from shard_gym.envs.core.config import MAX_PADDING, EnvConfig, checked_options, require_fields_of, require_seed
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
@@ -25,7 +27,7 @@ Infos = dict[str, Any]
 EpisodesT = TypeVar("EpisodesT", bound=EpisodeBatch[Any])
 
 
-class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[EpisodesT]):
+class EpisodeVectorEnv(OfEpisodes, VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]], Generic[EpisodesT]):
     """N environments around one `EpisodeBatch`. A subclass names its configuration.
 
     Results equal those of N `EpisodeEnv` in a SyncVectorEnv, bit for bit. `EmbeddingPlacementVectorEnv` documents the
@@ -68,7 +70,10 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
+        self._seeds: list[int | None] = [None] * self.num_envs
         self._over = np.ones(self.num_envs, np.bool_)
+        own = ("num_envs", "autoreset_mode", "copy", "max_episode_steps")
+        self._fix([*own, *(each.name for each in fields(config))])
 
     def __init_subclass__(cls) -> None:
         """Show the fields of the configuration in the signature of the class."""
@@ -111,13 +116,16 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
 
         Raises:
             InvalidActionError: `actions` are not N integers inside the action space.
-            ResetNeeded: an environment is over and autoreset is disabled, or none was reset yet.
+            ResetNeeded: none was reset yet, or autoreset is disabled and all are over.
             InvalidCostError: an episode ends here, and its cost is NaN or infinite.
         """
         chosen = self._checked(actions)
         mode, waiting = self.autoreset_mode, self._over
-        if waiting.any() and (mode != AutoresetMode.NEXT_STEP or self._episodes.tasks[0] is None):
-            raise ResetNeeded(f"Environment {int(waiting.argmax())} is over, or was never reset: reset it first.")
+        self._require_reset()
+        stuck = waiting.any() if mode == AutoresetMode.SAME_STEP else waiting.all()
+        if stuck and mode != AutoresetMode.NEXT_STEP:
+            which = "All environments are" if waiting.all() else f"Environment {int(waiting.argmax())} is"
+            raise ResetNeeded(f"{which} over: call reset() before the next step().")
         rewards, over = self._episodes.step(chosen)
         self._over = over | waiting  # first, so that it holds if what follows raises
         self._episodes.require_finite_costs(np.flatnonzero(over))
@@ -128,7 +136,8 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             final = self._final(np.flatnonzero(over))
             self._begin(np.flatnonzero(over))
         infos = {**self._infos(np.arange(self.num_envs)), **final}
-        return self._episodes.observations(share=self._share), rewards, over, np.zeros_like(over), infos
+        ended = self._over.copy() if mode == AutoresetMode.DISABLED else over
+        return self._episodes.observations(share=self._share), rewards, ended, np.zeros_like(over), infos
 
     def render(self) -> tuple[Any, ...] | None:
         """One str ("ansi") or (H, W, 3) uint8 array ("rgb_array") for each environment, or None without a mode."""
@@ -136,6 +145,64 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             return None
         self._require_reset()
         return tuple(self._episodes.draw(env, self.render_mode) for env in range(self.num_envs))
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The random generator of each environment, as of a SyncVectorEnv; new ones before the first reset."""
+        for env in range(self.num_envs):
+            self._generator(env)
+        return tuple(each for each in self._rngs if each is not None)
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
+        """The seed of each environment; None before the first reset."""
+        return tuple(self._seeds)
+
+    def call(self, name: str, *args: Any, **options: Any) -> tuple[Any, ...]:
+        """The method or attribute `name` of each environment, as of a SyncVectorEnv.
+
+        Methods are `action_masks`, `failure` and `render`. Attributes are `task`, `np_random`, `np_random_seed`, those
+        of spaces, and those that all environments share, such as `tasks`, `cost_model` and `max_tables`.
+
+        Raises:
+            AttributeError: the environments have no such method or attribute.
+            TypeError: arguments; no method takes any.
+        """
+        if args or options:
+            raise TypeError(f"The methods of the environments of a {type(self).__name__} take no arguments.")
+        if name in ("action_masks", "task", "failure"):
+            self._require_reset()
+        if name in ("task", "failure"):
+            return tuple(map(getattr(self._episodes, name), range(self.num_envs)))
+        if name in ("action_masks", "render"):
+            return tuple(found) if (found := getattr(self, name)()) is not None else (None,) * self.num_envs
+        if name in ("np_random", "np_random_seed"):
+            return tuple(getattr(self, name))
+        own = f"single_{name}" if name in ("action_space", "observation_space") else name
+        for holder in (self, self._episodes):
+            value = _MISSING if own.startswith("_") else getattr(holder, own, _MISSING)
+            if value is not _MISSING and not callable(value):
+                return (value,) * self.num_envs
+        raise AttributeError(f"The environments of a {type(self).__name__} have no method or attribute {name!r}.")
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute `name` of each environment; see `call`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute, such as `tasks`, of all environments, which share it.
+
+        Raises:
+            InvalidOptionError: a list or tuple of values that differ or are not N, or what assigning raises.
+        """
+        if isinstance(values, (list, tuple)):
+            if len(values) != self.num_envs or any(each is not values[0] for each in values):
+                raise InvalidOptionError(
+                    f"The {self.num_envs} environments of a {type(self).__name__} share their attributes: give one "
+                    f"value of {name}, not {short_repr(values)}."
+                )
+            values = values[0]
+        setattr(self, name, values)
 
     # In addition to it
 
@@ -193,8 +260,8 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
         # Gymnasium takes no integers of NumPy.
         seeds = [int(each) if isinstance(each, np.integer) else each for each in seeds]
         for env in envs.tolist():
-            if seeds[env] is not None or self._rngs[env] is None:
-                self._rngs[env] = seeding.np_random(seeds[env])[0]
+            if seeds[env] is not None:
+                self._rngs[env], self._seeds[env] = seeding.np_random(seeds[env])
 
     def _begin(self, envs: NDArray[np.int64], keys: Sequence[Any] | None = None) -> None:
         """Begin new episodes in `envs`, with tasks drawn or named by `keys` (N of them)."""
@@ -202,11 +269,17 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             return
         tasks = []
         for env in envs.tolist():
-            rng = self._rngs[env]
-            assert rng is not None  # the first reset seeds every environment
-            tasks.append(self._episodes.choose(rng, keys[env] if keys is not None else None))
+            tasks.append(self._episodes.choose(self._generator(env), keys[env] if keys is not None else None))
         self._episodes.begin(envs, tasks)
         self._over[envs] = False
+
+    def _generator(self, env: int) -> np.random.Generator:
+        """The random generator of an environment, a new one if it was never seeded."""
+        rng = self._rngs[env]
+        if rng is None:
+            rng, self._seeds[env] = seeding.np_random()
+            self._rngs[env] = rng
+        return rng
 
     def _checked(self, actions: Any) -> NDArray[np.int64]:
         def wrong(what: str) -> InvalidActionError:
@@ -254,6 +327,9 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any
             "final_info": self._infos(envs),
             "_final_info": self._mask_of(envs),
         }
+
+
+_MISSING = object()
 
 
 def _is_no_integer(value: Any) -> bool:

@@ -14,7 +14,7 @@ from shard_gym.envs.core.episode_state import PlacementState
 from shard_gym.envs.core.problem import EnvProblem
 from shard_gym.envs.placement.episodes import PlacementConfig, PlacementEpisodes
 from shard_gym.envs.placement.rendering.view import PlacementView
-from shard_gym.tasks import Task, TaskSource
+from shard_gym.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -129,16 +129,16 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     `reset` and `step` return the same keys, all of them numbers or arrays of a fixed shape:
     - `action_mask`: (max_devices,) int8, the same mask as in the observation. It is never all zero: after the end of an
       episode it is 1 for all devices of the task. `env.unwrapped.action_masks()` returns it as bool, for MaskablePPO;
-    - `task_index`: int, number of the task in the suite; -1 for a task that has none;
-    - `cost_ms`: float, ms of the tables placed so far, at the end of a complete placement of all. It is so after a
+    - `task_index`: int64, number of the task in the suite; -1 for a task that has none;
+    - `cost_ms`: float64, ms of the tables placed so far, at the end of a complete placement of all. It is so after a
       failure, too: an illegal action places no table, and the penalty is charged by the reward alone;
     - `phase_costs_ms`: (max_devices, 4) float64, ms of each device in each phase;
     - `placement`: (max_tables,) int64, -1 until the placement is complete, then the device of each table in the task's
       own order, -1 in padding;
-    - `failure`: int, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it by
+    - `failure`: int64, 0 for none, 1 for an illegal action, 2 for a dead end. `env.unwrapped.failure()` explains it by
       `reason` ("illegal_action" or "dead_end"), `table`, `bytes_needed`, `bytes_free` (the most on any device, in HBM
       and host memory together) and `message`;
-    - `redirected`: int, illegal actions of the episode that were redirected.
+    - `redirected`: int64, illegal actions of the episode that were redirected.
 
     `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
     (empty without a failure).
@@ -174,7 +174,6 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     * v0: initial version
     """
 
-    tasks: TaskSource
     _episodes: PlacementEpisodes
 
     @takes_fields_of(PlacementConfig)

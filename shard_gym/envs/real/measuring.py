@@ -47,9 +47,8 @@ class MeasuringConfig(EpisodesConfig):
         return self.measured or MeasuredCostModel(**{name: getattr(self, name) for name in MEASURING})
 
     @override
-    @cached_property
-    def source(self) -> TaskSource:
-        return as_measured(task_source(self.suite, self.split), self.final_cost)
+    def source_of(self, suite: Any) -> TaskSource:
+        return as_measured(task_source(suite, self.split), self.final_cost)
 
 
 class MeasuringEnv(EmbeddingPlacementEnv):

@@ -71,10 +71,10 @@ class EmbeddingShardingRealEnv(MeasuringEnv, EmbeddingShardingEnv):
 
     As in `EmbeddingShardingEnv`; at the end of a complete plan `cost_ms` and `phase_costs_ms` are measured; before, and
     after a failure, they are estimates. Further keys, all 0 until then:
-    - `measurement_spread`: float, interquartile range of the iterations' costs, as a share of the median;
-    - `measurement_seconds`: float, wall-clock time of the measurement; 0 if it comes from the cache;
-    - `measurement_clock_ghz`: float, lowest SM clock of the GPUs; 0 on a CPU;
-    - `measurement_late`: float, iterations on a GPU whose times contain time of the host.
+    - `measurement_spread`: float64, interquartile range of the iterations' costs, as a share of the median;
+    - `measurement_seconds`: float64, wall-clock time of the measurement; 0 if it comes from the cache;
+    - `measurement_clock_ghz`: float64, lowest SM clock of the GPUs; 0 on a CPU;
+    - `measurement_late`: float64, iterations on a GPU whose times contain time of the host.
 
     Measuring the same plan twice gives two numbers, so the environment is registered as nondeterministic. Times are
     cached by hardware and shards on the device, as long as the environment exists or in the file `cache`.

@@ -163,9 +163,8 @@ class ShardingConfig(PlacementConfig):
     max_hosts: int | None = None
 
     @override
-    @cached_property
-    def model(self) -> AdditiveCostModel:
-        return make_cost_model(cost_model_for(self.source, self.cost_model), additive=True, splits=True)
+    def model_of(self, source: TaskSource) -> AdditiveCostModel:
+        return make_cost_model(cost_model_for(source, self.cost_model), additive=True, splits=True)
 
     @override
     @cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from shard_gym.envs.core.config import takes_fields_of
 from shard_gym.envs.core.env import EpisodeEnv
-from shard_gym.replanning.drift.suite import DriftSource
 from shard_gym.replanning.drift.tasks import DriftTask
 from shard_gym.replanning.env.episode_data import EpisodeData
 from shard_gym.replanning.env.episodes import ReplanningConfig, ReplanningEpisodes
@@ -114,14 +113,14 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
 
     `reset` and `step` return the same keys, all of them numbers or arrays of a fixed shape:
     - `action_mask`: (A,) int8, the same mask as in the observation. `env.unwrapped.action_masks()` returns it as bool;
-    - `task_index`: int, number of the task in the suite; -1 for a task that has none;
-    - `cost_ms`: float, mean cost of an iteration in the last hour, without noise;
+    - `task_index`: int64, number of the task in the suite; -1 for a task that has none;
+    - `cost_ms`: float64, mean cost of an iteration in the last hour, without noise;
     - `placement`: (max_parts,) int64, the device of each table, or of each part; -1 in padding;
-    - `failure`: int, 0 for none, 1 for an illegal action. `env.unwrapped.failure()` explains it;
-    - `redirected`: int, illegal actions of the episode that were redirected;
-    - `running_s`, `paused_s`, `moved_s`: float, seconds of the whole episode in iterations, pauses and migrations; 0
+    - `failure`: int64, 0 for none, 1 for an illegal action. `env.unwrapped.failure()` explains it;
+    - `redirected`: int64, illegal actions of the episode that were redirected;
+    - `running_s`, `paused_s`, `moved_s`: float64, seconds of the whole episode in iterations, pauses and migrations; 0
       until it is over;
-    - `plans`, `repairs`: int, plans made in the episode, and those of them that were repairs; 0 until it is over.
+    - `plans`, `repairs`: int64, plans made in the episode, and those of them that were repairs; 0 until it is over.
 
     `info_text=True` adds texts, which not all libraries can store: `task` (name of the task) and `failure_message`
     (empty without a failure).
@@ -157,7 +156,6 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     """
 
     _episodes: ReplanningEpisodes
-    tasks: DriftSource
 
     @takes_fields_of(ReplanningConfig)
     def __init__(self, config: ReplanningConfig) -> None:

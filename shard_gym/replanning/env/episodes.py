@@ -16,7 +16,7 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import is_one_of
 from shard_gym.common.errors import InvalidCostError, InvalidTaskError, wrong_kind
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.envs.core.config import EnvConfig, environment_of, padding, wrong_suite
+from shard_gym.envs.core.config import EnvConfig, environment_of, padding, require_padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.hardware import MAX_DEVICES
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
@@ -71,6 +71,10 @@ class ReplanningConfig(EnvConfig):
             raise wrong_kind("headroom", self.headroom, "True, False, or None for True where tables of the suite grow")
 
     @override
+    def source_of(self, suite: Any) -> DriftSource:
+        return drift_source(suite, self.split)
+
+    @override
     def episodes(self, num_envs: int) -> ReplanningEpisodes:
         return ReplanningEpisodes(num_envs, self)
 
@@ -87,13 +91,12 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
     source: DriftSource
 
     def __init__(self, num_envs: int, config: ReplanningConfig) -> None:
-        self.source = drift_source(config.suite, config.split)
+        self._config, self.source = config, config.source_of(config.suite)
         self.cost_model = make_cost_model(config.cost_model, additive=True, splits=True)
         self.max_parts = padding("max_parts", config.max_parts, self.source.max_parts)
         self.max_devices = padding("max_devices", config.max_devices, self.source.max_devices, MAX_DEVICES)
         grows = self.source.grows if config.headroom is None else config.headroom
-        listed = self.source if isinstance(self.source, DriftSuite) else ()
-        self._numbers = {task.name: (number, task) for number, task in enumerate(listed)}
+        self._numbers = _numbers_of(self.source)
         self._observe = ObservationRows(self.max_devices, len(KINDS) if grows else len(WINDOWS))
         self.num_actions, self.observation_space = self._observe.num_actions, self._observe.space
         self._excess, self._redirects = config.reward == "excess", config.illegal == "redirect"
@@ -122,6 +125,13 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
         self._repairs = np.zeros((num_envs, DECISIONS), np.bool_)
         self.redirected = np.zeros(num_envs, np.int64)
         self._placement = np.full((num_envs, self.max_parts), -1)
+
+    @override
+    def draw_from(self, suite: Any) -> None:
+        source = self._config.source_of(suite)
+        require_padding("parts", source.max_parts, self.max_parts)
+        require_padding("devices", source.max_devices, self.max_devices)
+        self.source, self._numbers = source, _numbers_of(source)
 
     @override
     def require_room(self, task: DriftTask) -> None:
@@ -324,6 +334,12 @@ class ReplanningEpisodes(EpisodeBatch[DriftTask]):
 
 
 _INTERVALS, _DAY = np.arange(INTERVALS_PER_HOUR), np.arange(INTERVALS_PER_DAY)
+
+
+def _numbers_of(source: DriftSource) -> dict[str, tuple[int, DriftTask]]:
+    """The number and the task of each name in a suite; nothing for another source."""
+    listed = source if isinstance(source, DriftSuite) else ()
+    return {task.name: (number, task) for number, task in enumerate(listed)}
 
 
 def drift_source(suite: Any, split: str) -> DriftSource:

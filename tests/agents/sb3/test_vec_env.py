@@ -50,7 +50,7 @@ def test_it_returns_what_scalar_environments_return() -> None:
     assert ended == 6
 
 
-def test_masks_come_in_one_call_and_only_they_do() -> None:
+def test_masks_come_in_one_call() -> None:
     vec = make()
     vec.reset()
     assert is_masking_supported(vec)
@@ -58,8 +58,10 @@ def test_masks_come_in_one_call_and_only_they_do() -> None:
     assert len(masks) == 3
     assert np.array_equal(np.stack(masks), vec.envs.action_masks())
     assert np.array_equal(vec.env_method("action_masks", indices=[2])[0], masks[2])
-    with pytest.raises(AttributeError, match="action_masks"):
-        vec.env_method("render")
+    assert vec.env_method("failure", indices=[0, 2]) == [None, None]
+    assert vec.get_attr("task", indices=1) == [vec.envs.episodes.task(1)]
+    with pytest.raises(AttributeError, match="no method or attribute 'plan'"):
+        vec.env_method("plan")
 
 
 def test_bad_options_are_named_errors() -> None:

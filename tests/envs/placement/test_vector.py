@@ -69,15 +69,23 @@ def test_a_step_before_the_first_reset_asks_for_it(make: Any) -> None:
     assert len(env.render()) == 2
 
 
-def test_without_autoreset_what_is_over_must_be_reset(make: Any) -> None:
+def test_without_autoreset_what_is_over_is_left_alone(make: Any) -> None:
+    """It stays ended whatever is done, with rewards of 0; when all are over, a reset is due."""
     env = make(3, autoreset_mode="DISABLED")
     env.reset(seed=0)
-    _, _, ended, _, _ = env.step(np.array([0, 2, 0]))
-    assert ended[1]
+    obs, _, ended, _, infos = env.step(np.array([0, 2, 0]))
+    assert ended.tolist() == [False, True, False]
+    later, rewards, still, _, infos_later = env.step(np.array([0, 1, 0]))
+    assert rewards[1] == 0.0
+    assert still[1]
+    assert all(np.array_equal(later[key][1], value[1]) for key, value in obs.items())
+    assert all(np.array_equal(infos_later[key][1], value[1]) for key, value in infos.items())
     before = env.episodes.state.copy()
-    with pytest.raises(ResetNeeded, match=r"Environment \d is over"):
+    env.step(np.array([2, 2, 2]))
+    with pytest.raises(ResetNeeded, match="All environments are over"):
         env.step(np.zeros(3, np.int64))
-    assert all(np.array_equal(value, getattr(env.episodes.state, name)) for name, value in vars(before).items())
+    assert np.array_equal(env.episodes.state.cost_ms[1], before.cost_ms[1])
+    env.reset(options={"reset_mask": ~np.eye(3, dtype=np.bool_)[1]})
     env.reset(options={"reset_mask": ended})
     assert (env.episodes.state.status == Status.RUNNING).all()
     env.step(np.zeros(3, np.int64))
