@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 
+from shard_gym import save_suite
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.envs.registration import ENVIRONMENTS
@@ -145,3 +149,33 @@ def test_seeds_are_known_before_the_first_reset_and_without_one() -> None:
     again.reset(seed=list(envs.np_random_seed))
     assert again.get_attr("task") == envs.get_attr("task")
     assert len(set(drawn)) == 2
+
+
+@EACH
+def test_the_json_of_a_spec_makes_the_environment_again(
+    env_id: str, kinds: Any, rollout: Any, same: Any, tmp_path: Path
+) -> None:
+    """With a suite as an object, as a file, and under wrappers; its padding is kept."""
+    small = kinds[env_id].small
+    whole = gymnasium.make(env_id, **small).unwrapped.tasks
+    own = replace(whole, tasks=whole.tasks[1:3], name="own")
+    path = tmp_path / "own.json"
+    save_suite(path, own)
+    results = []
+    for suite in (own, path):
+        env = gymnasium.wrappers.TimeLimit(gymnasium.make(env_id, **{**small, "suite": suite}), 1000)
+        assert env.spec is not None
+        again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
+        assert again.observation_space == env.observation_space
+        for each in (env, again):
+            results.append([each.reset(seed=3), *rollout(each, np.random.default_rng(3), 12)])
+    assert all(same(results[0], each) for each in results[1:])
+    envs: Any = gymnasium.make_vec(env_id, num_envs=2, **{**small, "suite": own})
+    assert json.loads(envs.spec.to_json())["kwargs"]["suite"]["name"] == "own"
+
+
+def test_what_json_has_no_form_for_is_named() -> None:
+    env = gymnasium.make("EmbeddingPlacement-v0", suite="dlrm-20x4", reward=lambda seen: -seen.cost_after)
+    with pytest.raises(InvalidOptionError, match=r"no form for reward=<function .*Make it with a name"):
+        env.spec.to_json()  # type: ignore[union-attr]
+    assert gymnasium.make(env.spec).unwrapped.tasks.name == "dlrm-20x4"  # type: ignore[arg-type]

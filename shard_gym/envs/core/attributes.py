@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gymnasium.envs.registration import EnvSpec
+
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import EpisodeBatch
+from shard_gym.envs.core.spec import OwnSpec
 
 
 class OfEpisodes:
@@ -31,7 +34,7 @@ class OfEpisodes:
         if name in self._arguments:
             instead = "Set `tasks` to a suite" if name in ("suite", "split") else f"Make another one with {name}=..."
             raise InvalidOptionError(f"{name} is an argument of {type(self).__name__} and stays as it is. {instead}.")
-        super().__setattr__(name, value)
+        super().__setattr__(name, OwnSpec.of(value) if name == "spec" and isinstance(value, EnvSpec) else value)
 
     @property
     def tasks(self) -> Any:

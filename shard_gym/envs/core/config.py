@@ -18,6 +18,7 @@ from shard_gym.common.errors import InvalidOptionError, install_extra, short_rep
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.tasks import Suite, TaskSource, load_suite
+from shard_gym.tasks.suites.own import suite_of_record
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
 """The render modes that work with the packages installed here."""
@@ -114,11 +115,18 @@ def checked_options(options: Any, *known: str) -> dict[str, Any]:
 
 def task_source(suite: Any, split: str) -> TaskSource:
     """The suite of this name and split; a source of tasks is returned as it is."""
-    found: Any = load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
+    found = named_suite(suite, split)
     if isinstance(found, type) or not isinstance(found, TaskSource):
         wanted = "the name of a suite of placement or sharding, a TaskSuite or a TaskSampler"
         raise wrong_suite(suite, wanted, "TaskSuite", found)
     return found
+
+
+def named_suite(suite: Any, split: str) -> Any:
+    """The suite of a name, of a file, or of a file's content as a spec has it; another object as it is."""
+    if isinstance(suite, Mapping):
+        return suite_of_record(suite, split)
+    return load_suite(suite, split) if isinstance(suite, (str, Path)) else suite
 
 
 def wrong_suite(suite: Any, wanted: str, wrapper: str, found: Any) -> InvalidOptionError:

@@ -16,7 +16,7 @@ from shard_gym.common.arrays import FloatArray, IntArray
 from shard_gym.common.checks import is_one_of
 from shard_gym.common.errors import InvalidCostError, InvalidTaskError, wrong_kind
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
-from shard_gym.envs.core.config import EnvConfig, environment_of, padding, require_padding, wrong_suite
+from shard_gym.envs.core.config import EnvConfig, environment_of, named_suite, padding, require_padding, wrong_suite
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
 from shard_gym.hardware import MAX_DEVICES
 from shard_gym.replanning.drift.processes import INTERVALS_PER_DAY
@@ -34,7 +34,7 @@ from shard_gym.replanning.env.windows import (
     LAST_HOUR,
     WINDOWS,
 )
-from shard_gym.tasks import load_suite, suite_info, suite_names
+from shard_gym.tasks import suite_info, suite_names
 
 BoolArray = NDArray[np.bool_]
 
@@ -347,7 +347,7 @@ def drift_source(suite: Any, split: str) -> DriftSource:
     wanted = "the name of a suite of replanning, such as 'drift-strong-600', or a DriftSuite"
     if isinstance(suite, str) and suite in suite_names() and suite_info(suite).problem != "replanning":
         raise wrong_kind("suite", suite, wanted, environment_of(suite_info(suite).problem))  # which may lack the split
-    found: Any = load_suite(suite, split) if isinstance(suite, str) else suite
+    found = named_suite(suite, split)
     if isinstance(found, type) or not isinstance(found, DriftSource):
         raise wrong_suite(suite, wanted, "DriftSuite", found)
     return found

@@ -28,6 +28,8 @@ def test_what_is_saved_is_loaded(random_task: Any, tmp_path: Path) -> None:
     loaded = load_suite(path)
     assert (loaded.name, loaded.split, loaded.version, loaded.description) == ("mine", "test", 4, "Words.")
     assert (loaded.max_tables, loaded.max_devices) == (9, 3)
+    save_suite(tmp_path / "padded.json", replace(test, padding=(70, 2)))
+    assert load_suite(tmp_path / "padded.json").padding == (70, 3)
     assert len(loaded.sha256) == 64
     for one, other in zip(loaded, test, strict=True):
         for field in fields(Tables):
@@ -158,6 +160,8 @@ def _set(path: str, value: Any) -> Any:
         (_set("more", 1), "is not a suite"),
         (_set("splits", {}), "splits must map"),
         (_set("splits/custom", []), "splits must map"),
+        (_set("problem", "packing"), "Its problem must be one of placement, replanning, not 'packing'"),
+        (_set("padding", [0, 3]), "Its padding must be two integers from 1 to"),
         (_set("version", 1.5), "is not a suite, .*It has version 1.5, but it must be int"),
         (_set("schema", "shard-gym suite 2"), "is not a suite, .*update shard-gym"),
         (_set("splits/custom/0/more", 1), "task 'random' is not valid: It has the unknown key 'more'"),
