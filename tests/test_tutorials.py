@@ -110,6 +110,22 @@ def test_no_two_pages_train_into_the_same_folder() -> None:
     assert sorted(found) == sorted(set(found))
 
 
+def test_a_policy_is_evaluated_on_each_task_once(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPO / "docs" / "tutorials" / "train-ppo.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(program(page, 'autoreset_mode="DISABLED"'), names)
+    envs, infos = names["envs"], names["infos"]
+    suite, model = load_suite("mixdim-4"), AnalyticalCostModel()
+    assert [task.name for task in envs.get_attr("task")] == [task.name for task in suite]
+    assert capsys.readouterr().out == f"{infos['cost_ms'].mean()} {(infos['failure'] > 0).sum()}\n"
+    for task, placement, cost_ms, failure in zip(
+        suite, infos["placement"], infos["cost_ms"], infos["failure"], strict=True
+    ):
+        if not failure:
+            found = model.estimate(placement[: task.num_tables], task.tables, task.topology).total_ms
+            assert cost_ms == pytest.approx(found, rel=1e-12)
+
+
 def test_the_first_policy_is_trained_and_scored(capsys: pytest.CaptureFixture[str]) -> None:
     """Trained for a moment only."""
     pytest.importorskip("sb3_contrib")

@@ -257,9 +257,10 @@ def _config(learner: Learner, options: Mapping[str, Any]) -> dict[str, Any]:
 class TrainingLog:
     """The TensorBoard events of a run, from its start or from where it was resumed.
 
-    TensorBoard reads the files of a folder in the order of their names. They are named by the iteration they start
-    from, so they stay in order, and a part that ended before its first iteration is overwritten. Each file begins by
-    declaring all later steps void, so iterations that are repeated replace the old ones.
+    Each part has a file of TensorBoard's own writer, which programs that follow it see, such as Weights & Biases with
+    `sync_tensorboard`. TensorBoard reads the files of a folder in the order of their names, which begin with the second
+    in which they were opened. Each file begins by declaring all later steps void, so iterations that are repeated
+    replace the old ones.
 
     Raises:
         MissingExtraError: TensorBoard is not installed.
@@ -268,22 +269,22 @@ class TrainingLog:
     def __init__(self, folder: Path, iteration: int) -> None:
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
-            from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+            from tensorboard.summary.writer import event_file_writer  # type: ignore[import-untyped]
         except ImportError as error:
             raise missing_extra("tensorboard", "torch", "Training") from error
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / f"events.out.tfevents.{iteration:010d}").open("wb")
-        self._records = RecordWriter(self._file)
+        while any(int(time.time()) <= _second_of(file) <= time.time() + 60.0 for file in folder.glob(f"{_EVENTS}*")):
+            time.sleep(0.05)  # a file of the same second might be read after this one
+        self._writer = event_file_writer.EventFileWriter(str(folder))
         started = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(iteration + 1, file_version="brain.Event:2")
         self._write(iteration + 1, session_log=started)
 
     def __enter__(self) -> TrainingLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._writer.close()
 
     def add(self, iteration: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of an iteration."""
@@ -291,5 +292,14 @@ class TrainingLog:
         self._write(iteration, summary=self._summary(value=values))
 
     def _write(self, step: int, **content: object) -> None:
-        self._records.write(self._event(wall_time=time.time(), step=step, **content).SerializeToString())
-        self._file.flush()
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, **content))
+        self._writer.flush()
+
+
+_EVENTS = "events.out.tfevents."
+
+
+def _second_of(file: Path) -> int:
+    """When a file of events was opened, by its name; 0 if it does not say."""
+    second = file.name.removeprefix(_EVENTS).split(".")[0]
+    return int(second) if second.isdigit() else 0

@@ -21,6 +21,7 @@ class PreparedTasks:
 
     Attributes:
         problem: the tasks of the N environments; `begin` changes it in place.
+        host_memory: whether tasks may have host memory.
         suite_index: (N,) int64, the number of each environment's task in the suite; -1 for one from elsewhere.
     """
 
@@ -41,12 +42,12 @@ class PreparedTasks:
         self._prepared = np.zeros(len(self._suite), np.bool_)
         self._model, self._order_of = model, order_of
         places = len(self._suite) + num_envs
-        self._host_memory, self._num_groups = has_host_memory(source), num_groups_of(source)
+        self.host_memory, self._num_groups = has_host_memory(source), num_groups_of(source)
         if like is not None:
-            self._host_memory, self._num_groups = like._host_memory, like._num_groups
-        num_loads = model.num_loads_with(self._host_memory, self._num_groups)
+            self.host_memory, self._num_groups = like.host_memory, like._num_groups
+        num_loads = model.num_loads_with(self.host_memory, self._num_groups)
         num_variants = 1 if rules is None else rules.num_variants
-        tables = empty_tables(places, max_tables, num_loads, num_variants, self._host_memory)
+        tables = empty_tables(places, max_tables, num_loads, num_variants, self.host_memory)
         self._all = empty_problem(places, max_devices, tables, rules)
         self.problem = empty_problem(num_envs, max_devices, tables, rules)
         self.suite_index = np.full(num_envs, -1, np.int64)
@@ -57,7 +58,7 @@ class PreparedTasks:
         Raises:
             InvalidOptionError: the tasks have more groups of tables than these, or host memory and these have none.
         """
-        if has_host_memory(source) and not self._host_memory:
+        if has_host_memory(source) and not self.host_memory:
             raise InvalidOptionError(
                 "These tasks have host memory, but this environment was made for tasks without. Make one for them, "
                 "which plays both."
@@ -80,7 +81,7 @@ class PreparedTasks:
                 task,
                 self._model,
                 *padding,
-                self._host_memory,
+                self.host_memory,
                 self._order_of,
                 self.problem.rules,
                 self._num_groups,

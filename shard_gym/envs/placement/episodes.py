@@ -36,7 +36,7 @@ class PlacementEpisodes(Episodes):
     def view(self, env: int) -> PlacementView:
         """The placement of episode `env` so far, for rendering; later steps do not change it."""
         task, placements = self.task(env), self.placements(np.array([env]))
-        rows = 0 if task.topology.host is None else MAX_SPLITS
+        rows = MAX_SPLITS if self._prepared.host_memory else 0
         return PlacementView(placement=placements[0, : task.num_tables], split_rows=rows, **self._shown(env))
 
     def _shown(self, env: int) -> dict[str, Any]:
@@ -46,6 +46,7 @@ class PlacementEpisodes(Episodes):
             "phases_ms": self.state.phases_ms[env, : task.num_devices].copy(),
             "cost_ms": float(self.state.cost_ms[env]),
             "failure": failure["message"] if failure else "",
+            "frame_devices": self.max_devices,
             "next_table": -1 if next_table is None else next_table,
         }
 

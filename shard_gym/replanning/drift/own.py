@@ -35,7 +35,9 @@ def _from_json(record: Mapping[str, Any], path: str) -> DriftTask:
     name = short_repr(record.get("name", "")) if isinstance(record, dict) else "without a name"
     try:
         require_fields(record, _KEYS, "It")
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record["level"].items()}
+        level: dict[str, Any] = {
+            key: tuple(each) if isinstance(each, list) else each for key, each in record["level"].items()
+        }
         for part, kind in (("popularity", RowPopularity), ("level", DriftLevel)):
             if set(record[part]) != {each.name for each in fields(kind)}:
                 raise DamagedFileError(f"Its {part} must have the fields of a {kind.__name__}.")
@@ -43,7 +45,7 @@ def _from_json(record: Mapping[str, Any], path: str) -> DriftTask:
             record["name"],
             task_from_json(record["task"], path),
             RowPopularity(**record["popularity"]),
-            DriftLevel(**values),
+            DriftLevel(**level),
             record["seed"],
             float(record["pause_s"]),
         )

@@ -81,6 +81,25 @@ def test_a_run_leaves_the_agent_the_state_the_configuration_and_a_log(make: Make
     assert logged(folder, "position")[4] == pytest.approx(agent.position)
 
 
+def test_programs_that_follow_the_writer_of_tensorboard_see_the_log(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `wandb.init(sync_tensorboard=True)`, which puts a class of its own in the place of the writer."""
+    from tensorboard.summary.writer import event_file_writer
+
+    seen = []
+
+    class Following(event_file_writer.EventFileWriter):  # type: ignore[misc]
+        def __init__(self, logdir: str, *rest: Any, **options: Any) -> None:
+            seen.append(Path(logdir))
+            super().__init__(logdir, *rest, **options)
+
+    monkeypatch.setattr(event_file_writer, "EventFileWriter", Following)
+    make().run()
+    assert seen == [folder / "log"]
+    assert len(logged(folder, "position")) == 4
+
+
 @pytest.mark.parametrize("stop", ["iterate", "log", "agent", "training", "told"])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_end(
     make: Make, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, walk: Any, stop: str

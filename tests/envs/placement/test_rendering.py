@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -179,6 +180,20 @@ def test_extreme_costs_leave_pictures_legible_and_texts_80_wide(phases_ms: list[
 
 
 @needs_matplotlib
+@pytest.mark.parametrize("env_id", ["EmbeddingPlacement-v0", "EmbeddingSharding-v0"])
+@pytest.mark.parametrize("suite", ["generalize", "tier-generalize"])
+def test_frames_of_all_tasks_of_an_environment_have_one_size(env_id: str, suite: str) -> None:
+    """So one video can show several episodes, or several environments beside each other."""
+    env = gymnasium.make(env_id, suite=suite, render_mode="rgb_array")
+    tasks = sorted(env.unwrapped.tasks, key=lambda task: task.num_devices)
+    sizes = set()
+    for task in (tasks[0], tasks[-1]):
+        env.reset(options={"task": task})
+        sizes.add(env.render().shape)
+    assert tasks[0].num_devices < tasks[-1].num_devices
+    assert len(sizes) == 1
+
+
 def test_frames_have_one_even_size_at_every_stage() -> None:
     frames = [render_rgb(make_view(2, stage)) for stage in STAGES]
     assert {frame.shape for frame in frames} == {(frames[0].shape[0], 1200, 3)}

@@ -50,17 +50,19 @@ SPLIT_ROW, SPLIT_BAR, SPLIT_GAP = 0.27, 3.6, 0.015
 """Inches of a split table: the height of its row, the width of its bar, and the gap between its shards."""
 
 
-def draw(view: PlacementView, *, title: str | None = None) -> Figure:
+def draw(view: PlacementView, *, title: str | None = None, frame: bool = False) -> Figure:
     """The placement under its headline, by default the task's name, as a `matplotlib.figure.Figure`.
 
     The four phases follow each other on one time axis, and each is as long as its slowest device takes: the width of
     the chart is the cost. Solid is work, pale is waiting. Of more than 16 devices the most loaded are drawn, and the
-    mean of the others.
+    mean of the others. A frame has room for all tasks of the view's environment.
     """
-    row = _row_height(view)
+    row, own = _row_height(view.task.num_devices), _rows_height(view.task.num_devices)
     splits = view.splits()
     split_rows = max(len(splits), view.split_rows)
-    canvas = Canvas(WIDTH, 3.62 + _row_count(view) * row + (0.25 + SPLIT_ROW * split_rows if split_rows else 0.0))
+    height = 3.62 + own + (0.25 + SPLIT_ROW * split_rows if split_rows else 0.0)
+    others = range(min(view.frame_devices, MAX_ROWS + 1) + 1) if frame else ()
+    canvas = Canvas(WIDTH, height + max([0.0, *(_rows_height(number) - own for number in others)]))
     chart = Chart(canvas, view, MARGIN, WIDTH - MARGIN, row, horizon_of(float(view.spans_ms.sum())))
     room = _cost(chart, 17) - 0.3
     canvas.text(MARGIN, 0.50, _fit(canvas, title or view.task.name, room, 14, "bold"), 14, weight="bold")
@@ -72,7 +74,7 @@ def draw(view: PlacementView, *, title: str | None = None) -> Figure:
     below = chart.draw() + 0.45
     _unplaced_strip(canvas, view, MARGIN, below, chart.right)
     _split_tables(canvas, view, splits, MARGIN, below + 0.22)
-    _legend(canvas, MARGIN, canvas.height - 0.22)
+    _legend(canvas, MARGIN, height - 0.22)
     return canvas.figure
 
 
@@ -80,8 +82,8 @@ def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
     """Placements side by side on one scale, each under its name; otherwise as `draw`."""
     if not views:
         raise InvalidPlacementError("There is nothing to compare: pass at least one (name, view).")
-    row = min(_row_height(view) for _, view in views)
-    count = max(_row_count(view) for _, view in views)
+    row = min(_row_height(view.task.num_devices) for _, view in views)
+    count = max(_row_count(view.task.num_devices) for _, view in views)
     complete = not any(view.failure or view.unplaced.size for _, view in views)
     width = 2 * MARGIN + len(views) * CHART_WIDTH + (len(views) - 1) * CHART_GAP
     canvas = Canvas(width, 2.95 + count * row)
@@ -104,19 +106,23 @@ def draw_comparison(views: Sequence[tuple[str, PlacementView]]) -> Figure:
 def render_rgb(view: PlacementView) -> NDArray[np.uint8]:
     """(H, W, 3) uint8, the pixels of `draw` in a new array.
 
-    W is 1200, and H depends on the number of devices alone (both are even), so the frames of an episode make a video.
+    W is 1200, and H depends on the environment alone (both are even), so the frames of all its episodes make one video.
     """
-    return to_pixels(draw(view))
+    return to_pixels(draw(view, frame=True))
 
 
-def _row_count(view: PlacementView) -> int:
+def _row_count(num_devices: int) -> int:
     """Rows of the chart: a device each, and one for all devices left out."""
-    return min(view.task.num_devices, MAX_ROWS + 1)
+    return min(num_devices, MAX_ROWS + 1)
 
 
-def _row_height(view: PlacementView) -> float:
+def _row_height(num_devices: int) -> float:
     """Inches for one device: less where there are many."""
-    return 0.40 if view.task.num_devices <= 4 else 0.34 if view.task.num_devices <= 8 else 0.26
+    return 0.40 if num_devices <= 4 else 0.34 if num_devices <= 8 else 0.26
+
+
+def _rows_height(num_devices: int) -> float:
+    return _row_count(num_devices) * _row_height(num_devices)
 
 
 def _what(view: PlacementView) -> str:

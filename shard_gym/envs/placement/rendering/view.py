@@ -39,7 +39,10 @@ class PlacementView:
     failure: str = ""  # why the placement failed, a sentence; empty if it did not
     next_table: int = -1  # the table to be placed next; -1 if there is none or the order is not known
     own_caps: NDArray[np.int64] | None = None  # (D,) int64, memory caps in bytes where not those of the task
-    split_rows: int = 0  # rows for `splits` in a picture, at least; so all pictures of an episode have one size
+    # Rows for `splits` in a picture, and devices for which a frame has room, at least; so all frames of an environment
+    # have one size.
+    split_rows: int = 0
+    frame_devices: int = 0
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.phases_ms).all() and np.isfinite(self.cost_ms)):
