@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.agents.base import CostGuidedAgent, Policy, PolicyAgent, task_rng
-from shard_gym.agents.base.policy import played
 from shard_gym.agents.sb3.network import INPUTS, MAX_SHARDS, SPLIT_TYPES, DeviceScorer, device_set
 from shard_gym.agents.training.torch_arrays import load_module_arrays, network_size
 from shard_gym.common.checks import checked_count, checked_seed
 from shard_gym.common.errors import InvalidCheckpointError, NoPlacementFoundError, short_repr
 from shard_gym.common.io.arrays import Arrays
 from shard_gym.common.system import one_thread
-from shard_gym.cost_models import AdditiveCostModel, CostModel, additive_estimate, make_cost_model
+from shard_gym.cost_models import CostModel, additive_estimate, make_cost_model
 from shard_gym.envs.core.episode_batch import ObservationDict
-from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
-from shard_gym.tasks import Task, TaskSuite
+from shard_gym.tasks import Task
 
 Answer = TypeVar("Answer", Placement, ShardingPlan)
 MAX_WIDTH = 2**12  # the widest network that is loaded from a file
@@ -63,15 +61,15 @@ class SetPolicyAgent(CostGuidedAgent):
 
     @override
     def place(self, task: Task) -> Placement:
-        return self._tried(task, self._try)
+        return self._tried(task, lambda player: player.place(task))
 
-    def _tried(self, task: Task, play: Callable[[Task, Policy], Answer]) -> Answer:
-        """What an episode of `play` ends with; again if it fails, with more and more of the actions drawn."""
+    def _tried(self, task: Task, play: Callable[[PolicyAgent], Answer]) -> Answer:
+        """What an episode ends with; again if it fails, with more and more of the actions drawn."""
         rng = task_rng(self.seed, task)
         for retry in range(self.retries + 1):
             try:
                 with torch.no_grad(), one_thread():
-                    return play(task, partial(self._choose, rng, retry / max(self.retries, 1)))
+                    return play(self._player(task, partial(self._choose, rng, retry / max(self.retries, 1))))
             except NoPlacementFoundError as error:
                 stuck = error
         raise stuck
@@ -85,8 +83,9 @@ class SetPolicyAgent(CostGuidedAgent):
         tensors = {key: torch.from_numpy(array).unsqueeze(0) for key, array in observation.items()}
         return int(self.scorer(device_set(tensors)).argmax())
 
-    def _try(self, task: Task, choose: Policy) -> Placement:
-        player = PolicyAgent(
+    def _player(self, task: Task, choose: Policy) -> PolicyAgent:
+        """Plays the episodes of this task."""
+        return PolicyAgent(
             self.name,
             choose,
             max_tables=task.num_tables,
@@ -94,7 +93,6 @@ class SetPolicyAgent(CostGuidedAgent):
             observation=self.scorer.observation,
             cost_model=self.cost_model,
         )
-        return player.place(task)
 
 
 class SetPlanAgent(SetPolicyAgent):
@@ -107,35 +105,20 @@ class SetPlanAgent(SetPolicyAgent):
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
-        return self._tried(task, self._play)
+        return self._tried(task, lambda player: player.plan(task))
 
-    def place(self, task: Task) -> Placement:
-        """The same policy where it may not split."""
-
-        def play(task: Task, choose: Policy) -> Placement:
-            def whole(observation: ObservationDict, mask: NDArray[np.bool_]) -> int:
-                devices = mask.copy()
-                devices[task.num_devices :] = False
-                if not devices.any():
-                    raise NoPlacementFoundError(f"A table of task {task.name!r} fits no device whole.")
-                return choose({**observation, "action_mask": devices.astype(np.int8)}, devices)
-
-            plan = self._play(task, whole)
-            return np.array([sharding.shards[0].device for sharding in plan.tables], np.int64)
-
-        return self._tried(task, play)
-
-    def _play(self, task: Task, choose: Policy) -> ShardingPlan:
-        assert isinstance(self.cost_model, AdditiveCostModel)
-        env = EmbeddingShardingEnv(
-            TaskSuite("one task", (task,)),
-            cost_model=self.cost_model,
+    @override
+    def _player(self, task: Task, choose: Policy) -> PolicyAgent:
+        return PolicyAgent(
+            self.name,
+            choose,
+            max_tables=task.num_tables,
+            max_devices=task.num_devices,
             observation="compact",
+            cost_model=self.cost_model,
             sharding_types=SPLIT_TYPES,
             max_shards=MAX_SHARDS,
         )
-        played(env, choose)
-        return env.plan
 
 
 def load_policy(

@@ -19,8 +19,10 @@ from shard_gym.agents.registry import agents as registry
 from shard_gym.agents.registry.options import about_agent, placing_options
 from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, UnknownNameError
 from shard_gym.cost_models import AnalyticalCostModel, make_cost_model
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.evaluation import evaluate
 from shard_gym.hardware import Topology
+from shard_gym.plans import check_plan
 from shard_gym.plans.placement import check_placement
 from shard_gym.replanning import DriftSuite, DriftTask
 from shard_gym.tables import Tables
@@ -224,6 +226,35 @@ def test_a_policy_places_in_the_order_of_the_environment() -> None:
     fingerprint = AnalyticalCostModel().fingerprint
     assert agent.true_cost_queries(fingerprint) >= 20  # every look at the estimate counts
     assert agent.true_cost_queries("another-model") == 0
+
+
+@pytest.mark.parametrize("observation", ["compact", "features"])
+def test_a_policy_that_was_trained_to_split_splits(observation: str) -> None:
+    """It has the actions of the environment that it was trained in, and plans for every suite of its padding."""
+
+    def last_legal(observation: dict[str, Any], mask: np.ndarray) -> int:
+        assert len(mask) == actions
+        assert np.array_equal(observation["action_mask"].astype(bool), mask)
+        return int(np.flatnonzero(mask)[-1])
+
+    suite = load_suite("shard-4")
+    sizes = {"max_tables": suite.max_tables, "max_devices": 4}
+    types = ("table_wise", "column_wise", "row_wise")
+    env = EmbeddingShardingEnv(suite, sharding_types=types, max_shards=4, **sizes)
+    actions = int(env.action_space.n)
+    agent = PolicyAgent(
+        "last", last_legal, **sizes, observation=observation, sharding_types=",".join(types), max_shards=4, max_hosts=1
+    )
+    assert agent.splits
+    assert not PolicyAgent("whole", last_legal, **sizes).splits
+    few = replace(suite, tasks=suite[:2])
+    evaluation = evaluate(agent, few)
+    for task, result in zip(few, evaluation.tasks, strict=True):
+        plan = check_plan(agent.plan(task), task.tables, task.topology)
+        assert result.valid
+        assert result.true_cost_queries == 0 or observation == "compact"
+        assert "row_wise" in {each.sharding_type for each in plan.tables}
+        check_placement(agent.place(task), task.tables, task.topology)
 
 
 class Refusing(AnalyticalCostModel):
