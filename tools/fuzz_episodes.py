@@ -201,7 +201,7 @@ def _played(rng: Rng, scalar: Any, vector: Any, suite: Any, options: dict[str, A
     """A scalar environment after an episode that a vector environment played, too; and what was wrong."""
     options |= {"illegal": str(rng.choice(["terminate", "redirect"])), "info_text": bool(rng.integers(2))}
     if scalar is not EmbeddingReplanningEnv:
-        options["observation"] = str(rng.choice(["full", "compact", "features"]))
+        options["observation"] = str(rng.choice(["full", "compact", "features", "set"]))
         options["reward"] = str(rng.choice(["terminal", "dense", "normalized", "balance"]))
     one, seed, legal_only = scalar(suite, **options), int(rng.integers(10**6)), rng.random() < 0.7
     two = vector(2, suite, autoreset_mode=AutoresetMode.DISABLED, **options)

@@ -21,6 +21,7 @@ from shard_gym.common.arrays import FloatArray
 from shard_gym.common.errors import DamagedFileError, InvalidPlacementError, UnknownNameError, short_repr
 from shard_gym.common.io.files import sha256_of
 from shard_gym.common.jobs import run_jobs
+from shard_gym.envs.placement.observation import COST_FREE
 from shard_gym.leaderboard.copies import (
     MANY_TASKS,
     best_known_cells,
@@ -317,7 +318,7 @@ def _asks(agent: AgentPart, problem: str) -> str | None:
         return AGENTS[agent.name].asks
     if agent.name not in LEARNERS:
         return None
-    blind = agent.options.get("observation") == "features"
+    blind = agent.options.get("observation") in COST_FREE
     return "nothing" if blind else LEARNERS[agent.name].learner(problem).asks
 
 

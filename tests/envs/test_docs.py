@@ -35,7 +35,7 @@ from shard_gym.replanning.env.windows import WINDOWS
 from shard_gym.tables.tables import FEATURE_BOUNDS
 from shard_gym.tasks import load_suite, suite_names
 
-ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-")}
+ABSENT = {"full": ("+",), "compact": ("*", "+"), "features": ("*", "-"), "set": ("-",)}
 """The marks of the arrays that an observation lacks; it lacks those marked ! if no task has host memory."""
 
 REAL = (EmbeddingPlacementRealEnv, EmbeddingShardingRealEnv)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import InvalidTaskError, ShardGymError
 from shard_gym.envs.core.problem import MAX_MS
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import OBSERVATIONS
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.hardware import HostMemory, Topology, hardware_profile
 from shard_gym.replanning import DriftSuite, DriftTask, EmbeddingReplanningEnv
@@ -89,7 +90,7 @@ def test_every_observation_of_extreme_tables_is_in_its_space(kind: Any, seed: in
     rng = np.random.default_rng(seed)
     with suppress(ShardGymError):
         task = extreme_task(rng, host=bool(rng.integers(4) == 0))
-        env = kind(TaskSuite("extremes", [task]), observation=str(rng.choice(["full", "compact", "features"])))
+        env = kind(TaskSuite("extremes", [task]), observation=str(rng.choice(list(OBSERVATIONS))))
         require_in_space(env, rng)
 
 

@@ -58,10 +58,10 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
     are in the order in which they are placed. Several numbers of one device or table are adjacent:
     `obs["device_costs"].reshape(D, 4)` has a row for each device.
 
-    `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and
-    `observation="features"` none marked * or -. The last one holds no cost: a policy that sees it needs the cost model
-    for its reward in training only. Tables then come in descending order of embedding_dim * pooling_factor, because the
-    order by cost tells costs.
+    `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +,
+    `observation="features"` none marked * or -, and `observation="set"` none marked -. The last two hold no cost: a
+    policy that sees them needs the cost model for its reward in training only. Tables then come in descending order of
+    embedding_dim * pooling_factor, because the order by cost tells costs.
 
     If tasks have host memory (`HostMemory`), every observation has the keys marked !, too. A curve has eight numbers,
     one for each probability p with which a batch reads a row that it is expected to read 1.4, 1/2, 1/8, 1/32, 1/128,

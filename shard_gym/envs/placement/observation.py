@@ -238,6 +238,10 @@ class FeaturesObservation(CompactObservation):
         return env, state.assignment[env, step].astype(np.int64), problem.row[env] * problem.max_tables + step
 
 
+class SetObservation(FeaturesObservation, FullObservation):
+    """`FeaturesObservation`, and all tables of the task with their devices: the set that a pointer network sees."""
+
+
 def box(low: float, high: float, size: int) -> spaces.Box:
     """The space of `size` float32 numbers between two bounds."""
     return spaces.Box(low, high, (size,), np.float32)
@@ -253,7 +257,11 @@ OBSERVATIONS: Mapping[str, Callable[[bool], Observation]] = {
     "full": FullObservation,
     "compact": CompactObservation,
     "features": FeaturesObservation,
+    "set": SetObservation,
 }
+
+COST_FREE = ("features", "set")
+"""Names of observations without costs."""
 
 
 def make_observation(

@@ -42,7 +42,8 @@ class EmbeddingShardingRealEnv(MeasuringEnv, EmbeddingShardingEnv):
 
     That of `EmbeddingShardingEnv`, so an agent trained in one variant can act in the other. Until the last step the
     costs in it are estimates of `cost_model` for the hardware profile of this machine; in the last observation
-    `device_costs` is measured. `observation="features"` holds no cost, neither estimated nor measured.
+    `device_costs` is measured. `observation="features"` and `"set"` hold no cost, neither estimated nor
+    measured.
 
     ## Starting State
 

@@ -45,9 +45,9 @@ class EmbeddingShardingEnv(EmbeddingPlacementEnv):
     `max_shards` (1 without "column_wise"), H = log2(U), V the number of variants of a table (whole, halved 1, 2, .. H
     times, then the other sharding types), and A that of actions. Tables are in the order in which they come.
 
-    `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and
-    `observation="features"`, which holds no cost, none marked * or -. With "features" tables come in descending order
-    of embedding_dim * pooling_factor.
+    `observation="full"` (default) has no keys marked +, `observation="compact"` none marked * or +, and of those that
+    hold no cost, `observation="features"` none marked * or - and `observation="set"` none marked -. With these two,
+    tables come in descending order of embedding_dim * pooling_factor.
 
     If tasks have host memory, there are the keys marked !, too: curves as in `EmbeddingPlacementEnv`, of parts. A block
     has its share of the rows and of their reads; a batch updates all rows of a replica on several devices.

@@ -145,10 +145,15 @@ class FeaturesShardingObservation(FeaturesObservation, CompactShardingObservatio
         return env[chosen], np.concatenate([action[single], device]), rows[chosen]
 
 
+class SetShardingObservation(FeaturesShardingObservation, FullShardingObservation):
+    """`FeaturesShardingObservation`, and all tables of the task with the actions of their shards."""
+
+
 OBSERVATIONS: dict[str, Callable[[SplitRules, bool], Observation]] = {
     "full": FullShardingObservation,
     "compact": CompactShardingObservation,
     "features": FeaturesShardingObservation,
+    "set": SetShardingObservation,
 }
 
 

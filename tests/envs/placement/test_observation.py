@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from shard_gym.common.errors import InvalidTaskError
 from shard_gym.cost_models import AdditiveCostModel, AnalyticalCostModel, make_cost_model
 from shard_gym.cost_models.base.no_costs import NoCosts
+from shard_gym.envs.core.episodes import CostFreeObservation
 from shard_gym.envs.core.hbm_curves import NUM_CURVE, hbm_curves
 from shard_gym.envs.core.problem import EnvProblem
-from shard_gym.envs.placement.observation import OBSERVATIONS, CompactObservation
+from shard_gym.envs.placement.env import EmbeddingPlacementEnv
+from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS, CompactObservation, make_observation
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.sharding.env import EmbeddingShardingEnv
 from shard_gym.hardware import Topology
 from shard_gym.plans.placement import memory_used
 from shard_gym.plans.variants import whole_tables
@@ -210,10 +213,29 @@ def test_the_features_do_not_depend_on_the_cost_model(suite: str, same: Any) -> 
             results.append(env.step(actions)[0])
         return results
 
-    expected = seen(AnalyticalCostModel(), "features")
-    for other in (Reversed(), NoCosts()):
-        assert same(seen(other, "features"), expected)
+    for observation in COST_FREE:
+        assert isinstance(make_observation(observation), CostFreeObservation)
+        expected = seen(AnalyticalCostModel(), observation)
+        for other in (Reversed(), NoCosts()):
+            assert same(seen(other, observation), expected)
     assert not same(seen(Reversed(), "compact"), seen(AnalyticalCostModel(), "compact"))
+
+
+def test_the_set_is_the_features_beside_all_tables() -> None:
+    """What it adds to "features" is what "full" adds to "compact", in the order of "features"."""
+    for env_class in (EmbeddingPlacementEnv, EmbeddingShardingEnv):
+        few, both = (env_class("shard-4", observation=each) for each in ("features", "set"))
+        rng = np.random.default_rng(1)
+        (seen, _), (more, _) = few.reset(seed=3), both.reset(seed=3)
+        order = both.problem.order[0]
+        for _ in range(12):
+            assert all(np.array_equal(more.pop(key), value) for key, value in seen.items())
+            assert set(more) == {"table_features", "table_mask", "assignment"}
+            features = more["table_features"].reshape(both.max_tables, -1)[: both.task.num_tables]
+            assert np.array_equal(features, both.task.tables.features()[order[: both.task.num_tables]])
+            assert np.array_equal(more["assignment"], both.state.assignment[0].ravel())
+            action = int(rng.choice(np.flatnonzero(few.action_masks())))
+            (seen, *_), (more, *_) = few.step(action), both.step(action)
 
 
 def test_a_custom_observation_plugs_in(random_task: Any, env_of: Any) -> None:
