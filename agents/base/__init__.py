@@ -1,6 +1,6 @@
 """What an agent is, the policies of environments, and presets of options."""
 
 from shard_gym.agents.base.agent import Agent, CostGuidedAgent, require_whole, task_rng
-from shard_gym.agents.base.policy import Policy, PolicyAgent
+from shard_gym.agents.base.policy import BatchPolicyAgent, Policy, PolicyAgent
 
-__all__ = ["Agent", "CostGuidedAgent", "Policy", "PolicyAgent", "require_whole", "task_rng"]
+__all__ = ["Agent", "BatchPolicyAgent", "CostGuidedAgent", "Policy", "PolicyAgent", "require_whole", "task_rng"]

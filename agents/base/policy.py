@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,17 @@ from shard_gym.envs.core.episode_batch import ObservationDict
 from shard_gym.envs.core.episodes import CostFreeObservation, Observation
 from shard_gym.envs.placement.env import EmbeddingPlacementEnv
 from shard_gym.envs.placement.observation import make_observation
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.env import EmbeddingShardingEnv
+from shard_gym.envs.sharding.episodes import ShardingEpisodes
+from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.plans import ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
 from shard_gym.tasks import Task, TaskSuite
+
+MOST_AT_ONCE = 256
+"""Tasks that a policy plays side by side."""
 
 Policy = Callable[[ObservationDict, NDArray[np.bool_]], int]
 """Maps an observation and the (A,) mask of legal actions to an action: a device, or where tables are split another."""
@@ -124,23 +130,31 @@ class PolicyAgent(CostGuidedAgent):
 
     def _env(self, task: Task) -> EmbeddingPlacementEnv:
         """An environment of this task alone."""
+        self._require_room(task)
+        arguments = self._arguments([task])
+        return EmbeddingPlacementEnv(**arguments) if self.sharding_types is None else EmbeddingShardingEnv(**arguments)
+
+    def _require_room(self, task: Task) -> None:
         if task.num_tables > self.max_tables or task.num_devices > self.max_devices:
             raise NoPlacementFoundError(
                 f"{self.name} holds at most {self.max_tables} tables and {self.max_devices} devices; "
                 f"task {task.name!r} has {task.num_tables} and {task.num_devices}."
             )
+
+    def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        """Those of an environment of these tasks."""
         sees_costs = not isinstance(make_observation(self.observation), CostFreeObservation)
         arguments: dict[str, Any] = {
-            "suite": TaskSuite("one task", (task,)),
+            "suite": TaskSuite("asked", tuple(tasks)),
             "cost_model": additive_estimate(self.cost_model) if sees_costs else NoCosts(),
             "observation": self.observation,
             "max_tables": self.max_tables,
             "max_devices": self.max_devices,
         }
         if self.sharding_types is None:
-            return EmbeddingPlacementEnv(**arguments)
-        arguments |= {"sharding_types": self.sharding_types, "max_shards": self.max_shards}
-        return EmbeddingShardingEnv(**arguments, max_hosts=self.max_hosts)
+            return arguments
+        splits = {"sharding_types": self.sharding_types, "max_shards": self.max_shards, "max_hosts": self.max_hosts}
+        return {**arguments, **splits}
 
     @staticmethod
     def _played(env: EmbeddingPlacementEnv, policy: Policy) -> dict[str, Any]:
@@ -155,3 +169,60 @@ class PolicyAgent(CostGuidedAgent):
         if failure := env.failure():
             raise NoPlacementFoundError(failure["message"])
         return info
+
+
+BatchPolicy = Callable[[ObservationDict, NDArray[np.bool_]], NDArray[np.int64]]
+"""Maps observations of N episodes, with a leading axis, and their (N, A) masks to (N,) actions."""
+
+
+class BatchPolicyAgent(PolicyAgent):
+    """A `PolicyAgent` whose policy acts in many episodes at once, so that `evaluate` plays all tasks side by side.
+
+    Args:
+        name: its name in result files.
+        policy: chooses the actions of N episodes. Those of episodes that are over count for nothing.
+        options: those of `PolicyAgent`.
+    """
+
+    def __init__(self, name: str, policy: BatchPolicy, **options: Any) -> None:
+        def one(observation: ObservationDict, mask: NDArray[np.bool_]) -> int:
+            return int(policy({key: array[None] for key, array in observation.items()}, mask[None])[0])
+
+        if isinstance(policy, type) or not callable(policy):
+            raise wrong_kind("policy", policy, "a function of observations and masks that returns actions")
+        super().__init__(name, one, **options)
+        self.batch_policy = policy
+
+    def answers(self, tasks: Sequence[Task]) -> list[Any]:
+        """For each task a placement, or if all of them may be split a plan; or a `NoPlacementFoundError`."""
+        splits = self.sharding_types is not None and all(task.splittable for task in tasks)
+        if self.sharding_types is not None and not splits:
+            return [self._alone(task, splits) for task in tasks]
+        some = [task for task in tasks if task.num_tables <= self.max_tables and task.num_devices <= self.max_devices]
+        kind = EmbeddingShardingVectorEnv if splits else EmbeddingPlacementVectorEnv
+        found: dict[str, Any] = {}
+        for first in range(0, len(some), MOST_AT_ONCE):
+            part = some[first : first + MOST_AT_ONCE]
+            envs = kind(len(part), autoreset_mode="DISABLED", **self._arguments(part))
+            try:
+                observations, infos = envs.reset(seed=0, options={"tasks": list(range(len(part)))})
+            except TableTooLargeError:
+                continue  # which of them is told one by one
+            ended = np.zeros(len(part), np.bool_)
+            while not ended.all():
+                observations, _, ended, _, infos = envs.step(self.batch_policy(observations, envs.action_masks()))
+            for number, task in enumerate(part):
+                if failure := envs.episodes.failure(number):
+                    found[task.name] = NoPlacementFoundError(failure["message"])
+                elif isinstance(envs.episodes, ShardingEpisodes):
+                    found[task.name] = envs.episodes.plan(number)
+                else:
+                    found[task.name] = infos["placement"][number, : task.num_tables]
+        return [found[task.name] if task.name in found else self._alone(task, splits) for task in tasks]
+
+    def _alone(self, task: Task, splits: bool) -> Any:
+        """The answer to one task, or its error."""
+        try:
+            return self.plan(task) if splits else self.place(task)
+        except NoPlacementFoundError as error:
+            return error

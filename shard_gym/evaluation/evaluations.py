@@ -173,7 +173,8 @@ def evaluate(
 
     Args:
         agent: an object with `place(task)`, or a function of a task; either returns a placement. Where tables may be
-            split, its `plan(task)` is called if it has one. Of replanning, an object with `act(observations)`, or a
+            split, its `plan(task)` is called if it has one. An agent with a method `answers(tasks)` is asked for all
+            tasks at once, as `BatchPolicyAgent` is. Of replanning, an object with `act(observations)`, or a
             function of observations, that returns an action for each of N episodes played side by side; its `begin(N)`
             is called before if it has one. Where it has them, its `name` and its count of cost-model evaluations,
             `true_cost_queries(fingerprint)`, are used.

@@ -164,7 +164,24 @@ class Problem(ABC, Generic[TaskT]):
             raise wrong_kind("agent", agent, self.takes, hint)
 
     def attempts(self, agent: Any, tasks: Suite[TaskT], model: CostModel) -> Iterator[Attempt]:
-        """What an agent returns for each task of a suite, all of this problem, in order, as it comes."""
+        """What an agent returns for each task of a suite, all of this problem, in order, as it comes.
+
+        An agent that has a method `answers` is given all tasks at once, and returns an answer or one of `FAILURES` for
+        each. Of its time and of its evaluations each task has the same share.
+        """
+        if callable(getattr(agent, "answers", None)):
+            before, started = queries_of(agent, model), time.perf_counter()
+            found = list(agent.answers(list(tasks)))
+            seconds = (time.perf_counter() - started) / len(tasks)
+            queries = -(-(queries_of(agent, model) - before) // len(tasks))
+            if len(found) != len(tasks):
+                raise InvalidOptionError(
+                    f"The method answers of an agent returns one for each of the {len(tasks)} tasks, not {len(found)}."
+                )
+            for answer in found:
+                error = answer if isinstance(answer, FAILURES) else None
+                yield Attempt(None if error else answer, seconds, queries, error)
+            return
         ask = self.asker(agent)
         for task in tasks:
             before, started = queries_of(agent, model), time.perf_counter()

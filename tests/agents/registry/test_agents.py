@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_gym.agents import AGENTS, PAPER_HEURISTICS, Agent, AgentEntry, PolicyAgent, agent_names, make_agent
+from shard_gym.agents import (
+    AGENTS,
+    PAPER_HEURISTICS,
+    Agent,
+    AgentEntry,
+    BatchPolicyAgent,
+    PolicyAgent,
+    agent_names,
+    make_agent,
+)
+from shard_gym.agents.base import policy as policies
 from shard_gym.agents.registry import LEARNERS, SOLVERS, LearnerEntry
 from shard_gym.agents.registry import agents as registry
 from shard_gym.agents.registry.options import about_agent, placing_options
@@ -255,6 +265,55 @@ def test_a_policy_that_was_trained_to_split_splits(observation: str) -> None:
         assert result.true_cost_queries == 0 or observation == "compact"
         assert "row_wise" in {each.sharding_type for each in plan.tables}
         check_placement(agent.place(task), task.tables, task.topology)
+
+
+@pytest.mark.parametrize(
+    ("suite", "observation", "types"),
+    [("generalize", "set", None), ("dlrm-20x4", "compact", None), ("shard-4", "features", "all")],
+)
+def test_a_policy_of_batches_answers_all_tasks_at_once_as_one_by_one(
+    suite: str, observation: str, types: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers are those of single episodes, of tasks that fail and that are too large, too."""
+
+    def chosen(observation: dict[str, Any], mask: np.ndarray) -> int:
+        score = observation["device_memory"].reshape(-1, 2).sum(axis=1).argmin()
+        return int(score) if observation["progress"][0] < 0.9 else int(mask.argmax())
+
+    def at_once(observations: dict[str, Any], masks: np.ndarray) -> np.ndarray:
+        sizes.append(len(masks))
+        return np.array([chosen({key: v[n] for key, v in observations.items()}, masks[n]) for n in range(len(masks))])
+
+    tasks = load_suite(suite)
+    few = replace(tasks, tasks=tasks[:9])
+    sizes: list[int] = []
+    options: dict[str, Any] = {
+        **{"max_tables": sorted(task.num_tables for task in few)[-1 if types else -2], "max_devices": few.max_devices},
+        **{"observation": observation, "sharding_types": types, "max_hosts": None if types is None else 1},
+    }
+    monkeypatch.setattr(policies, "MOST_AT_ONCE", 5)
+    one, many = (
+        evaluate(kind("mine", policy, **options), few)
+        for kind, policy in ((PolicyAgent, chosen), (BatchPolicyAgent, at_once))
+    )
+    assert set(sizes[:3]) == {5}
+    for single, batched in zip(one.tasks, many.tasks, strict=True):
+        assert (single.answer, single.failure, single.cost_ms) == (batched.answer, batched.failure, batched.cost_ms)
+    if suite == "generalize":
+        assert any("holds at most" in each.failure for each in many.tasks)
+    assert all((each.true_cost_queries > 0) == (observation == "compact") for each in many.tasks)
+
+
+def test_an_agent_that_answers_too_few_tasks_at_once_is_told() -> None:
+    class Few:
+        def place(self, task: Any) -> Any:
+            raise AssertionError("all tasks were asked at once")
+
+        def answers(self, tasks: list[Any]) -> list[Any]:
+            return []
+
+    with pytest.raises(InvalidOptionError, match="returns one for each of the 50 tasks, not 0"):
+        evaluate(Few(), "dlrm-20x4")
 
 
 class Refusing(AnalyticalCostModel):
