@@ -17,6 +17,7 @@ from shard_gym.agents.search import PlanSearchAgent
 from shard_gym.agents.search.splits import SplitTables
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive, checked_seed
+from shard_gym.common.either import Array, joined
 from shard_gym.common.errors import InvalidCheckpointError, InvalidOptionError, NoPlacementFoundError, short_repr
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread
@@ -30,7 +31,7 @@ from shard_gym.cost_models.neural.features import (
     plain_features,
     table_latents,
 )
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.core.problem import EnvProblem, prepare
 from shard_gym.envs.core.state import advance, initial_state
@@ -142,7 +143,7 @@ def device_scores(weights: Weights, latent_sums: Array, costs_ms: Array) -> Arra
     They follow from the (..., D, 32) sums of the latents of each device's tables and its (..., D, 4) estimated phases.
     """
     costs = net.relu(net.mlp(weights, "costs", costs_ms[..., [0, 2, 3]]))
-    return net.dense(weights, "score", net.joined([latent_sums, costs]))[..., 0]
+    return net.dense(weights, "score", joined([latent_sums, costs]))[..., 0]
 
 
 @dataclass(frozen=True)

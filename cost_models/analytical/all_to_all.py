@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import Array, larger, smaller, some, sums_between, where
 from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.hardware import Cluster
 
@@ -26,8 +27,9 @@ def link_ms(num_bytes: ArrayLike, bytes_per_ms: ArrayLike, knee_bytes: ArrayLike
 
     It is continuous, never decreases in `num_bytes`, `knee_bytes` and `extra`, and never increases in `bytes_per_ms`.
     """
-    sent = np.asarray(num_bytes)
-    return np.asarray((sent + np.minimum(sent, knee_bytes) * np.asarray(extra)) / np.asarray(bytes_per_ms))
+    sent = num_bytes if isinstance(num_bytes, np.ndarray) or hasattr(num_bytes, "device") else np.asarray(num_bytes)
+    took: FloatArray = (sent + smaller(sent, knee_bytes) * extra) / bytes_per_ms
+    return took
 
 
 def to_parts_of_bytes(num_bytes: FloatArray) -> FloatArray:
@@ -54,22 +56,24 @@ def all_to_all_ms(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     total = output_bytes.sum(axis=-1, keepdims=True)
     devices = column(cluster.num_devices)
     across: FloatArray | None = None
-    if cluster.crosses_domains.any():
+    if some(cluster.crosses_domains):
         near = received_from_peers(output_bytes, cluster)
         others = devices - 1.0 - cluster.num_peers
-        far = np.maximum(output_bytes * others, total - output_bytes - near)
+        far = larger(output_bytes * others, total - output_bytes - near)
         bandwidth, knee = column(cluster.inter_bytes_per_ms) * devices, column(cluster.inter_knee_bytes) * devices
         across = link_ms(far, bandwidth, knee, column(cluster.inter_knee_extra))
-        if isinstance(cluster.crosses_domains, np.ndarray):  # some may not
-            across = np.where(cluster.crosses_domains[..., None], across, 0.0)
+        crosses: Array = cluster.crosses_domains
+        if crosses.ndim:  # some may not
+            across = where(crosses[..., None], across, 0.0)
     else:
         near = total - output_bytes
-    intra = np.maximum(output_bytes * cluster.num_peers, near)
+    intra = larger(output_bytes * cluster.num_peers, near)
     bandwidth, knee = column(cluster.intra_bytes_per_ms) * devices, column(cluster.intra_knee_bytes) * devices
     busy = link_ms(intra, bandwidth, knee, column(cluster.intra_knee_extra))
     if across is not None:
-        busy = np.maximum(busy, across)
-    return np.where((total > 0) & cluster.device_mask, busy + column(cluster.latency_ms), 0.0)
+        busy = larger(busy, across)
+    took: FloatArray = where((total > 0) & cluster.device_mask, busy + column(cluster.latency_ms), 0.0)
+    return took
 
 
 class SlowestLinks(NamedTuple):
@@ -212,6 +216,8 @@ def least_all_to_all_ms(total_bytes: float, cluster: Cluster) -> float:
 
 def received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """(..., D) bytes of the other devices in each device's domain."""
+    if not isinstance(output_bytes, np.ndarray):
+        return sums_between(output_bytes, cluster.domain_begin, cluster.domain_end) - output_bytes
     sent = output_bytes.T
     up_to = np.zeros((len(sent) + 1, *sent.shape[1:]))  # the sum of the devices before each
     np.cumsum(sent, axis=0, out=up_to[1:])
@@ -222,6 +228,6 @@ def received_from_peers(output_bytes: FloatArray, cluster: Cluster) -> FloatArra
     return np.asarray(np.take_along_axis(sums, end, -1) - np.take_along_axis(sums, begin, -1) - output_bytes)
 
 
-def column(numbers: FloatArray | np.float64) -> FloatArray | np.float64:
+def column(numbers: Array) -> Array:
     """(...) numbers as (..., 1), to broadcast over the devices; one number, which broadcasts faster, as it is."""
-    return numbers[..., None] if isinstance(numbers, np.ndarray) else numbers
+    return numbers[..., None] if numbers.ndim else numbers

@@ -16,9 +16,8 @@ of each device, the same on all that take part; 0 for padding. `cluster` broadca
 
 from __future__ import annotations
 
-import numpy as np
-
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import any_of, larger, largest, some, where
 from shard_gym.cost_models.analytical.all_to_all import all_to_all_ms, column, link_ms, received_from_peers
 from shard_gym.hardware import Cluster
 
@@ -44,13 +43,14 @@ def host_reduce_scatter_ms(partial_bytes: FloatArray, cluster: Cluster, share: f
     total = partial_bytes.sum(axis=-1, keepdims=True) / host
     elsewhere = share * (total - partial_bytes)  # the W devices of a host have W parts of the same
     across: FloatArray | float = 0.0
-    if beside.any():
+    if some(beside):
         here = share * ((received_from_peers(partial_bytes, cluster) + partial_bytes) / host - partial_bytes)
-        across, elsewhere = _inside_ms(np.maximum(beside, here / devices), cluster), elsewhere - here
-    across = np.maximum(across, _across_ms(np.maximum(far, elsewhere / devices), cluster))
+        across, elsewhere = _inside_ms(larger(beside, here / devices), cluster), elsewhere - here
+    across = larger(_across_ms(larger(far, elsewhere / devices), cluster), across)
     busy = _inside_ms(near, cluster) + across
     busy += 2.0 * column(cluster.latency_ms)
-    return np.where(partial_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
+    took: FloatArray = where(any_of(partial_bytes, -1) & cluster.device_mask, busy, 0.0)
+    return took
 
 
 def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
@@ -61,8 +61,9 @@ def all_reduce_ms(gradient_bytes: FloatArray, cluster: Cluster) -> FloatArray:
     """
     near, far = all_reduce_bytes(gradient_bytes, cluster)
     across = _across_ms(far / column(cluster.cross_host_ratio), cluster)  # its links count bytes before they shrink
-    busy = np.maximum(_inside_ms(near, cluster), across) + column(cluster.latency_ms)
-    return np.where(gradient_bytes.any(axis=-1, keepdims=True) & cluster.device_mask, busy, 0.0)
+    busy = larger(_inside_ms(near, cluster), across) + column(cluster.latency_ms)
+    took: FloatArray = where(any_of(gradient_bytes, -1) & cluster.device_mask, busy, 0.0)
+    return took
 
 
 def all_to_all_bytes(output_bytes: FloatArray, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
@@ -77,7 +78,7 @@ def host_reduce_scatter_bytes(
     """(..., D) bytes that each device sends inside its host, and in the all-to-all that follows to other hosts of its
     domain, and to those of other domains."""
     devices, host = column(cluster.num_devices), column(cluster.host_size)
-    domain = np.maximum(cluster.num_peers + 1.0, host)  # of padding, which has no bytes
+    domain = larger(cluster.num_peers + 1.0, host)  # of padding, which has no bytes
     summed = partial_bytes / host
     beside, far = (share * summed * each / devices for each in (domain - host, devices - domain))
     return summed * (host - 1.0), beside, far
@@ -97,8 +98,9 @@ def codec_ms(sent_bytes: FloatArray, summed_bytes: FloatArray, ms_per_byte: Floa
     sums: of blocks, the share of each device. `ms_per_byte` is 0 on devices without shards.
     """
     received = column(summed_bytes / cluster.num_devices)
-    busy = (sent_bytes + received) * ms_per_byte.max(axis=-1, keepdims=True)
-    return np.where(cluster.device_mask, busy, 0.0)
+    busy = (sent_bytes + received) * largest(ms_per_byte, -1, keepdims=True)
+    took: FloatArray = where(cluster.device_mask, busy, 0.0)
+    return took
 
 
 def _inside_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:

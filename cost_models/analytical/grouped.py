@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import largest, where
 from shard_gym.cost_models.analytical.collectives import all_reduce_bytes
 from shard_gym.cost_models.base import AdditiveCostModel, CostModel
 from shard_gym.cost_models.base.model import BACKWARD_COMM
@@ -92,8 +93,8 @@ class GroupedShardingModel(AdditiveCostModel):
         """Write the exchanges; the backward one of every device has the averaging of the fullest."""
         own = shared[..., : self._shared.stop - self._shared.start]
         self.model.fill_communication(phases, own, cluster)
-        longest = shared[..., -1].max(axis=-1, keepdims=True)
-        phases[..., BACKWARD_COMM] += np.where(cluster.device_mask, longest, 0.0)
+        longest = largest(shared[..., -1], -1, keepdims=True)
+        phases[..., BACKWARD_COMM] += where(cluster.device_mask, longest, 0.0)
 
     @override
     def costs_with_one(

@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import constant, joined, larger, smaller, where, whole
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
@@ -147,20 +148,21 @@ class _LruCache(HostPolicy):
         """What is left of the prefetch and the reads in place, and the updates in place; 0 without a cache."""
         hbm, copies = loads[..., HBM_BYTES], loads[..., FIRST_MS:KEPT_BYTES]
         in_set = loads[..., FIRST_ROWS:FIRST_MS] * (WAYS / slots_of(loads))[..., None]  # x' - x
-        mean = np.cumsum(in_set, axis=-1)
-        cell = np.minimum(mean * _CELLS, _MOST * _CELLS).astype(np.int64)
-        above = _OVERFLOW[cell] + _SLOPE[cell] * (mean - cell / _CELLS)
-        below = np.concatenate([np.zeros_like(above[..., :1]), above[..., :-1]], axis=-1)
-        gone = np.divide(above - below, in_set, out=np.zeros_like(above), where=in_set > 0)
-        missed, read = np.cumsum(copies * gone, axis=-1)[..., -1], np.cumsum(copies, axis=-1)[..., -1]
+        mean = in_set.cumsum(-1)
+        cell = whole(smaller(mean * _CELLS, float(_MOST * _CELLS)))
+        above = constant(_OVERFLOW, mean)[cell] + constant(_SLOPE, mean)[cell] * (mean - cell / _CELLS)
+        below = joined([above[..., :1] * 0.0, above[..., :-1]])
+        there = in_set > 0
+        gone = where(there, (above - below) / where(there, in_set, 1.0), 0.0)
+        missed, read = (copies * gone).cumsum(-1)[..., -1], copies.cumsum(-1)[..., -1]
         in_place = read * gone[..., 0]
         prefetch = loads[..., LOOKUPS_MS] + missed - in_place
-        forward = np.maximum(prefetch - loads[..., DENSE_MS], 0.0) + in_place * loads[..., READ_TIMES]
+        forward = larger(prefetch - loads[..., DENSE_MS], 0.0) + in_place * loads[..., READ_TIMES]
         cached = loads[..., ALL_BYTES] > hbm
         backward = in_place + loads[..., STATES_MS]
         return (
-            np.where(cached, forward, 0.0) + loads[..., KEPT_READ_MS],
-            np.where(cached, backward, 0.0) + loads[..., KEPT_UPDATE_MS],
+            where(cached, forward, 0.0) + loads[..., KEPT_READ_MS],
+            where(cached, backward, 0.0) + loads[..., KEPT_UPDATE_MS],
         )
 
     def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:
@@ -207,7 +209,8 @@ LRU = _LruCache()
 def slots_of(loads: FloatArray) -> FloatArray:
     """(...) slots of the caches of devices with (..., H) loads, at least one set."""
     free = loads[..., HBM_BYTES] - loads[..., INDEXED_BYTES] - loads[..., KEPT_BYTES]
-    return np.maximum(free / np.maximum(loads[..., ROW_BYTES], 1.0), float(WAYS))
+    slots: FloatArray = larger(free / larger(loads[..., ROW_BYTES], 1.0), float(WAYS))
+    return slots
 
 
 def curves(tables: Tables) -> tuple[FloatArray, FloatArray]:

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import largest, some, where
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
@@ -78,13 +79,13 @@ def index_exchange_ms(num_bytes: FloatArray, cluster: Cluster) -> FloatArray:
         num_bytes: (..., D) float64, the sums of `index_bytes` of the devices; 0 for padding.
         cluster: the topology; broadcasts against the leading shape.
     """
-    return _with_latencies(all_to_all_ms(num_bytes, links_of_indices(cluster)).max(axis=-1), cluster)
+    return _with_latencies(largest(all_to_all_ms(num_bytes, links_of_indices(cluster)), -1), cluster)
 
 
 def add_index_exchange(phases: FloatArray, num_bytes: FloatArray, cluster: Cluster) -> None:
     """Add the exchange to the forward exchange of every device, in place; `phases` are (..., D, 4) ms."""
     took = index_exchange_ms(num_bytes, cluster)
-    phases[..., FORWARD_COMM] += np.where(cluster.device_mask, took[..., None], 0.0)
+    phases[..., FORWARD_COMM] += where(cluster.device_mask, took[..., None], 0.0)
 
 
 def index_exchange_ms_with_one(
@@ -113,7 +114,8 @@ def least_index_exchange_ms(total_bytes: float, cluster: Cluster) -> float:
 
 
 def _with_latencies(took: FloatArray, cluster: Cluster) -> FloatArray:
-    return np.where(took > 0, took + FURTHER_LATENCIES * cluster.latency_ms, 0.0)
+    exchanged: FloatArray = where(took > 0, took + FURTHER_LATENCIES * cluster.latency_ms, 0.0)
+    return exchanged
 
 
 def latencies_ms(cluster: Cluster) -> FloatArray:
@@ -124,7 +126,7 @@ def latencies_ms(cluster: Cluster) -> FloatArray:
 def links_of_indices(cluster: Cluster) -> Cluster:
     """`cluster` with links between domains that all bytes pass, not the share that a model sends of its outputs."""
     ratio = cluster.cross_host_ratio
-    if np.all(ratio == 1.0):
+    if not some(ratio != 1.0):
         return cluster
     return replace(
         cluster,

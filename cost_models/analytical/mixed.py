@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import smaller, where, zeros
 from shard_gym.tables import Workload
 
 LANE_SHARES = (0.25, 0.5, 1.0)
@@ -48,5 +49,6 @@ def share_of_group(counts: list[FloatArray] | FloatArray, most: FloatArray) -> F
 
     Counts of a device are whole numbers. Of a mean of devices they are none, and then `most` limits the share.
     """
-    found = np.select([counts[2] > 0, counts[1] > 0], [LANE_SHARES[2], LANE_SHARES[1]], LANE_SHARES[0])
-    return np.asarray(np.minimum(found, most))
+    narrow, middle, wide = (zeros(most.shape, most) + share for share in LANE_SHARES)
+    found: FloatArray = smaller(where(counts[2] > 0, wide, where(counts[1] > 0, middle, narrow)), most)
+    return found

@@ -43,6 +43,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import larger, outer, turned, turned_copy, where, zeros
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
@@ -330,19 +331,20 @@ class AnalyticalCostModel(AdditiveCostModel):
 
         Devices without a table in any group stay as they are: tables of one workload beside tasks of several.
         """
-        all_groups, one = groups.T.copy(), own.T
-        found, some = np.zeros((2, *one.shape[1:])), np.zeros(one.shape[1:], np.bool_)
+        all_groups, one, of_phase = turned_copy(groups), turned(own), turned(phases)
+        found, any_there = zeros((2, *one.shape[1:]), own), zeros(one.shape[1:], own) > 0
         for begin in range(0, len(all_groups), GROUP_LOADS):
-            sums, counts = np.split(all_groups[begin : begin + GROUP_LOADS], [SUMS])
+            of_group = all_groups[begin : begin + GROUP_LOADS]
+            sums, counts = of_group[:SUMS], of_group[SUMS:]
             there = counts.sum(axis=0) > 0
-            operator = np.zeros((LOADS, *one.shape[1:]))
+            operator = zeros((LOADS, *one.shape[1:]), own)
             operator[:SUMS] = sums
             operator[LANE_SHARE] = share_of_group(counts, one[LANE_SHARE])
             operator[LAUNCH_MS] = one[LAUNCH_MS]
-            found += np.where(there, self.compute_ms(operator), 0.0)  # without tables rounding errors may be left
-            some |= there
+            found += where(there, self.compute_ms(operator), 0.0)  # without tables rounding errors may be left
+            any_there |= there
         for phase, ms in zip(COMPUTE, found, strict=True):
-            phases.T[phase] = np.where(some, ms, phases.T[phase])
+            of_phase[phase] = where(any_there, ms, of_phase[phase])
 
     def least(self, loads: FloatArray) -> FloatArray:
         """Loads of which sums cost no more than those of the (..., K) `loads`; these themselves for one workload.
@@ -361,22 +363,23 @@ class AnalyticalCostModel(AdditiveCostModel):
 
     def hbm_phases(self, loads: FloatArray) -> FloatArray:
         """(..., 4) ms from the (..., 10) `hbm_loads` of devices, if all their rows are in HBM."""
-        phases = np.zeros((*loads.shape[:-1], len(PHASES)))
-        phases.T[FORWARD], phases.T[BACKWARD] = self.compute_ms(loads.T.copy())  # contiguous: strides take longer
+        phases: FloatArray = zeros((*loads.shape[:-1], len(PHASES)), loads)
+        of_phase = turned(phases)
+        of_phase[FORWARD], of_phase[BACKWARD] = self.compute_ms(turned_copy(loads))  # contiguous: strides take longer
         return phases
 
     def compute_ms(self, columns: FloatArray) -> FloatArray:
         """(2, ...) ms of forward and backward from the (10, ...) columns of `hbm_loads`, which it overwrites."""
         limits, l2, lanes = columns[_DRAM], columns[_L2], columns[_LANES]
         lanes *= columns[LANE_SHARE]
-        slowest = np.maximum(np.maximum(limits, l2), lanes)
+        slowest = larger(larger(limits, l2), lanes)
         limits += l2
         limits += lanes
         limits -= slowest
         limits *= self.constants.overlap_loss
         limits += slowest
         limits[1] += columns[SORT_MS]
-        limits += np.multiply.outer(self.launches, columns[LAUNCH_MS])
+        limits += outer(self.launches, columns[LAUNCH_MS])
         return limits
 
     @cached_property

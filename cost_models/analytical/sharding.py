@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import some
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.analytical import collectives
 from shard_gym.cost_models.analytical.all_to_all import (
@@ -224,18 +225,18 @@ class AnalyticalShardingModel(AnalyticalCostModel):
         outputs, partial, host_partial, gradient, codec = self.exchanged(shared)
         took = all_to_all_ms(outputs, cluster)
         # An exchange that no topology of a batch has would add zeros, which take time but change no bit.
-        if partial.any():
+        if some(partial):
             took = took + collectives.reduce_scatter_ms(partial, cluster)
-        if host_partial.any():
+        if some(host_partial):
             took = took + self._host_reduce_scatter_ms(host_partial, cluster)
-        if codec.any():
+        if some(codec):
             passed = outputs + self._coded * (partial + host_partial)
             blocks = partial.sum(axis=-1) / cluster.num_devices
             blocks = blocks + host_partial.sum(axis=-1) / cluster.host_size
             summed = outputs.sum(axis=-1) + self._coded * blocks
             took = took + collectives.codec_ms(passed, summed, codec, cluster)
         phases[..., FORWARD_COMM] = took
-        if gradient.any():
+        if some(gradient):
             took = took + collectives.all_reduce_ms(gradient, cluster)
         phases[..., BACKWARD_COMM] = took
         if self.first_load:

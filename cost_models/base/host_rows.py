@@ -35,6 +35,7 @@ from functools import lru_cache
 import numpy as np
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import any_of, larger, largest, outer, turned, turned_copy, where
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.linear import HostReads
 from shard_gym.hardware import Topology
@@ -121,10 +122,11 @@ def host_bytes(tables: Tables, dense: bool = False, share: FloatArray | None = N
 
 def host_read_ms(loads: FloatArray) -> FloatArray:
     """(...) ms that a batch reads from the host, from the (..., 2 + G) loads of a device."""
-    columns = loads[..., :NUM_HOST_LOADS].T.copy()  # contiguous, so that each operation runs over many devices
+    columns = turned_copy(loads[..., :NUM_HOST_LOADS])  # contiguous, so that each operation runs over many devices
     above = columns[NUM_MAXIMA:]
-    above -= np.multiply.outer(THRESHOLDS, columns[HBM_MS])
-    return np.asarray(above.max(axis=0, initial=0.0).T)
+    above -= outer(THRESHOLDS, columns[HBM_MS])
+    took: FloatArray = turned(larger(largest(above, 0), 0.0))
+    return took
 
 
 def plain_host_read_ms(loads: list[float]) -> float:
@@ -154,11 +156,11 @@ class _StaticSplit(HostPolicy):
         read_ms = host_read_ms(loads)
         update_ms = read_ms * loads[..., UPDATE_TIMES]
         if loads.shape[-1] > NUM_HOST_LOADS:
-            columns = loads.T
-            hbm_ms = np.multiply.outer(THRESHOLDS, columns[HBM_MS] * columns[UPDATE_TIMES])
-            own = np.asarray((columns[NUM_HOST_LOADS:] - hbm_ms).max(axis=0, initial=0.0).T)
+            columns = turned(loads)
+            hbm_ms = outer(THRESHOLDS, columns[HBM_MS] * columns[UPDATE_TIMES])
+            own = turned(larger(largest(columns[NUM_HOST_LOADS:] - hbm_ms, 0), 0.0))
             # Without updates of their own, tables have one workload, beside tasks with several.
-            update_ms = np.where(loads[..., NUM_HOST_LOADS:].any(axis=-1), own, update_ms)
+            update_ms = where(any_of(loads[..., NUM_HOST_LOADS:], -1)[..., 0], own, update_ms)
         return read_ms, update_ms
 
     def plain_added_ms(self, loads: list[float]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import is_array, larger, largest
 from shard_gym.common.errors import unknown_name
 from shard_gym.cost_models.base.host_policy import HostPolicy
 from shard_gym.cost_models.base.host_rows import STATIC
@@ -303,15 +304,16 @@ class AdditiveCostModel(CostModel):
 
         A learned model may override this with its own head over the (..., D, C) `shared` loads.
         """
-        slowest = phases.max(axis=-2)
+        slowest = largest(phases, -2)
         forward = slowest[..., FORWARD] + slowest[..., FORWARD_COMM]
-        return np.asarray(forward + slowest[..., BACKWARD_COMM] + slowest[..., BACKWARD])
+        cost = forward + slowest[..., BACKWARD_COMM] + slowest[..., BACKWARD]
+        return np.asarray(cost) if is_array(cost) else cost
 
     def add(self, device_loads: FloatArray, table_loads: FloatArray) -> FloatArray:
         """(..., K) loads of a device after a table with (..., K) loads is added to it."""
         maxima = self.maxima
         total = device_loads + table_loads
-        np.maximum(device_loads[..., maxima], table_loads[..., maxima], out=total[..., maxima])
+        total[..., maxima] = larger(device_loads[..., maxima], table_loads[..., maxima])
         return total
 
     def device_costs(self, loads: FloatArray, cluster: Cluster) -> FloatArray:

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import Array, largest
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base import COMMUNICATION, AdditiveCostModel
 from shard_gym.cost_models.base.host_rows import HBM_MS, NUM_HOST_LOADS
 from shard_gym.cost_models.neural import groups, host
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights, largest
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import HOST_MEMORY, SPLITS, TRAINING
 from shard_gym.plans.plan import COLUMN_WISE, TABLE_WISE

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import Array, joined, largest
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.tables import Tables
 
@@ -64,7 +65,7 @@ class DreamShardCostModel(NeuralCostModel):
     @override
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         latents = features.table_latents(weights, inputs)
-        return net.joined([latents, inputs[:, :1] * 0.0 + 1.0])
+        return joined([latents, inputs[:, :1] * 0.0 + 1.0])
 
     @classmethod
     @override
@@ -79,4 +80,4 @@ class DreamShardCostModel(NeuralCostModel):
     @classmethod
     def overall(cls, weights: Weights, phases: Array, loads: Array, cluster: Cluster) -> Array:
         """(...) ms from the maxima of the latent sums over the devices; does not depend on the phases."""
-        return net.mlp(weights, "overall", net.largest(loads[..., :LATENT], -2))[..., 0]
+        return net.mlp(weights, "overall", largest(loads[..., :LATENT], -2))[..., 0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.either import Array, joined
 from shard_gym.cost_models.neural import network as net
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.tables import FEATURE_NAMES
 from shard_gym.tables.tables import FEATURE_MEAN, FEATURE_STD
 
@@ -26,7 +27,7 @@ def plain_features(features: Array) -> Array:
         net.exp2(features[..., k : k + 1] * std + mean) - 1.0
         for k, (mean, std) in enumerate(zip(FEATURE_MEAN, FEATURE_STD, strict=True))
     ]
-    plain = net.joined([*columns, features[..., SCALED:]])
+    plain = joined([*columns, features[..., SCALED:]])
     return plain.astype(np.float32) if isinstance(plain, np.ndarray) else plain
 
 

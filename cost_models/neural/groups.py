@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import joined
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.base import PHASES
 from shard_gym.cost_models.base.model import BACKWARD, FORWARD
-from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Topology
 from shard_gym.plans.needs import MIXED, WEIGHTED
@@ -78,10 +78,10 @@ def with_layer(weights: FloatWeights, architecture: str) -> FloatWeights:
 def widened(weights: Weights) -> Weights:
     """Those of the network whose inputs have the facts in front, which are not normalized."""
     found = dict(weights)
-    found[_FIRST] = net.joined([weights[LAYER].T, weights[_FIRST].T]).T
+    found[_FIRST] = joined([weights[LAYER].T, weights[_FIRST].T]).T
     for name, value in ((f"{_FEATURES}.mean", 0.0), (f"{_FEATURES}.scale", 1.0)):
         if name in weights:
-            found[name] = net.joined([weights[LAYER][:, 0] * 0.0 + value, weights[name]])
+            found[name] = joined([weights[LAYER][:, 0] * 0.0 + value, weights[name]])
     return found
 
 

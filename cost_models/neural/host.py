@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.common.either import Array, joined, largest
 from shard_gym.cost_models.base import COMPUTE
 from shard_gym.cost_models.base.host_rows import (
     HBM_MS,
@@ -24,7 +25,7 @@ from shard_gym.cost_models.base.host_rows import (
     host_loads,
 )
 from shard_gym.cost_models.neural import network as net
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Topology
 from shard_gym.plans.plan import has_dense_gradient
 from shard_gym.tables import Tables
@@ -69,14 +70,14 @@ def megabytes(loads: Array) -> Array:
     """
     thresholds = THRESHOLDS if isinstance(loads, np.ndarray) else loads.new_tensor(THRESHOLDS)
     above = loads[..., NUM_MAXIMA:] - thresholds * loads[..., HBM_MS, None]
-    read = net.relu(net.largest(above, -1))[..., None]
-    return net.joined([read, read * loads[..., UPDATE_TIMES, None]])
+    read = net.relu(largest(above, -1))[..., None]
+    return joined([read, read * loads[..., UPDATE_TIMES, None]])
 
 
 def host_ms(weights: Weights, loads: Array) -> Array:
     """(..., 4) ms that the host adds to the phases of a device with (..., 2 + G) loads."""
     both = megabytes(loads) * net.softplus(_SPEED * weights[RATE]) * weights[_UNIT]
-    return net.joined([both[..., :1], both * 0.0, both[..., 1:]])
+    return joined([both[..., :1], both * 0.0, both[..., 1:]])
 
 
 def without_updates(weights: FloatWeights) -> FloatWeights:

@@ -2,7 +2,7 @@
 
 Weights are a dict of arrays, `"<layer>.weight"` (inputs, outputs) and `"<layer>.bias"` (outputs,). With NumPy arrays a
 network estimates without torch; with tensors it can be trained. Networks use operations that both libraries have under
-one name, and the functions below for the others.
+one name, and the functions below and of `shard_gym.common.either` for the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = Any  # a NumPy array or a torch tensor; functions return what they are given
+from shard_gym.common.either import Array
+
 Weights = Mapping[str, Array]
 FloatWeights = dict[str, NDArray[np.float32]]
 
@@ -23,16 +24,6 @@ def relu(values: Array) -> Array:
     """`values` where they are positive, else 0."""
     # NumPy's `clip` takes several times as long, which slows down placing a task step by step.
     return np.maximum(values, 0.0) if isinstance(values, np.ndarray) else values.clamp(min=0)
-
-
-def largest(values: Array, axis: int) -> Array:
-    """The maximum over one axis."""
-    return values.max(axis=axis) if isinstance(values, np.ndarray) else values.amax(dim=axis)
-
-
-def larger(one: Array, other: Array) -> Array:
-    """The larger of two arrays, element by element."""
-    return np.maximum(one, other) if isinstance(one, np.ndarray) else one.max(other)
 
 
 def softplus(values: Array) -> Array:
@@ -50,26 +41,6 @@ def log2(values: Array) -> Array:
 def exp2(values: Array) -> Array:
     """Two to the power of `values`."""
     return np.exp2(values) if isinstance(values, np.ndarray) else values.exp2()
-
-
-def sums_between(values: Array, begin: Array, end: Array) -> Array:
-    """(..., D) sums of the (..., D) `values` from `begin` to before `end`, both (..., D) integers."""
-    up_to = joined([values[..., :1] * 0.0, values.cumsum(-1)])  # the sum of those before each
-    if isinstance(values, np.ndarray):
-        if begin.ndim == 1:  # the same for all; several times as fast
-            return up_to.take(end, -1) - up_to.take(begin, -1)
-        begin, end = np.broadcast_to(begin, values.shape), np.broadcast_to(end, values.shape)
-        return np.take_along_axis(up_to, end, -1) - np.take_along_axis(up_to, begin, -1)
-    return up_to.gather(-1, end.expand_as(values)) - up_to.gather(-1, begin.expand_as(values))
-
-
-def joined(arrays: Sequence[Array]) -> Array:
-    """Arrays of equal leading shape side by side on the last axis."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(list(arrays), axis=-1)
-    import torch
-
-    return torch.cat(list(arrays), dim=-1)
 
 
 def last(values: Array) -> Array:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from shard_gym.common.either import Array, joined, largest, sums_between
 from shard_gym.cost_models.analytical.model import OUTPUT_BYTES
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD
 from shard_gym.cost_models.neural import features
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import NeuralCostModel, NormalizationData
 from shard_gym.cost_models.neural.features import LATENT
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Cluster
 from shard_gym.tables import Tables
 
@@ -70,14 +71,14 @@ class NeuroShardCostModel(NeuralCostModel):
     def latents(cls, weights: Weights, inputs: Array) -> Array:
         """The last summed latent is the MiB of pooled outputs."""
         latents = features.table_latents(weights, inputs[:, :-1])
-        return net.joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
+        return joined([latents, inputs[:, -1:], inputs[:, -1:] * 0.0 + 1.0])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """The all-to-alls are 0."""
         both = net.heads(weights, "compute", loads[..., :LATENT])
         nothing = both * 0.0
-        return net.joined([both[..., :1], nothing, both[..., 1:]])
+        return joined([both[..., :1], nothing, both[..., 1:]])
 
     @classmethod
     @override
@@ -117,8 +118,8 @@ def communication(weights: Weights, phases: Array, mib: Array, cluster: Cluster)
     route = net.normalized(weights, "route", routes(mib, cluster))
     backward = net.mlp(weights, "backward_comm", route)
     late = skews(phases[..., FORWARD] + phases[..., BACKWARD] + backward[..., 0], cluster)
-    forward = net.mlp(weights, "forward_comm", net.joined([route, net.normalized(weights, "skew", late)]))
-    return net.joined([forward, backward])
+    forward = net.mlp(weights, "forward_comm", joined([route, net.normalized(weights, "skew", late)]))
+    return joined([forward, backward])
 
 
 def skews(ready: Array, cluster: Cluster) -> Array:
@@ -128,10 +129,10 @@ def skews(ready: Array, cluster: Cluster) -> Array:
     computation (neuroshard/simulator.py).
     """
     real = cluster.device_mask * 1.0
-    first = -net.largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
+    first = -largest(-ready - 1e9 * (1.0 - real), -1)[..., None]
     late = (ready - first) * real
-    last = net.largest(late, -1)[..., None] + late * 0.0
-    return net.joined([late[..., None], last[..., None]])
+    last = largest(late, -1)[..., None] + late * 0.0
+    return joined([late[..., None], last[..., None]])
 
 
 def routes(mib: Array, cluster: Cluster) -> Array:
@@ -142,7 +143,7 @@ def routes(mib: Array, cluster: Cluster) -> Array:
     count: Array = cluster.num_devices
     count = count[..., None]
     total = mib.sum(-1)[..., None] + mib * 0.0
-    of_peers = net.sums_between(mib, cluster.domain_begin, cluster.domain_end) - mib
+    of_peers = sums_between(mib, cluster.domain_begin, cluster.domain_end) - mib
     others = count - 1.0 - cluster.num_peers
     columns = [
         mib * cluster.num_peers / count,
@@ -153,4 +154,4 @@ def routes(mib: Array, cluster: Cluster) -> Array:
         total / count,
         count + mib * 0.0,
     ]
-    return net.joined([column[..., None] for column in columns])
+    return joined([column[..., None] for column in columns])

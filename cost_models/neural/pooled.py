@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
+from shard_gym.common.either import Array, joined, larger, sums_between
 from shard_gym.cost_models.analytical.all_to_all import slowest_links_with_one
 from shard_gym.cost_models.analytical.l2_cache import SECTOR_BYTES, state_sectors, to_sectors
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
@@ -30,7 +31,7 @@ from shard_gym.cost_models.base.one_more import largest_of_others
 from shard_gym.cost_models.neural import host
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.base import LEAST_MS, NeuralCostModel, NormalizationData
-from shard_gym.cost_models.neural.network import Array, FloatWeights, Weights
+from shard_gym.cost_models.neural.network import FloatWeights, Weights
 from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans import SHARDING_TYPES
 from shard_gym.plans.needs import GROUPS, SEQUENCES, SERVING, SPLITS, TRAINING
@@ -143,14 +144,14 @@ class PooledCostModel(NeuralCostModel):
         plain = cls.num_work + 1  # inputs that are loads as they are: the work, then the share of a warp
         amount, width = inputs[:, -plain:-1], inputs[:, -1:]
         level = net.normalized(weights, "work", net.log2(amount + 1.0))
-        latent = net.relu(net.mlp(weights, "table", net.joined([inputs[:, :-plain], level])))
-        return net.joined([latent, amount, width * 0.0 + 1.0, width])
+        latent = net.relu(net.mlp(weights, "table", joined([inputs[:, :-plain], level])))
+        return joined([latent, amount, width * 0.0 + 1.0, width])
 
     @classmethod
     def own_phases(cls, weights: Weights, loads: Array) -> Array:
         """The exchanges are 0."""
         both = net.heads(weights, "compute", net.normalized(weights, "device", cls._device(loads)))
-        return net.joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
+        return joined([both[..., :1], both * 0.0, both[..., 1:]]) * weights["phase.scale"]
 
     @cached_property
     def _compute(self) -> _ComputeHeads:
@@ -171,7 +172,7 @@ class PooledCostModel(NeuralCostModel):
     def _device(cls, loads: Array) -> Array:
         """(..., num_device), the inputs of the heads: all loads but the cost alone, and the work times the width."""
         own, width = loads[..., : cls.num_sums], loads[..., -1:]
-        return net.joined([own, width, own[..., LATENT:] * width])
+        return joined([own, width, own[..., LATENT:] * width])
 
     @classmethod
     @override
@@ -296,11 +297,11 @@ def _on_links(kind: int, mib: Array, cluster: Cluster) -> tuple[Array, Array]:
         host: Array = cluster.host_size
         return _of_sums(kind, mib, peers, host[..., None], count)
     others = (count - 1.0 - peers) * cluster.device_mask
-    of_domain = net.sums_between(mib, cluster.domain_begin, cluster.domain_end)
-    near = net.larger(mib * peers, (of_domain - mib) * cluster.device_mask) / count
+    of_domain = sums_between(mib, cluster.domain_begin, cluster.domain_end)
+    near = larger(mib * peers, (of_domain - mib) * cluster.device_mask) / count
     if not cluster.crosses_domains.any():
         return near, near * 0.0
-    return near, net.larger(mib * others, (mib.sum(-1)[..., None] - of_domain) * (others > 0)) / count
+    return near, larger(mib * others, (mib.sum(-1)[..., None] - of_domain) * (others > 0)) / count
 
 
 def _of_sums(kind: int, mib: Array, peers: Array, host: Array, count: Array) -> tuple[Array, Array]:
@@ -321,7 +322,7 @@ def _exchange(weights: Weights, kind: int, near: Array, far: Array) -> Array:
     busy, crosses = _curve(curve[0], near * scale[0]), (far > 0).any()
     if crosses:
         across = _curve(curve[1], far * scale[1])
-        busy = busy + across if kind == HOST_REDUCE_SCATTER else net.larger(busy, across)
+        busy = busy + across if kind == HOST_REDUCE_SCATTER else larger(busy, across)
     latency = _positive(weights["exchange.latency"][kind]).reshape(2, *[1] * near.ndim)
     return (busy + latency) * ((near + far if crosses else near) > 0)
 
@@ -345,5 +346,5 @@ def _curve(slopes: Array, amounts: Array) -> Array:
         np.minimum(up_to[-1], KNOTS[:, None], out=up_to[:-1])
         return (slopes.T @ up_to).reshape(2, *amounts.shape)
     flat = amounts.reshape(-1, 1)
-    up_to = net.joined([flat.minimum(amounts.new_tensor(KNOTS)), flat])
+    up_to = joined([flat.minimum(amounts.new_tensor(KNOTS)), flat])
     return (up_to @ slopes).T.reshape(2, *amounts.shape)

@@ -53,6 +53,15 @@ class Cluster:
         """N clusters with the same padding as one cluster with leading shape (N,)."""
         return Cluster(**{f.name: np.stack([getattr(c, f.name) for c in clusters]) for f in fields(Cluster)})
 
+    def tensors(self, device: Any = "cpu") -> Cluster:
+        """The same as tensors of torch, for costs of tensors of float64; `crosses_domains` stays False if none does."""
+        import torch
+
+        made: dict[str, Any] = {f.name: torch.as_tensor(getattr(self, f.name), device=device) for f in fields(Cluster)}
+        if not np.any(self.crosses_domains):
+            made["crosses_domains"] = np.bool_(False)
+        return Cluster(**made)
+
 
 MAX_DEVICES = 4096
 """The most devices of a topology."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from shard_gym.common.either import joined, largest
 from shard_gym.cost_models.neural import network as net
 from shard_gym.cost_models.neural.features import plain_features
 
@@ -30,9 +31,9 @@ INPUTS = np.abs(RNG.normal(size=(4, 5, 7))).astype(np.float32)
         lambda weights, x: net.mlp(weights, "bent", x),
         lambda weights, x: net.heads(weights, "heads", x),
         lambda weights, x: net.normalized(weights, "seven", x),
-        lambda weights, x: net.largest(x, -2),
-        lambda weights, x: net.joined([net.relu(x - 1.0), net.log2(x + 1.0), net.exp2(x)]),
-        lambda weights, x: plain_features(net.joined([x, x, x])),
+        lambda weights, x: largest(x, -2),
+        lambda weights, x: joined([net.relu(x - 1.0), net.log2(x + 1.0), net.exp2(x)]),
+        lambda weights, x: plain_features(joined([x, x, x])),
     ],
     ids=["mlp", "mlp with shortcut", "heads", "standardised", "largest", "joined", "plain features"],
 )
