@@ -110,6 +110,14 @@ def test_no_two_pages_train_into_the_same_folder() -> None:
     assert sorted(found) == sorted(set(found))
 
 
+def test_the_program_for_tensors_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(program((REPO / "docs" / "libraries.md").read_text(encoding="utf-8"), "TensorPlacementEnv("), names)
+    env = names["env"]
+    assert capsys.readouterr().out == f"{env.cost_ms.mean().item()}\n"
+    assert (env.status > 0).all()
+
+
 def test_a_policy_is_evaluated_on_each_task_once(capsys: pytest.CaptureFixture[str]) -> None:
     page = (REPO / "docs" / "tutorials" / "train-ppo.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}

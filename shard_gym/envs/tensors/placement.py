@@ -1,0 +1,299 @@
+"""`TensorPlacementEnv`: episodes of `EmbeddingPlacement-v0` as tensors of torch, on any device. Needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shard_gym.common.checks import checked_count, checked_seed, is_one_of
+from shard_gym.common.either import larger
+from shard_gym.common.errors import InvalidOptionError, unknown_name
+from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.cost_models.base import PHASES
+from shard_gym.envs.core.config import MAX_PADDING
+from shard_gym.envs.core.episode_state import COMPLETE, DEAD_END, ILLEGAL_ACTION, RUNNING, UNPLACED
+from shard_gym.envs.placement.episodes import PlacementConfig
+from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
+from shard_gym.hardware import Cluster
+from shard_gym.tables import AMOUNT_NAMES
+from shard_gym.tasks import Task, TaskSource, TaskSuite
+
+Tensor = torch.Tensor
+Observations = dict[str, Tensor]
+
+REWARDS = ("terminal", "dense", "normalized")
+"""Rewards of tensors, by their names in `EmbeddingPlacement-v0`."""
+
+GIB = 2.0**30
+
+
+@dataclass
+class _Tasks:
+    """P tasks; of their T tables, in placement order, and of their D devices, with zeros as padding."""
+
+    order: Tensor  # (P, T) int64
+    loads: Tensor  # (P, T, K) float64
+    memory: Tensor  # (P, T) int64, bytes
+    features: Tensor  # (P, T, 21) float32
+    costs: Tensor  # (P, T, 4) float32
+    shares: Tensor  # (P, T, 5) float64
+    widths: Tensor  # (P, T) float32
+    hbm_curves: Tensor  # (P, T, C) float64
+    num_tables: Tensor  # (P,) int64
+    memory_cap: Tensor  # (P, D) int64, bytes
+    hbm_bytes: Tensor  # (P,) int64
+    penalty_ms: Tensor  # (P,) float64
+    lower_bound_ms: Tensor  # (P,) float64
+    cluster: Any  # a `Cluster` of tensors, leading shape (P,)
+
+
+class TensorPlacementEnv:
+    """N episodes at once as tensors of torch, on any device: masks, costs and rewards are those of
+    `EmbeddingPlacementVectorEnv`, the costs but for rounding.
+
+    No result of a step depends on what Python reads from a tensor, so a step can be compiled, or captured in a graph.
+    Episodes that are over stay as they are, with rewards of 0, until `reset` begins new ones. Those have tasks of a
+    pool, which is on the device: all tasks of a suite, or so many drawn from a sampler once.
+
+    Args:
+        num_envs: N.
+        suite, split, cost_model, max_tables, max_devices: see `EmbeddingPlacementEnv`.
+        reward: "terminal", "dense" or "normalized".
+        observation: "full", "compact", "features" or "set".
+        pool: tasks that are drawn from a source that is no suite.
+        seed: of these, and of the tasks of episodes.
+        device: where the tensors are.
+
+    Attributes:
+        batch_size: `torch.Size([N])`.
+        tasks: the P tasks of the pool.
+        task: (N,) int64, the number of each episode's task.
+        step_count: (N,) int64, tables placed so far.
+        assignment: (N, T) int64, device of each table in the order of placement; -1 if it has none.
+        cost_ms: (N,) float64, cost of the tables placed so far.
+        phases_ms: (N, D, 4) float64, of the devices.
+        status: (N,) int64, a `Status`.
+
+    Raises:
+        InvalidOptionError, UnknownNameError: an argument is not valid, or tasks have constraints.
+        InvalidTaskError: a task has no room in the padding or on its devices.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        suite: str | TaskSource = "dlrm-50x4",
+        split: str = "train",
+        cost_model: str | Path | AdditiveCostModel = "analytical",
+        reward: str = "terminal",
+        observation: str = "set",
+        max_tables: int | None = None,
+        max_devices: int | None = None,
+        *,
+        pool: int = 256,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.num_envs = checked_count("num_envs", num_envs, most=MAX_PADDING)
+        if not is_one_of(reward, REWARDS):
+            raise unknown_name("reward of tensors", reward, REWARDS)
+        if not is_one_of(observation, OBSERVATIONS):
+            raise unknown_name("observation of tensors", observation, OBSERVATIONS)
+        self.reward, self.observation, self.device = reward, observation, torch.device(device)
+        config = PlacementConfig(
+            suite=suite,
+            split=split,
+            cost_model=cost_model,
+            observation=observation,
+            max_tables=max_tables,
+            max_devices=max_devices,
+        )
+        rng = np.random.default_rng(checked_seed(seed))
+        count = len(config.source) if isinstance(config.source, TaskSuite) else checked_count("pool", pool)
+        episodes = config.episodes(count)
+        tasks = config.source if isinstance(config.source, TaskSuite) else range(count)
+        self.tasks = tuple(task if isinstance(task, Task) else config.source.sample(rng) for task in tasks)
+        if any(task.constraints is not None for task in self.tasks):
+            raise InvalidOptionError("TensorPlacementEnv keeps to no constraints; take EmbeddingPlacement-v0 for them.")
+        episodes.begin(np.arange(count), self.tasks)
+        self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
+        self.batch_size = torch.Size([self.num_envs])
+        self._pool = self._on_device(episodes.problem)
+        self._host_memory = self._pool.hbm_curves.shape[-1] > 0
+        draws_on = "cpu" if self.device.type == "meta" else self.device  # `meta` draws nothing
+        self._generator = torch.Generator(device=draws_on).manual_seed(int(seed))
+        self._every = torch.arange(self.num_envs, device=self.device)
+        self.task = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        self._begin_with(self.task)
+
+    def _on_device(self, problem: Any) -> _Tasks:
+        def tensor(array: Any) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(array), device=self.device)
+
+        of_tables = {f.name: getattr(problem.tables, f.name) for f in fields(problem.tables)}
+        of_tables.pop("legal")
+        tables = {name: tensor(array[problem.row]) for name, array in of_tables.items()}
+        named = ("num_tables", "memory_cap", "hbm_bytes", "penalty_ms", "lower_bound_ms")
+        of_tasks = {name: tensor(getattr(problem, name)) for name in named}
+        return _Tasks(**tables, **of_tasks, cluster=problem.cluster.tensors(self.device))
+
+    # Episodes
+
+    def reset(self, mask: Tensor | None = None, tasks: Tensor | None = None, seed: int | None = None) -> Observations:
+        """Begin new episodes, and return the observations of all.
+
+        Args:
+            mask: (N,) bool, which; all if None.
+            tasks: (N,) int64, the numbers of their tasks; drawn with equal probability if None.
+            seed: of the tasks that are drawn from now on.
+        """
+        if seed is not None:
+            self._generator.manual_seed(checked_seed(seed))
+        if tasks is None:
+            size = (self.num_envs,)
+            tasks = torch.randint(len(self.tasks), size, generator=self._generator, device=self.device)
+        old = self._state()
+        before = self.task
+        self._begin_with(tasks if mask is None else torch.where(mask, tasks, before))
+        if mask is not None:
+            for name, value in old.items():
+                new = getattr(self, name)
+                setattr(self, name, torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, value))
+        return self.observations()
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in _STATE}
+
+    def _begin_with(self, tasks: Tensor) -> None:
+        """Let every episode begin with these tasks."""
+        pool, count, devices = self._pool, self.num_envs, self.max_devices
+        self.task = tasks
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(count, *shape, dtype=dtype, device=self.device)
+
+        self._num_tables, self._memory_cap = pool.num_tables[tasks], pool.memory_cap[tasks]
+        self._penalty_ms, self._lower_bound_ms = pool.penalty_ms[tasks], pool.lower_bound_ms[tasks]
+        own: dict[str, Any] = {f.name: getattr(pool.cluster, f.name) for f in fields(Cluster)}
+        of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
+        self._cluster: Any = Cluster(**of_envs)
+        self.step_count, self.status = zeros(dtype=torch.int64), zeros(dtype=torch.int64) + RUNNING
+        self.assignment = zeros(self.max_tables, dtype=torch.int64) + UNPLACED
+        self.cost_ms, self.phases_ms = zeros(), zeros(devices, len(PHASES))
+        self._loads, self._used = zeros(devices, pool.loads.shape[-1]), zeros(devices, dtype=torch.int64)
+        self._shares, self._widths = zeros(devices, len(AMOUNT_NAMES)), zeros(devices, dtype=torch.float32)
+        self._curves = zeros(devices, pool.hbm_curves.shape[-1])
+        self._fits = pool.memory[tasks, 0][:, None] <= self._memory_cap
+
+    def step(self, actions: Tensor) -> tuple[Observations, Tensor, Tensor]:
+        """Place the current table of each episode on device `actions[i]`, (N,) int64 from 0 to D - 1.
+
+        An illegal action ends its episode.
+
+        Returns:
+            The observations; (N,) float64 rewards; (N,) bool, which episodes are over.
+        """
+        pool, every = self._pool, self._every
+        model: Any = self.cost_model  # whose arithmetic takes tensors, too
+        running, before = self.status == RUNNING, self.cost_ms
+        legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode
+        place, table = (every, actions), (self.task, self.step_count.clamp(max=self.max_tables - 1))
+        held = self._loads[place]
+        joined = torch.where(legal[:, None], model.add(held, pool.loads[table]), held)
+        phases = torch.where(legal[:, None], model.device_phases(joined), self.phases_ms[place])
+        self._loads = self._loads.index_put(place, joined)
+        self.phases_ms = self.phases_ms.index_put(place, phases)
+        self._used = self._used.index_put(place, self._used[place] + pool.memory[table] * legal)
+        if self.observation in COST_FREE:
+            self._shares = self._shares.index_put(place, self._shares[place] + pool.shares[table] * legal[:, None])
+            self._widths = self._widths.index_put(place, larger(self._widths[place], pool.widths[table] * legal))
+        if self._host_memory:
+            self._curves = self._curves.index_put(place, self._curves[place] + pool.hbm_curves[table] * legal[:, None])
+        where = every, table[1]
+        placed = torch.where(legal, actions, self.assignment[where])
+        self.assignment = self.assignment.index_put(where, placed)
+        self.step_count = self.step_count + legal
+        shared = self._loads[..., model.shared_loads]
+        model.fill_communication(self.phases_ms, shared, self._cluster)
+        self.cost_ms = torch.where(legal, model.iteration_cost(self.phases_ms, shared, self._cluster), before)
+
+        complete = self.step_count == self._num_tables
+        needed = pool.memory[self.task, self.step_count.clamp(max=self.max_tables - 1)]
+        goes_on = legal & ~complete
+        self._fits = (self._used + needed[:, None] <= self._memory_cap) & goes_on[:, None]
+        stuck = goes_on & ~self._fits.any(dim=1)
+        status = torch.where(running & ~legal, ILLEGAL_ACTION, self.status)
+        status = torch.where(legal & complete, COMPLETE, status)
+        self.status = torch.where(stuck, DEAD_END, status)
+        over = self.status != RUNNING
+        return self.observations(), self._rewards(over & running, running, before), over
+
+    def _rewards(self, ends: Tensor, running: Tensor, before: Tensor) -> Tensor:
+        """(N,) float64 of a step with which the episodes `ends` end, of those that were `running`."""
+        final = torch.where(ends & (self.status != COMPLETE), self._penalty_ms, self.cost_ms)
+        if self.reward == "dense":
+            return torch.where(running, before - final, 0.0)
+        if self.reward == "normalized":
+            final = final / self._lower_bound_ms
+        return torch.where(ends, -final, 0.0)
+
+    def action_mask(self) -> Tensor:
+        """(N, D) bool: the devices where the current tables fit; all of the task after the end of an episode."""
+        return torch.where((self.status == RUNNING)[:, None], self._fits, self._cluster.device_mask)
+
+    def placements(self) -> Tensor:
+        """(N, T) int64, device of each table in the tasks' own order; -1 if it has none, and in padding."""
+        order, count = self._pool.order[self.task], torch.arange(self.max_tables, device=self.device)
+        real = count < self._num_tables[:, None]
+        found = torch.full((self.num_envs, self.max_tables + 1), UNPLACED, dtype=torch.int64, device=self.device)
+        spare = torch.where(real, order, self.max_tables)  # of padding
+        return found.scatter(1, spare, self.assignment)[:, : self.max_tables]
+
+    # Observations
+
+    def observations(self) -> Observations:
+        """The keys of `EmbeddingPlacementEnv`, with a leading axis of N; what is of devices or tables has their axis,
+        such as (N, D, 4), and masks are bool.
+        """
+        pool, table = self._pool, (self.task, self.step_count.clamp(max=self.max_tables - 1))
+        left = (self.step_count < self._num_tables)[:, None]
+        cap, mask = self._memory_cap.clamp(min=1), self._cluster.device_mask
+        needed = (pool.memory[table][:, None] * left / cap).clamp(max=1.0) * mask
+        keys: dict[str, Tensor] = {
+            "current_table": pool.features[table] * left,
+            "device_memory": torch.stack([(self._used / cap).float(), needed.float()], dim=-1),
+            "device_mask": mask,
+            "action_mask": self.action_mask(),
+            "progress": (self.step_count / self._num_tables).float()[:, None],
+        }
+        if self.observation in COST_FREE:
+            keys["current_table_shares"] = (pool.shares[table] * left).float()
+            keys["device_shares"] = self._shares.float().clamp(max=1.0)
+            keys["device_width"] = self._widths
+        else:
+            keys["current_table_costs"] = pool.costs[table] * left
+            keys["device_costs"] = self.phases_ms.float()
+        if self.observation in ("full", "set"):
+            count = torch.arange(self.max_tables, device=self.device)
+            keys["table_features"] = pool.features[self.task]
+            keys["table_mask"] = count < self._num_tables[:, None]
+            keys["assignment"] = self.assignment
+        if self._host_memory:
+            hbm = pool.hbm_bytes[self.task][:, None]
+            current = pool.hbm_curves[table]
+            keys["current_table_curve"] = (current / (1.0 + current)).float() * left
+            keys["device_curves"] = (self._curves / (1.0 + self._curves)).float()
+            keys["device_hbm"] = ((hbm / cap).clamp(max=1.0) * mask).float()
+            keys["hbm_gib"] = (hbm / GIB).float()
+        return keys
+
+
+_STATE = (
+    *("task", "step_count", "status", "assignment", "cost_ms", "phases_ms"),
+    *("_loads", "_used", "_shares", "_widths", "_curves", "_fits"),
+)
+"""The tensors that a reset of some episodes keeps of the others; the rest follows from their tasks."""

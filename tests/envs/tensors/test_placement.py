@@ -1,0 +1,118 @@
+"""Episodes as tensors are those of the NumPy environment: masks, costs, rewards, observations and placements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shard_gym.common.errors import InvalidOptionError, UnknownNameError
+from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
+from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
+from shard_gym.envs.tensors import TensorPlacementEnv
+from shard_gym.envs.tensors.placement import REWARDS
+from shard_gym.tables import load_pool
+from shard_gym.tasks import TaskSampler, TaskSuite
+
+CASES = [
+    ("dlrm-20x4", "full", "dense"),
+    ("generalize", "set", "terminal"),
+    ("mixdim-8", "compact", "normalized"),
+    ("tier-4", "set", "dense"),
+    ("tier-8", "compact", "terminal"),
+]
+
+
+def pair(suite: Any, observation: str, reward: str, count: int = 32, **more: Any) -> tuple[Any, TensorPlacementEnv]:
+    numpy = EmbeddingPlacementVectorEnv(
+        count, suite, observation=observation, reward=reward, autoreset_mode="DISABLED", **more
+    )
+    return numpy, TensorPlacementEnv(count, suite, observation=observation, reward=reward, **more)
+
+
+def require_same_observations(tensors: dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> None:
+    assert set(tensors) == set(arrays)
+    for key, array in arrays.items():
+        found = tensors[key].numpy().reshape(array.shape)
+        np.testing.assert_allclose(found.astype(np.float64), array.astype(np.float64), rtol=2e-6, atol=1e-7)
+        assert tensors[key].dtype in (torch.float32, torch.bool, torch.int64), key
+
+
+@pytest.mark.parametrize(("suite", "observation", "reward"), CASES)
+def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str) -> None:
+    """Of random actions, of which some are illegal; episodes that are over are left alone, and some begin anew."""
+    envs, own = pair(suite, observation, reward)
+    tasks, rng = len(envs.tasks), np.random.default_rng(0)
+    numbers = rng.integers(tasks, size=32)
+    arrays, infos = envs.reset(seed=0, options={"tasks": numbers.tolist()})
+    tensors = own.reset(tasks=torch.tensor(numbers))
+    require_same_observations(tensors, arrays)
+    ended = np.zeros(32, np.bool_)
+    for step in range(own.max_tables + 30):
+        masks = envs.action_masks()
+        assert np.array_equal(own.action_mask().numpy(), masks)
+        actions = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
+        actions = np.where(rng.random(32) < 0.01, own.max_devices - 1, actions)
+        arrays, rewards, ended, _, infos = envs.step(actions)
+        tensors, own_rewards, over = own.step(torch.tensor(actions))
+        require_same_observations(tensors, arrays)
+        np.testing.assert_allclose(own_rewards.numpy(), rewards, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(own.cost_ms.numpy(), infos["cost_ms"], rtol=1e-12)
+        np.testing.assert_allclose(own.phases_ms.numpy(), infos["phase_costs_ms"], rtol=1e-12, atol=1e-15)
+        assert np.array_equal(over.numpy(), ended)
+        assert np.array_equal(own.status.numpy(), envs.episodes.state.status)
+        complete = ended & (infos["failure"] == 0)
+        assert np.array_equal(own.placements().numpy()[complete], infos["placement"][complete])
+        if ended.all() or step % 7 == 6:
+            anew = ended & (rng.random(32) < 0.7) if not ended.all() else ended
+            if anew.any():
+                numbers = np.where(anew, rng.integers(tasks, size=32), numbers)
+                options = {"tasks": numbers.tolist(), "reset_mask": anew}
+                arrays, infos = envs.reset(options=options)
+                require_same_observations(own.reset(torch.tensor(anew), torch.tensor(numbers)), arrays)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_observations_without_costs_have_none(observation: str) -> None:
+    seen = TensorPlacementEnv(2, "dlrm-20x4", observation=observation).reset()
+    assert any("cost" in key for key in seen) == (observation not in COST_FREE)
+
+
+def test_a_sampler_fills_a_pool_and_equal_seeds_draw_equal_tasks() -> None:
+    source = TaskSampler(load_pool("dlrm-2021"), (4, 9), (2, 3), memory_slack=1.2)
+    one, other, third = (TensorPlacementEnv(64, source, pool=10, seed=seed) for seed in (3, 3, 4))
+    assert [task.name for task in one.tasks] == [task.name for task in other.tasks]
+    assert len(one.tasks) == 10
+    assert [task.name for task in one.tasks] != [task.name for task in third.tasks]
+    assert torch.equal(one.reset()["table_features"], other.reset()["table_features"])
+    assert set(one.task.tolist()) == set(range(10))
+    assert one.batch_size == (64,)
+    numpy, own = pair(TaskSuite("drawn", one.tasks), "features", "terminal", count=10)
+    arrays, _ = numpy.reset(options={"tasks": list(range(10))})
+    require_same_observations(own.reset(tasks=torch.arange(10)), arrays)
+
+
+def test_no_number_of_a_tensor_is_asked_in_a_step() -> None:
+    """On `meta` there are none; so a graph can hold a step."""
+    env = TensorPlacementEnv(8, "generalize", device="meta")
+    env._begin_with(env.task)  # a reset draws tasks, which `meta` cannot
+    obs, rewards, over = env.step(torch.zeros(8, dtype=torch.int64, device="meta"))
+    assert (rewards.shape, over.shape, obs["action_mask"].shape) == ((8,), (8,), (8, env.max_devices))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"reward": "balance"}, UnknownNameError, "reward of tensors"),
+        ({"observation": "half"}, UnknownNameError, "observation of tensors"),
+        ({"num_envs": 0}, InvalidOptionError, "num_envs"),
+        ({"suite": "constrained-8"}, InvalidOptionError, "keeps to no constraints"),
+        ({"suite": "drift-medium-120"}, InvalidOptionError, "its environment is EmbeddingReplanning-v0"),
+    ],
+)
+def test_what_it_does_not_play_is_named(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        TensorPlacementEnv(**{"num_envs": 2, "suite": "dlrm-20x4", **arguments})
+    assert "balance" not in REWARDS
