@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +34,9 @@ GIB = 2.0**30
 
 @dataclass
 class _Tasks:
-    """P tasks; of their T tables, in placement order, and of their D devices, with zeros as padding."""
+    """P tasks; of their T tables, in placement order, and of their D devices, with zeros as padding. If tables are
+    split, all but `order` have T V rows, one for each variant of a table.
+    """
 
     order: Tensor  # (P, T) int64
     loads: Tensor  # (P, T, K) float64
@@ -42,6 +45,7 @@ class _Tasks:
     costs: Tensor  # (P, T, 4) float32
     shares: Tensor  # (P, T, 5) float64
     widths: Tensor  # (P, T) float32
+    legal: Tensor  # (P, T) bool
     hbm_curves: Tensor  # (P, T, C) float64
     num_tables: Tensor  # (P,) int64
     memory_cap: Tensor  # (P, D) int64, bytes
@@ -77,11 +81,21 @@ class TensorPlacementEnv:
         cost_ms: (N,) float64, cost of the tables placed so far.
         phases_ms: (N, D, 4) float64, of the devices.
         status: (N,) int64, a `Status`.
+        num_actions: A, here D.
 
     Raises:
         InvalidOptionError, UnknownNameError: an argument is not valid, or tasks have constraints.
         InvalidTaskError: a task has no room in the padding or on its devices.
     """
+
+    _kept: ClassVar[tuple[str, ...]] = (
+        *("task", "step_count", "status", "assignment", "cost_ms", "phases_ms"),
+        *("_loads", "_used", "_shares", "_widths", "_curves", "_fits"),
+    )
+    """What a reset of some episodes keeps of the others; the rest follows from their tasks."""
+
+    _most: float = 1.0  # what a device holds of an amount at most, as a share of that of all tables
+    config: ClassVar[type[PlacementConfig]] = PlacementConfig
 
     def __init__(
         self,
@@ -97,14 +111,17 @@ class TensorPlacementEnv:
         pool: int = 256,
         seed: int = 0,
         device: str | torch.device = "cpu",
+        **splits: Any,
     ) -> None:
+        """`splits` are the further options of a subclass whose tables are split."""
         self.num_envs = checked_count("num_envs", num_envs, most=MAX_PADDING)
         if not is_one_of(reward, REWARDS):
             raise unknown_name("reward of tensors", reward, REWARDS)
         if not is_one_of(observation, OBSERVATIONS):
             raise unknown_name("observation of tensors", observation, OBSERVATIONS)
         self.reward, self.observation, self.device = reward, observation, torch.device(device)
-        config = PlacementConfig(
+        config = self.config(
+            **splits,
             suite=suite,
             split=split,
             cost_model=cost_model,
@@ -118,9 +135,11 @@ class TensorPlacementEnv:
         tasks = config.source if isinstance(config.source, TaskSuite) else range(count)
         self.tasks = tuple(task if isinstance(task, Task) else config.source.sample(rng) for task in tasks)
         if any(task.constraints is not None for task in self.tasks):
-            raise InvalidOptionError("TensorPlacementEnv keeps to no constraints; take EmbeddingPlacement-v0 for them.")
+            raise InvalidOptionError(f"{type(self).__name__} keeps to no constraints; take the environment of NumPy.")
         episodes.begin(np.arange(count), self.tasks)
         self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
+        self.num_actions, self.rules = episodes.num_actions, config.rules
+        self._arithmetic: Any = self.cost_model  # which takes tensors, too
         self.batch_size = torch.Size([self.num_envs])
         self._pool = self._on_device(episodes.problem)
         self._host_memory = self._pool.hbm_curves.shape[-1] > 0
@@ -135,7 +154,6 @@ class TensorPlacementEnv:
             return torch.as_tensor(np.ascontiguousarray(array), device=self.device)
 
         of_tables = {f.name: getattr(problem.tables, f.name) for f in fields(problem.tables)}
-        of_tables.pop("legal")
         tables = {name: tensor(array[problem.row]) for name, array in of_tables.items()}
         named = ("num_tables", "memory_cap", "hbm_bytes", "penalty_ms", "lower_bound_ms")
         of_tasks = {name: tensor(getattr(problem, name)) for name in named}
@@ -166,7 +184,7 @@ class TensorPlacementEnv:
         return self.observations()
 
     def _state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in _STATE}
+        return {name: getattr(self, name) for name in self._kept}
 
     def _begin_with(self, tasks: Tensor) -> None:
         """Let every episode begin with these tasks."""
@@ -182,12 +200,16 @@ class TensorPlacementEnv:
         of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
         self._cluster: Any = Cluster(**of_envs)
         self.step_count, self.status = zeros(dtype=torch.int64), zeros(dtype=torch.int64) + RUNNING
-        self.assignment = zeros(self.max_tables, dtype=torch.int64) + UNPLACED
         self.cost_ms, self.phases_ms = zeros(), zeros(devices, len(PHASES))
         self._loads, self._used = zeros(devices, pool.loads.shape[-1]), zeros(devices, dtype=torch.int64)
         self._shares, self._widths = zeros(devices, len(AMOUNT_NAMES)), zeros(devices, dtype=torch.float32)
         self._curves = zeros(devices, pool.hbm_curves.shape[-1])
-        self._fits = pool.memory[tasks, 0][:, None] <= self._memory_cap
+        self._begin_tables(zeros)
+        self._fits = self._legal()
+
+    def _begin_tables(self, zeros: Callable[..., Tensor]) -> None:
+        """What else begins, in a subclass; the assignment here."""
+        self.assignment = zeros(self.max_tables, dtype=torch.int64) + UNPLACED
 
     def step(self, actions: Tensor) -> tuple[Observations, Tensor, Tensor]:
         """Place the current table of each episode on device `actions[i]`, (N,) int64 from 0 to D - 1.
@@ -197,11 +219,36 @@ class TensorPlacementEnv:
         Returns:
             The observations; (N,) float64 rewards; (N,) bool, which episodes are over.
         """
-        pool, every = self._pool, self._every
-        model: Any = self.cost_model  # whose arithmetic takes tensors, too
+        model = self._arithmetic
         running, before = self.status == RUNNING, self.cost_ms
         legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode
-        place, table = (every, actions), (self.task, self.step_count.clamp(max=self.max_tables - 1))
+        self._do(legal, actions)
+        shared = self._loads[..., model.shared_loads]
+        model.fill_communication(self.phases_ms, shared, self._cluster)
+        self.cost_ms = torch.where(legal, model.iteration_cost(self.phases_ms, shared, self._cluster), before)
+
+        complete = self.step_count == self._num_tables
+        goes_on = legal & ~complete
+        self._fits = self._legal() & goes_on[:, None]
+        stuck = goes_on & ~self._fits.any(dim=1)
+        status = torch.where(running & ~legal, ILLEGAL_ACTION, self.status)
+        status = torch.where(legal & complete, COMPLETE, status)
+        self.status = torch.where(stuck, DEAD_END, status)
+        over = self.status != RUNNING
+        return self.observations(), self._rewards(over & running, running, before), over
+
+    def _step(self) -> Tensor:
+        """(N,) int64, the places of the current tables in the order of placement; after the last that one's."""
+        return self.step_count.clamp(max=self.max_tables - 1)
+
+    def _part(self) -> tuple[Tensor, Tensor]:
+        """Where what comes next is in the arrays of tables."""
+        return self.task, self._step()
+
+    def _do(self, legal: Tensor, actions: Tensor) -> None:
+        """Do the (N,) `legal` ones of the actions, but for exchanges between devices."""
+        pool, every, model = self._pool, self._every, self._arithmetic
+        place, table = (every, actions), self._part()
         held = self._loads[place]
         joined = torch.where(legal[:, None], model.add(held, pool.loads[table]), held)
         phases = torch.where(legal[:, None], model.device_phases(joined), self.phases_ms[place])
@@ -217,20 +264,10 @@ class TensorPlacementEnv:
         placed = torch.where(legal, actions, self.assignment[where])
         self.assignment = self.assignment.index_put(where, placed)
         self.step_count = self.step_count + legal
-        shared = self._loads[..., model.shared_loads]
-        model.fill_communication(self.phases_ms, shared, self._cluster)
-        self.cost_ms = torch.where(legal, model.iteration_cost(self.phases_ms, shared, self._cluster), before)
 
-        complete = self.step_count == self._num_tables
-        needed = pool.memory[self.task, self.step_count.clamp(max=self.max_tables - 1)]
-        goes_on = legal & ~complete
-        self._fits = (self._used + needed[:, None] <= self._memory_cap) & goes_on[:, None]
-        stuck = goes_on & ~self._fits.any(dim=1)
-        status = torch.where(running & ~legal, ILLEGAL_ACTION, self.status)
-        status = torch.where(legal & complete, COMPLETE, status)
-        self.status = torch.where(stuck, DEAD_END, status)
-        over = self.status != RUNNING
-        return self.observations(), self._rewards(over & running, running, before), over
+    def _legal(self) -> Tensor:
+        """(N, A) bool: what can be done next, as if no episode were over."""
+        return self._used + self._pool.memory[self._part()][:, None] <= self._memory_cap
 
     def _rewards(self, ends: Tensor, running: Tensor, before: Tensor) -> Tensor:
         """(N,) float64 of a step with which the episodes `ends` end, of those that were `running`."""
@@ -242,8 +279,10 @@ class TensorPlacementEnv:
         return torch.where(ends, -final, 0.0)
 
     def action_mask(self) -> Tensor:
-        """(N, D) bool: the devices where the current tables fit; all of the task after the end of an episode."""
-        return torch.where((self.status == RUNNING)[:, None], self._fits, self._cluster.device_mask)
+        """(N, A) bool: the legal actions; all devices of the task after the end of an episode."""
+        devices = self._cluster.device_mask
+        others = torch.zeros(self.num_envs, self.num_actions - self.max_devices, dtype=torch.bool, device=self.device)
+        return torch.where((self.status == RUNNING)[:, None], self._fits, torch.cat([devices, others], dim=1))
 
     def placements(self) -> Tensor:
         """(N, T) int64, device of each table in the tasks' own order; -1 if it has none, and in padding."""
@@ -259,7 +298,7 @@ class TensorPlacementEnv:
         """The keys of `EmbeddingPlacementEnv`, with a leading axis of N; what is of devices or tables has their axis,
         such as (N, D, 4), and masks are bool.
         """
-        pool, table = self._pool, (self.task, self.step_count.clamp(max=self.max_tables - 1))
+        pool, table = self._pool, self._part()
         left = (self.step_count < self._num_tables)[:, None]
         cap, mask = self._memory_cap.clamp(min=1), self._cluster.device_mask
         needed = (pool.memory[table][:, None] * left / cap).clamp(max=1.0) * mask
@@ -272,14 +311,14 @@ class TensorPlacementEnv:
         }
         if self.observation in COST_FREE:
             keys["current_table_shares"] = (pool.shares[table] * left).float()
-            keys["device_shares"] = self._shares.float().clamp(max=1.0)
+            keys["device_shares"] = self._shares.float().clamp(max=self._most)
             keys["device_width"] = self._widths
         else:
             keys["current_table_costs"] = pool.costs[table] * left
             keys["device_costs"] = self.phases_ms.float()
         if self.observation in ("full", "set"):
             count = torch.arange(self.max_tables, device=self.device)
-            keys["table_features"] = pool.features[self.task]
+            keys["table_features"] = pool.features[self.task, :: pool.features.shape[1] // self.max_tables]
             keys["table_mask"] = count < self._num_tables[:, None]
             keys["assignment"] = self.assignment
         if self._host_memory:
@@ -290,10 +329,3 @@ class TensorPlacementEnv:
             keys["device_hbm"] = ((hbm / cap).clamp(max=1.0) * mask).float()
             keys["hbm_gib"] = (hbm / GIB).float()
         return keys
-
-
-_STATE = (
-    *("task", "step_count", "status", "assignment", "cost_ms", "phases_ms"),
-    *("_loads", "_used", "_shares", "_widths", "_curves", "_fits"),
-)
-"""The tensors that a reset of some episodes keeps of the others; the rest follows from their tasks."""

@@ -1,4 +1,4 @@
-"""`TensorDictPlacementEnv`: episodes as tensors for TorchRL. Needs torchrl, which is in no extra."""
+"""`TensorDictEnv`: episodes as tensors for TorchRL. Needs torchrl, which is in no extra."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ try:
     from torchrl.data import Binary, Categorical, Composite, Unbounded
     from torchrl.envs import EnvBase
 except ImportError as error:
-    raise MissingExtraError(
-        "TensorDictPlacementEnv needs TorchRL, which is not installed: pip install torchrl."
-    ) from error
+    raise MissingExtraError("TensorDictEnv needs TorchRL, which is not installed: pip install torchrl.") from error
 
 
-class TensorDictPlacementEnv(EnvBase):  # type: ignore[misc]
-    """A `TensorPlacementEnv` as an environment of TorchRL with batch size [N].
+class TensorDictEnv(EnvBase):  # type: ignore[misc]
+    """A `TensorPlacementEnv` or a `TensorShardingEnv` as an environment of TorchRL with batch size [N].
 
-    Its observations have the keys of that one. The key `action_mask` says which devices are legal, as
+    Its observations have the keys of that one. The key `action_mask` says which actions are legal, as
     `MaskedCategorical` and the transform `ActionMask` read it. Beside the reward there is `cost_ms`, (N, 1) float64.
     Episodes that are over wait until TorchRL resets them.
 
     Args:
-        env: the episodes; or N, with `options`, to make them.
-        options: of `TensorPlacementEnv`.
+        env: the episodes.
     """
 
     batch_locked = True
 
-    def __init__(self, env: TensorPlacementEnv | int, **options: Any) -> None:
-        self.env = env if isinstance(env, TensorPlacementEnv) else TensorPlacementEnv(env, **options)
+    def __init__(self, env: TensorPlacementEnv) -> None:
+        self.env = env
         size, device = self.env.batch_size, self.env.device
         super().__init__(device=device, batch_size=size)
         one = (*size, 1)
@@ -44,7 +41,7 @@ class TensorDictPlacementEnv(EnvBase):  # type: ignore[misc]
             keys[name] = kind(shape=value.shape, dtype=value.dtype, device=device)
         keys["cost_ms"] = Unbounded(shape=one, dtype=torch.float64, device=device)
         self.observation_spec = Composite(keys, shape=size, device=device)
-        self.action_spec = Categorical(self.env.max_devices, shape=size, dtype=torch.int64, device=device)
+        self.action_spec = Categorical(self.env.num_actions, shape=size, dtype=torch.int64, device=device)
         self.reward_spec = Unbounded(shape=one, dtype=torch.float32, device=device)
         self.done_spec = Composite(
             {name: Binary(shape=one, dtype=torch.bool, device=device) for name in ("done", "terminated")},

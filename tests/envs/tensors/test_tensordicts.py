@@ -10,17 +10,24 @@ pytest.importorskip("torchrl")
 from torchrl.envs import ActionMask, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
-from shard_gym.envs.tensors import TensorPlacementEnv
-from shard_gym.envs.tensors.tensordicts import TensorDictPlacementEnv
+from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
+from shard_gym.envs.tensors.tensordicts import TensorDictEnv
 
 
-@pytest.mark.parametrize(("suite", "observation"), [("generalize", "set"), ("tier-4", "compact")])
-def test_the_specs_are_those_of_what_comes(suite: str, observation: str) -> None:
-    check_env_specs(TensorDictPlacementEnv(8, suite=suite, observation=observation))
+@pytest.mark.parametrize(
+    ("kind", "suite", "observation"),
+    [
+        (TensorPlacementEnv, "generalize", "set"),
+        (TensorPlacementEnv, "tier-4", "compact"),
+        (TensorShardingEnv, "shard-generalize", "full"),
+    ],
+)
+def test_the_specs_are_those_of_what_comes(kind: type[TensorPlacementEnv], suite: str, observation: str) -> None:
+    check_env_specs(TensorDictEnv(kind(8, suite, observation=observation)))
 
 
 def test_rollouts_of_legal_actions_end_complete_and_begin_anew() -> None:
-    env = TransformedEnv(TensorDictPlacementEnv(TensorPlacementEnv(6, "dlrm-20x4", reward="dense")), ActionMask())
+    env = TransformedEnv(TensorDictEnv(TensorPlacementEnv(6, "dlrm-20x4", reward="dense")), ActionMask())
     env.set_seed(3)
     rollout = env.rollout(45, break_when_any_done=False)
     assert rollout.batch_size == (6, 45)

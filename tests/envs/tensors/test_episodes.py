@@ -11,25 +11,37 @@ import torch
 from shard_gym.common.errors import InvalidOptionError, UnknownNameError
 from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
-from shard_gym.envs.tensors import TensorPlacementEnv
+from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
+from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
 from shard_gym.envs.tensors.placement import REWARDS
 from shard_gym.tables import load_pool
 from shard_gym.tasks import TaskSampler, TaskSuite
 
-CASES = [
-    ("dlrm-20x4", "full", "dense"),
-    ("generalize", "set", "terminal"),
-    ("mixdim-8", "compact", "normalized"),
-    ("tier-4", "set", "dense"),
-    ("tier-8", "compact", "terminal"),
+CASES: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("dlrm-20x4", "full", "dense", {}),
+    ("generalize", "set", "terminal", {}),
+    ("mixdim-8", "compact", "normalized", {}),
+    ("tier-4", "set", "dense", {}),
+    ("tier-8", "compact", "terminal", {}),
+    ("shard-4", "full", "dense", {"max_shards": 4}),
+    ("shard-generalize", "set", "terminal", {}),
+    ("shard-generalize", "compact", "dense", {"sharding_types": ("table_wise", "column_wise")}),
+    ("tier-generalize", "set", "dense", {"sharding_types": ("table_wise", "row_wise", "data_parallel")}),
+    ("sequence-16", "features", "normalized", {}),
+    ("inference-8", "full", "dense", {"max_shards": 2}),
 ]
+"""Suite, observation, reward, and the options of splitting; those that have none place whole tables."""
+
+SPLITTING = ("shard", "sequence", "inference")
 
 
-def pair(suite: Any, observation: str, reward: str, count: int = 32, **more: Any) -> tuple[Any, TensorPlacementEnv]:
-    numpy = EmbeddingPlacementVectorEnv(
-        count, suite, observation=observation, reward=reward, autoreset_mode="DISABLED", **more
-    )
-    return numpy, TensorPlacementEnv(count, suite, observation=observation, reward=reward, **more)
+def pair(suite: Any, observation: str, reward: str, count: int = 32, **splits: Any) -> tuple[Any, Any]:
+    """The environment of NumPy and that of tensors."""
+    named = {"observation": observation, "reward": reward, **splits}
+    both: tuple[Any, Any] = EmbeddingPlacementVectorEnv, TensorPlacementEnv
+    if splits or (isinstance(suite, str) and suite.startswith(SPLITTING)):
+        both = EmbeddingShardingVectorEnv, TensorShardingEnv
+    return both[0](count, suite, autoreset_mode="DISABLED", **named), both[1](count, suite, **named)
 
 
 def require_same_observations(tensors: dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> None:
@@ -40,21 +52,22 @@ def require_same_observations(tensors: dict[str, torch.Tensor], arrays: dict[str
         assert tensors[key].dtype in (torch.float32, torch.bool, torch.int64), key
 
 
-@pytest.mark.parametrize(("suite", "observation", "reward"), CASES)
-def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str) -> None:
+@pytest.mark.parametrize(("suite", "observation", "reward", "splits"), CASES)
+def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str, splits: dict[str, Any]) -> None:
     """Of random actions, of which some are illegal; episodes that are over are left alone, and some begin anew."""
-    envs, own = pair(suite, observation, reward)
+    envs, own = pair(suite, observation, reward, **splits)
     tasks, rng = len(envs.tasks), np.random.default_rng(0)
     numbers = rng.integers(tasks, size=32)
     arrays, infos = envs.reset(seed=0, options={"tasks": numbers.tolist()})
     tensors = own.reset(tasks=torch.tensor(numbers))
     require_same_observations(tensors, arrays)
     ended = np.zeros(32, np.bool_)
-    for step in range(own.max_tables + 30):
+    ended_so_far = 0
+    for step in range(min(own.max_tables, 150) + 60):
         masks = envs.action_masks()
         assert np.array_equal(own.action_mask().numpy(), masks)
         actions = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
-        actions = np.where(rng.random(32) < 0.01, own.max_devices - 1, actions)
+        actions = np.where(rng.random(32) < 0.01, rng.integers(own.num_actions), actions)
         arrays, rewards, ended, _, infos = envs.step(actions)
         tensors, own_rewards, over = own.step(torch.tensor(actions))
         require_same_observations(tensors, arrays)
@@ -65,6 +78,10 @@ def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str) 
         assert np.array_equal(own.status.numpy(), envs.episodes.state.status)
         complete = ended & (infos["failure"] == 0)
         assert np.array_equal(own.placements().numpy()[complete], infos["placement"][complete])
+        ended_so_far += int(complete.sum())
+        if isinstance(own, TensorShardingEnv):
+            for number in np.flatnonzero(complete)[:1].tolist():
+                assert own.plan(number) == envs.episodes.plan(number)
         if ended.all() or step % 7 == 6:
             anew = ended & (rng.random(32) < 0.7) if not ended.all() else ended
             if anew.any():
@@ -72,6 +89,7 @@ def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str) 
                 options = {"tasks": numbers.tolist(), "reset_mask": anew}
                 arrays, infos = envs.reset(options=options)
                 require_same_observations(own.reset(torch.tensor(anew), torch.tensor(numbers)), arrays)
+    assert ended_so_far > 0
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -96,10 +114,10 @@ def test_a_sampler_fills_a_pool_and_equal_seeds_draw_equal_tasks() -> None:
 
 def test_no_number_of_a_tensor_is_asked_in_a_step() -> None:
     """On `meta` there are none; so a graph can hold a step."""
-    env = TensorPlacementEnv(8, "generalize", device="meta")
-    env._begin_with(env.task)  # a reset draws tasks, which `meta` cannot
-    obs, rewards, over = env.step(torch.zeros(8, dtype=torch.int64, device="meta"))
-    assert (rewards.shape, over.shape, obs["action_mask"].shape) == ((8,), (8,), (8, env.max_devices))
+    for env in (TensorPlacementEnv(8, "generalize", device="meta"), TensorShardingEnv(8, "shard-8", device="meta")):
+        env._begin_with(env.task)  # a reset draws tasks, which `meta` cannot
+        obs, rewards, over = env.step(torch.zeros(8, dtype=torch.int64, device="meta"))
+        assert (rewards.shape, over.shape, obs["action_mask"].shape) == ((8,), (8,), (8, env.num_actions))
 
 
 @pytest.mark.parametrize(
