@@ -113,8 +113,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sb3,viz]'
 	@echo "3/4 $$(date +%T) FBGEMM, and what tests, types and pages need"
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,real,torchrec]'
-	@echo "4/4 $$(date +%T) TorchRec"
+	@echo "4/4 $$(date +%T) TorchRec and TorchRL"
 	@$(BIN)/python -m pip install --quiet --no-deps 'torchrec==1.8.*'
+	@$(BIN)/python -m pip install --quiet --no-deps 'torchrl==0.14.*'
 	@echo "    $$(date +%T) installed in .venv"
 	@touch $@
 
