@@ -162,8 +162,8 @@ class EmbeddingPlacementEnv(EpisodeEnv[Task]):
       the package `moviepy`.
 
     In addition to the Gymnasium interface there are `get_state`, `set_state` and `clone` for search, and attributes:
-    `task` (unpadded), `problem` and `state` (arrays), `tasks` (the suite or sampler), `cost_model`, `max_tables` and
-    `max_devices` (the padding).
+    `task` (unpadded), `problem` and `state` (arrays), `tasks` (the suite or sampler; for a curriculum, assign another,
+    from which episodes come that begin afterwards), `cost_model`, `max_tables` and `max_devices` (the padding).
 
     ## References
 

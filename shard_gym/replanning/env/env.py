@@ -132,7 +132,8 @@ class EmbeddingReplanningEnv(EpisodeEnv[DriftTask]):
     env = gymnasium.make("shard_gym:EmbeddingReplanning-v0", suite="drift-strong-600", split="train")
     ```
 
-    - `suite="drift-medium-120"`: name of a suite (docs/environments/replanning.md lists them), or a `DriftSuite`;
+    - `suite="drift-medium-120"`: name of a suite (docs/environments/replanning.md lists them), path of a file that
+      `shard_gym.save_suite` wrote, or a `DriftSuite`;
     - `split="train"`: or "test", with other tables and other drift;
     - `cost_model="analytical"`: a name, or a cost model that supports splits;
     - `reward="time"`: see Rewards;
