@@ -174,31 +174,44 @@ class TensorPlacementEnv:
         if tasks is None:
             size = (self.num_envs,)
             tasks = torch.randint(len(self.tasks), size, generator=self._generator, device=self.device)
-        old = self._state()
-        before = self.task
-        self._begin_with(tasks if mask is None else torch.where(mask, tasks, before))
+        old = self.state()
+        self._begin_with(tasks if mask is None else torch.where(mask, tasks, old["task"]))
         if mask is not None:
-            for name, value in old.items():
-                new = getattr(self, name)
-                setattr(self, name, torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, value))
+            for name, value in self.state().items():
+                setattr(self, name, torch.where(mask.reshape(-1, *(1,) * (value.ndim - 1)), value, old[name]))
         return self.observations()
 
-    def _state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self._kept}
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of the episodes, each with a leading axis of N. No step changes them: it makes new ones."""
+        found = {name: getattr(self, name) for name in self._kept}
+        return {**found, "phases_ms": self.phases_ms.clone()}  # of which a step fills in the exchanges
+
+    def load(self, state: dict[str, Tensor]) -> Observations:
+        """Go on from a `state` of this environment, or of one with equal tasks and arguments, with any N.
+
+        So a search goes back, and `{name: each[rows] for name, each in state.items()}` plays episodes several times.
+
+        Raises:
+            InvalidOptionError: it has not the tensors of a state.
+        """
+        if set(state) != set(self._kept) or len({len(each) for each in state.values()}) != 1:
+            raise InvalidOptionError(f"A state is what state() returns, with {', '.join(self._kept)} of N episodes.")
+        self.num_envs = len(state["task"])
+        self.batch_size = torch.Size([self.num_envs])
+        self._every = torch.arange(self.num_envs, device=self.device)
+        self._take(state["task"])
+        for name, value in state.items():
+            setattr(self, name, value.clone() if name == "phases_ms" else value)
+        return self.observations()
 
     def _begin_with(self, tasks: Tensor) -> None:
         """Let every episode begin with these tasks."""
         pool, count, devices = self._pool, self.num_envs, self.max_devices
-        self.task = tasks
+        self._take(tasks)
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(count, *shape, dtype=dtype, device=self.device)
 
-        self._num_tables, self._memory_cap = pool.num_tables[tasks], pool.memory_cap[tasks]
-        self._penalty_ms, self._lower_bound_ms = pool.penalty_ms[tasks], pool.lower_bound_ms[tasks]
-        own: dict[str, Any] = {f.name: getattr(pool.cluster, f.name) for f in fields(Cluster)}
-        of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
-        self._cluster: Any = Cluster(**of_envs)
         self.step_count, self.status = zeros(dtype=torch.int64), zeros(dtype=torch.int64) + RUNNING
         self.cost_ms, self.phases_ms = zeros(), zeros(devices, len(PHASES))
         self._loads, self._used = zeros(devices, pool.loads.shape[-1]), zeros(devices, dtype=torch.int64)
@@ -206,6 +219,15 @@ class TensorPlacementEnv:
         self._curves = zeros(devices, pool.hbm_curves.shape[-1])
         self._begin_tables(zeros)
         self._fits = self._legal()
+
+    def _take(self, tasks: Tensor) -> None:
+        """Set what follows from the (N,) tasks alone."""
+        pool, self.task = self._pool, tasks
+        self._num_tables, self._memory_cap = pool.num_tables[tasks], pool.memory_cap[tasks]
+        self._penalty_ms, self._lower_bound_ms = pool.penalty_ms[tasks], pool.lower_bound_ms[tasks]
+        own: dict[str, Any] = {f.name: getattr(pool.cluster, f.name) for f in fields(Cluster)}
+        of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
+        self._cluster: Any = Cluster(**of_envs)
 
     def _begin_tables(self, zeros: Callable[..., Tensor]) -> None:
         """What else begins, in a subclass; the assignment here."""

@@ -57,11 +57,16 @@ class TensorShardingEnv(TensorPlacementEnv):
     @override
     def _begin_tables(self, zeros: Callable[..., Tensor]) -> None:
         rules = self.rules
-        self._most = float(rules.max_shards)
         self.assignment = zeros(self.max_tables, rules.max_shards, dtype=torch.int64) + UNPLACED
         self._level = zeros(dtype=torch.int64)
-        self._levels = torch.arange(rules.max_halvings + 1, device=self.device)
         self._waiting = zeros(rules.max_halvings + 1, dtype=torch.int64) + (self._levels == 0)
+
+    @override
+    def _take(self, tasks: Tensor) -> None:
+        super()._take(tasks)
+        rules = self.rules
+        self._most = float(rules.max_shards)
+        self._levels = torch.arange(rules.max_halvings + 1, device=self.device)
         self._unit_shares = torch.as_tensor(rules.shares, device=self.device)
         self._variants, self._wanted = (torch.as_tensor(each, device=self.device) for each in rules.variants_and_hosts)
         devices = torch.arange(self.max_devices, device=self.device)

@@ -92,6 +92,37 @@ def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str, 
     assert ended_so_far > 0
 
 
+@pytest.mark.parametrize(("kind", "suite"), [(TensorPlacementEnv, "generalize"), (TensorShardingEnv, "shard-4")])
+def test_episodes_go_on_from_a_state_alone_and_several_times(kind: type[TensorPlacementEnv], suite: str) -> None:
+    env, other = (kind(4, suite, observation="set", reward="dense", seed=seed) for seed in (0, 1))
+
+    def played(env: TensorPlacementEnv, repeats: int) -> list[torch.Tensor]:
+        draw, seen = torch.Generator().manual_seed(5), []
+        for _ in range(7):
+            scores = torch.rand(4, env.num_actions, generator=draw).repeat_interleave(repeats, dim=0)
+            obs, rewards, over = env.step(torch.where(env.action_mask(), scores, -1.0).argmax(dim=1))
+            seen += [rewards, over, env.cost_ms, *obs.values()]
+        return seen
+
+    env.reset(seed=2)
+    played(env, 1)
+    state = env.state()
+    kept = {name: value.clone() for name, value in state.items()}
+    first = played(env, 1)
+    assert all(torch.equal(value, kept[name]) for name, value in state.items())
+    env.load(state)
+    other.load(state)
+    assert all(map(torch.equal, first, played(env, 1)))
+    assert all(map(torch.equal, first, played(other, 1)))
+    env.load({name: value.repeat_interleave(3, dim=0) for name, value in state.items()})
+    assert env.batch_size == (12,)
+    assert all(
+        torch.equal(one.repeat_interleave(3, dim=0), each) for one, each in zip(first, played(env, 3), strict=True)
+    )
+    with pytest.raises(InvalidOptionError, match="A state is what"):
+        env.load({"task": state["task"]})
+
+
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 def test_observations_without_costs_have_none(observation: str) -> None:
     seen = TensorPlacementEnv(2, "dlrm-20x4", observation=observation).reset()
