@@ -54,7 +54,7 @@ as it likes, or a policy alone.
   rollouts round it.
 - `above best known` is the mean over the first {tasks} test tasks, then over five seeds, with Student's 95%
   interval over the seeds. A task without a valid answer is charged its penalty, and counted as failed.
-- `training` and `placing` are the mean wall-clock time of a training and of a task, one thread each.
+- `placing` is the mean over seeds of the median wall-clock time of a task, with one thread, beside other programs.
 - The agents of Stable-Baselines3 see no costs here (`observation=features`). Observations with costs ask for
   that of each table alone first, 6,500 evaluations on `mixdim-8` and 12,000 on `shard-4`, and a rollout takes
   at least 240, so they begin at 500, and have no row where tables are split.
@@ -142,7 +142,7 @@ def wanted(suites: tuple[str, ...], budgets: tuple[int, ...], learners: tuple[st
 
 
 def measured(job: tuple[str, str, int, Files]) -> dict[str, Any]:
-    """The mean gap of the answers of a trained agent to the best known ones, and what training took."""
+    """The mean gap of the answers of a trained agent to the best known ones, and what it evaluated in training."""
     folder, name, seed, _ = job
     training = recorded_training(folder, name, {})
     assert training is not None  # it is the folder of a training
@@ -153,7 +153,6 @@ def measured(job: tuple[str, str, int, Files]) -> dict[str, Any]:
     evaluation = evaluate(make_agent(folder, seed=seed, suite=name), tasks, model)
     return {
         "queries": training.queries,
-        "training_s": training.seconds,
         "placing_s": float(np.median([each.seconds for each in evaluation.tasks])),
         "failed": sum(not each.valid for each in evaluation.tasks),
         "gap_percent": 100.0 * float(np.mean([each.cost_ms / best[each.task] - 1.0 for each in evaluation.tasks])),
@@ -191,7 +190,6 @@ def summary(results: list[Mapping[str, Any]]) -> list[str]:
     return [
         f"{np.mean(gaps):.1f}% ± {T_OF_SEEDS * np.std(gaps, ddof=1) / np.sqrt(len(gaps)):.1f}"
         + (f", {failed} failed" if failed else ""),
-        format_seconds(float(np.mean([each["training_s"] for each in results]))),
         format_seconds(float(np.mean([each["placing_s"] for each in results]))),
     ]
 
@@ -210,7 +208,7 @@ def page() -> None:
                     results = [found[each] for each in runs]
                     queries = max(each["queries"] for each in results)
                     rows.append([f"{budget:,}", method.name, f"{queries:,}", *summary(results)])
-        header = ["budget", "learner", "evaluations", "above best known", "training", "placing"]
+        header = ["budget", "learner", "evaluations", "above best known", "placing"]
         text.append(f"## {suite}\n\n{table(header, rows, left=2)}")
     made = (
         f"Made on {datetime.now(timezone.utc):%d %B %Y} at commit {current_commit()[:7]} with "
