@@ -85,13 +85,12 @@ class SetPolicyAgent(CostGuidedAgent):
 
     def _player(self, task: Task, choose: Policy) -> PolicyAgent:
         """Plays the episodes of this task."""
+        return self._player_of(task, choose, observation=self.scorer.observation)
+
+    def _player_of(self, task: Task, choose: Policy, **options: Any) -> PolicyAgent:
+        count, devices = task.num_tables, task.num_devices
         return PolicyAgent(
-            self.name,
-            choose,
-            max_tables=task.num_tables,
-            max_devices=task.num_devices,
-            observation=self.scorer.observation,
-            cost_model=self.cost_model,
+            self.name, choose, max_tables=count, max_devices=devices, cost_model=self.cost_model, **options
         )
 
 
@@ -109,16 +108,8 @@ class SetPlanAgent(SetPolicyAgent):
 
     @override
     def _player(self, task: Task, choose: Policy) -> PolicyAgent:
-        return PolicyAgent(
-            self.name,
-            choose,
-            max_tables=task.num_tables,
-            max_devices=task.num_devices,
-            observation="compact",
-            cost_model=self.cost_model,
-            sharding_types=SPLIT_TYPES,
-            max_shards=MAX_SHARDS,
-        )
+        splits = {"sharding_types": SPLIT_TYPES, "max_shards": MAX_SHARDS}
+        return self._player_of(task, choose, observation="compact", **splits)
 
 
 def load_policy(

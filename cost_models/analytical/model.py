@@ -43,7 +43,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray
-from shard_gym.common.either import larger, outer, turned, turned_copy, where, zeros
+from shard_gym.common.either import larger, turned, turned_copy, where, zeros
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models.analytical.all_to_all import (
     all_to_all_ms,
@@ -379,7 +379,8 @@ class AnalyticalCostModel(AdditiveCostModel):
         limits *= self.constants.overlap_loss
         limits += slowest
         limits[1] += columns[SORT_MS]
-        limits += outer(self.launches, columns[LAUNCH_MS])
+        limits[0] += self.constants.forward_launches * columns[LAUNCH_MS]
+        limits[1] += self.constants.backward_launches * columns[LAUNCH_MS]
         return limits
 
     @cached_property

@@ -30,14 +30,14 @@ def larger(one: Array, other: Array) -> Array:
     """The larger of an array and another, or a number, element by element."""
     if isinstance(one, (np.ndarray, np.generic)):
         return np.maximum(one, other)
-    return one.clamp(min=other) if isinstance(other, (int, float)) else one.maximum(_like(other, one))
+    return one.clamp(min=other) if isinstance(other, (int, float)) else one.maximum(other)
 
 
 def smaller(one: Array, other: Array) -> Array:
     """The smaller of an array and another, or a number, element by element."""
     if isinstance(one, (np.ndarray, np.generic)):
         return np.minimum(one, other)
-    return one.clamp(max=other) if isinstance(other, (int, float)) else one.minimum(_like(other, one))
+    return one.clamp(max=other) if isinstance(other, (int, float)) else one.minimum(other)
 
 
 def where(mask: Array, one: Array, other: Array) -> Array:
@@ -67,7 +67,10 @@ def zeros(shape: Sequence[int], like: Array) -> Array:
 
 
 def constant(numbers: np.ndarray, like: Array) -> Array:
-    """An array that nobody changes: beside arrays as it is, beside a tensor as one of its dtype on its device."""
+    """An array of a module, which nobody changes: beside arrays itself, beside a tensor one of its dtype and device.
+
+    Its tensors are kept, so that no step sends it to a device again.
+    """
     if is_array(like):
         return numbers
     key = id(numbers), like.dtype, like.device
@@ -124,8 +127,3 @@ def sums_between(values: Array, begin: Array, end: Array) -> Array:
         begin, end = np.broadcast_to(begin, values.shape), np.broadcast_to(end, values.shape)
         return np.take_along_axis(up_to, end, -1) - np.take_along_axis(up_to, begin, -1)
     return up_to.gather(-1, end.expand_as(values)) - up_to.gather(-1, begin.expand_as(values))
-
-
-def _like(values: Array, other: Array) -> Array:
-    """A number of NumPy beside a tensor as a tensor."""
-    return other.new_tensor(float(values)) if isinstance(values, np.generic) else values

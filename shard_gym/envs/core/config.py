@@ -18,7 +18,7 @@ from shard_gym.common.errors import InvalidOptionError, install_extra, short_rep
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.tasks import Suite, TaskSource, load_suite
-from shard_gym.tasks.suites.own import suite_of_record
+from shard_gym.tasks.suites.own import MAX_PADDING, suite_of_record
 
 RENDER_MODES: list[str] = ["ansi", "rgb_array"] if importlib.util.find_spec("matplotlib") else ["ansi"]
 """The render modes that work with the packages installed here."""
@@ -140,10 +140,6 @@ def wrong_suite(suite: Any, wanted: str, wrapper: str, found: Any) -> InvalidOpt
 def environment_of(problem: str) -> str:
     """A sentence that names the environment of a suite."""
     return f"It is a suite of {problem}: its environment is Embedding{problem.capitalize()}-v0."
-
-
-MAX_PADDING = 2**20
-"""The largest padding that can be given."""
 
 
 def padding(name: str, given: int | None, needed: int, most: int = MAX_PADDING) -> int:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from shard_gym.common.checks import checked_count, holds_integers
 from shard_gym.common.errors import InvalidActionError, InvalidOptionError, short_repr, wrong_kind
 from shard_gym.envs.core.attributes import OfEpisodes
-from shard_gym.envs.core.config import MAX_PADDING, EnvConfig, checked_options, require_fields_of, require_seed
+from shard_gym.envs.core.config import EnvConfig, checked_options, require_fields_of, require_seed
 from shard_gym.envs.core.env import EpisodeEnv
 from shard_gym.envs.core.episode_batch import EpisodeBatch, ObservationDict
+from shard_gym.tasks.suites.own import MAX_PADDING
 
 BoolArray = NDArray[np.bool_]
 Infos = dict[str, Any]

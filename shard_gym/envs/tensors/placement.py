@@ -15,21 +15,19 @@ from shard_gym.common.either import larger
 from shard_gym.common.errors import InvalidOptionError, unknown_name
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import PHASES
-from shard_gym.envs.core.config import MAX_PADDING
 from shard_gym.envs.core.episode_state import COMPLETE, DEAD_END, ILLEGAL_ACTION, RUNNING, UNPLACED
 from shard_gym.envs.placement.episodes import PlacementConfig
-from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
+from shard_gym.envs.placement.observation import COST_FREE, GIB, OBSERVATIONS
 from shard_gym.hardware import Cluster
 from shard_gym.tables import AMOUNT_NAMES
 from shard_gym.tasks import Task, TaskSource, TaskSuite
+from shard_gym.tasks.suites.own import MAX_PADDING
 
 Tensor = torch.Tensor
 Observations = dict[str, Tensor]
 
 REWARDS = ("terminal", "dense", "normalized")
 """Rewards of tensors, by their names in `EmbeddingPlacement-v0`."""
-
-GIB = 2.0**30
 
 
 @dataclass
@@ -59,9 +57,9 @@ class TensorPlacementEnv:
     """N episodes at once as tensors of torch, on any device: masks, costs and rewards are those of
     `EmbeddingPlacementVectorEnv`, the costs but for rounding.
 
-    No result of a step depends on what Python reads from a tensor, so a step can be compiled, or captured in a graph.
-    Episodes that are over stay as they are, with rewards of 0, until `reset` begins new ones. Those have tasks of a
-    pool, which is on the device: all tasks of a suite, or so many drawn from a sampler once.
+    Python reads nothing from a tensor in a step. Episodes that are over stay as they are, with rewards of 0, until
+    `reset` begins new ones. Those have tasks of a pool, which is on the device: all tasks of a suite, or so many drawn
+    from a sampler once.
 
     Args:
         num_envs: N.
@@ -130,13 +128,13 @@ class TensorPlacementEnv:
             max_devices=max_devices,
         )
         rng = np.random.default_rng(checked_seed(seed))
-        count = len(config.source) if isinstance(config.source, TaskSuite) else checked_count("pool", pool)
-        episodes = config.episodes(count)
-        tasks = config.source if isinstance(config.source, TaskSuite) else range(count)
-        self.tasks = tuple(task if isinstance(task, Task) else config.source.sample(rng) for task in tasks)
+        source, count = config.source, checked_count("pool", pool)
+        drawn = source.tasks if isinstance(source, TaskSuite) else tuple(source.sample(rng) for _ in range(count))
+        self.tasks: tuple[Task, ...] = drawn
+        episodes = config.episodes(len(self.tasks))
         if any(task.constraints is not None for task in self.tasks):
             raise InvalidOptionError(f"{type(self).__name__} keeps to no constraints; take the environment of NumPy.")
-        episodes.begin(np.arange(count), self.tasks)
+        episodes.begin(np.arange(len(self.tasks)), self.tasks)
         self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
         self.num_actions, self.rules = episodes.num_actions, config.rules
         self._arithmetic: Any = self.cost_model  # which takes tensors, too
@@ -228,6 +226,8 @@ class TensorPlacementEnv:
         own: dict[str, Any] = {f.name: getattr(pool.cluster, f.name) for f in fields(Cluster)}
         of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
         self._cluster: Any = Cluster(**of_envs)
+        more = torch.zeros(len(tasks), self.num_actions - self.max_devices, dtype=torch.bool, device=self.device)
+        self._devices_alone = torch.cat([of_envs["device_mask"], more], dim=1)
 
     def _begin_tables(self, zeros: Callable[..., Tensor]) -> None:
         """What else begins, in a subclass; the assignment here."""
@@ -302,9 +302,7 @@ class TensorPlacementEnv:
 
     def action_mask(self) -> Tensor:
         """(N, A) bool: the legal actions; all devices of the task after the end of an episode."""
-        devices = self._cluster.device_mask
-        others = torch.zeros(self.num_envs, self.num_actions - self.max_devices, dtype=torch.bool, device=self.device)
-        return torch.where((self.status == RUNNING)[:, None], self._fits, torch.cat([devices, others], dim=1))
+        return torch.where((self.status == RUNNING)[:, None], self._fits, self._devices_alone)
 
     def placements(self) -> Tensor:
         """(N, T) int64, device of each table in the tasks' own order; -1 if it has none, and in padding."""

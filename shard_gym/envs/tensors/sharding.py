@@ -62,14 +62,18 @@ class TensorShardingEnv(TensorPlacementEnv):
         self._waiting = zeros(rules.max_halvings + 1, dtype=torch.int64) + (self._levels == 0)
 
     @override
-    def _take(self, tasks: Tensor) -> None:
-        super()._take(tasks)
+    def _on_device(self, problem: Any) -> Any:
         rules = self.rules
         self._most = float(rules.max_shards)
         self._levels = torch.arange(rules.max_halvings + 1, device=self.device)
         self._unit_shares = torch.as_tensor(rules.shares, device=self.device)
         self._variants, self._wanted = (torch.as_tensor(each, device=self.device) for each in rules.variants_and_hosts)
-        devices = torch.arange(self.max_devices, device=self.device)
+        return super()._on_device(problem)
+
+    @override
+    def _take(self, tasks: Tensor) -> None:
+        super()._take(tasks)
+        rules, devices = self.rules, torch.arange(self.max_devices, device=self.device)
         size = self._cluster.host_size[:, None].long()
         self._host = devices // size if rules.max_hosts > 1 else (devices * 0).expand(self.num_envs, -1)
 

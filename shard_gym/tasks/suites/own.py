@@ -23,6 +23,7 @@ SCHEMA = "shard-gym suite 1"
 SUFFIX = ".json"
 PLACING = "placement"
 MAX_PADDING = 2**20
+"""The largest padding that can be given."""
 
 _KEYS: dict[str, type] = {"schema": str, "name": str, "version": int, "description": str, "splits": dict}
 _MORE_KEYS: dict[str, type] = {"problem": str, "padding": list}
@@ -78,10 +79,10 @@ def save_suite(path: str | Path, *suites: Suite[Any]) -> None:
     """
     if not isinstance(path, (str, Path)):
         raise wrong_kind("path", path, f"the path of a file, which ends in {SUFFIX}")
+    text = _text_of(suites)
     if Path(path).suffix != SUFFIX:
-        _checked_splits(suites)
         raise InvalidOptionError(f"The file of a suite ends in {SUFFIX}, but {str(path)!r} does not.")
-    write_atomically(Path(path), _text_of(suites))
+    write_atomically(Path(path), text)
 
 
 def suite_record(suite: Suite[Any]) -> dict[str, Any]:
@@ -90,21 +91,20 @@ def suite_record(suite: Suite[Any]) -> dict[str, Any]:
     return record
 
 
-def _checked_splits(suites: Sequence[Suite[Any]]) -> SuiteFormat:
-    """The format of the splits of one suite."""
+def _problem_of(suites: Sequence[Suite[Any]]) -> str:
+    """The problem, in `FORMATS`, of the splits of one suite; raises the errors of `save_suite` if they are none."""
     for suite in suites:
         if not isinstance(suite, tuple(each.suite_class for each in FORMATS.values())):
             raise wrong_kind("suite", suite, "a TaskSuite or a DriftSuite")
     if not suites or len({suite.split for suite in suites}) < len(suites) or len({each.name for each in suites}) > 1:
         named = ", ".join(f"{suite.name!r} ({suite.split})" for suite in suites) or "none"
         raise InvalidOptionError(f"save_suite wants the splits of one suite, each once; got {named}.")
-    return next(each for each in FORMATS.values() if isinstance(suites[0], each.suite_class))
+    return next(name for name, each in FORMATS.items() if isinstance(suites[0], each.suite_class))
 
 
 def _text_of(suites: Sequence[Suite[Any]]) -> bytes:
     """The file of the splits of one suite."""
-    own, first = _checked_splits(suites), suites[0]
-    problem = next(name for name, each in FORMATS.items() if each is own)
+    problem, first = _problem_of(suites), suites[0]
     paddings = [suite.padding for suite in suites if suite.padding is not None]
     record = {
         "schema": SCHEMA,
@@ -113,7 +113,7 @@ def _text_of(suites: Sequence[Suite[Any]]) -> bytes:
         "description": first.description,
         **({} if problem == PLACING else {"problem": problem}),
         **({"padding": np.max(paddings, axis=0)} if paddings else {}),
-        "splits": {suite.split: [own.to_json(task) for task in suite] for suite in suites},
+        "splits": {suite.split: [FORMATS[problem].to_json(task) for task in suite] for suite in suites},
     }
     return (json.dumps(record, default=np.ndarray.tolist, allow_nan=False) + "\n").encode()
 
