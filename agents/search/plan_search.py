@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -26,7 +27,7 @@ from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.column_levels import UNIT
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, ONE_GROUP, TABLE_WISE, Groups
-from shard_gym.plans.variants import checked_max_shards, checked_sharding_types
+from shard_gym.plans.variants import MAX_SHARDS, checked_max_shards, checked_sharding_types, default_max_shards
 from shard_gym.tasks import Task
 from shard_gym.tasks.groups import possible_groups, task_of_group
 
@@ -155,7 +156,7 @@ class PlanSearchAgent(Agent):
         cost_model: the model to search under, or its name; it supports splits.
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two; None for 8, or 32 where the largest table needs
-            more memory than 8 devices have. Columns are halved, or cut into nearly equal parts where they cannot be
+            more memory than 8 devices have. Above 8 half as many are searched first. Columns are halved, or cut into nearly equal parts where they cannot be
             (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; None for 200,000 on up to 8 devices,
             800,000 on 16 to 768, in between in proportion, and fewer on more (`default_queries`). Tasks of T tables
@@ -302,16 +303,44 @@ class PlanSearchAgent(Agent):
         key: Any,
         share: float = 1.0,
     ) -> SplitTables:
-        task, max_queries = self._seen(task), max(1, int(share * run.queries))
+        """The best plan of a run. Where tables may have more than `MAX_SHARDS` column shards, half of the search is one
+        with half as many, from whose plan the other half starts: parts as narrow as the rule makes them are hardly ever
+        merged, and to halve parts is easy.
+        """
+        task = self._seen(task)
+        most = self.max_shards or default_max_shards(task.tables, int(task.topology.memory_cap_bytes.max()))
+        if most <= MAX_SHARDS or COLUMN_WISE not in sharding_types:
+            return self._search_with(most, task, sharding_types, model, run, key, share)
+        coarse = list[ShardingPlan]()
+        with suppress(NoPlacementFoundError, MemoryExceededError):
+            found = self._search_with(most // 2, task, sharding_types, model, run, (key, most // 2), share / 2)
+            coarse.append(found.plan())
+        return self._search_with(most, task, sharding_types, model, run, key, share / 2, coarse)
+
+    def _search_with(
+        self,
+        max_shards: int,
+        task: Task,
+        sharding_types: tuple[str, ...],
+        model: CountedCostModel,
+        run: SearchRun,
+        key: Any,
+        share: float,
+        given: Collection[ShardingPlan] = (),
+    ) -> SplitTables:
+        """The best plan with so many column shards of a table at most, from starts among which are those `given`."""
+        max_queries = max(1, int(share * run.queries))
         budget = Budget(self, max_queries, within=run.total)
         most = max(1, int(SHARE_OF_STARTS * max_queries))
         known = run.known.get(key)
-        options = SplitOptions(task, model, sharding_types, self.max_shards) if known is None else known.options
+        options = SplitOptions(task, model, sharding_types, max_shards) if known is None else known.options
         ruled = by_rule(options) if known is None else known.by_rule
-        found = _starts(options, most, budget, ruled if known is None else [known.best, *ruled])
+        before = [] if known is None else [known.best]
+        before += [same for plan in given if (same := SplitTables.of_plan(options, plan)) is not None]
+        found = _starts(options, most, budget, [*before, *ruled])
         # Parts that are no halves may fit. Groups of so few devices that halves do not fit are left out.
         if not found and COLUMN_WISE in sharding_types and task.topology.replicas is None:
-            options = SplitOptions(task, model, sharding_types, self.max_shards, every_count=True)
+            options = SplitOptions(task, model, sharding_types, max_shards, every_count=True)
             ruled = by_rule(options)
             found = _starts(options, most, budget, ruled)
         found = found or packed(options)

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_gym.agents import make_agent
-from shard_gym.agents.search import PlanSearchAgent
+from shard_gym.agents.search import PlanSearchAgent, plan_search
 from shard_gym.agents.search.moldable import moldable_splits
 from shard_gym.agents.search.plan_starts import shapes_by_price, starts
+from shard_gym.agents.search.search_plans import search_plans
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.errors import (
     InvalidOptionError,
@@ -218,6 +219,32 @@ def test_a_table_larger_than_eight_devices_may_have_32_shards(columns: int, most
     if most > 8:
         with pytest.raises(NoPlacementFoundError, match="and at most 8 shards of a table"):
             PlanSearchAgent(sharding_types=COLUMNS, max_queries=500, max_shards=8).plan(task)
+
+
+def test_many_shards_are_searched_after_half_as_many_and_from_their_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each run; with at most 8 shards there is one search. So it costs no more than half as many shards did."""
+    searches = list[tuple[int, list[float], float]]()
+
+    def spied(found: Any, rng: np.random.Generator, budget: Any) -> Any:
+        found = list(found)
+        best = search_plans(found, rng, budget)
+        costs = [each.items().cost_ms(each.device) for each in found]
+        searches.append((best.options.max_shards, costs, best.items().cost_ms(best.device)))
+        return best
+
+    monkeypatch.setattr(plan_search, "search_plans", spied)
+    task = short_of_memory([128, 64, 32], [12] * 24)
+    check = PlanSearchAgent(max_queries=2_000).plan(task)
+    coarse, fine = searches[::2], searches[1::2]
+    assert [most for most, _, _ in coarse] == [16] * len(fine)
+    assert [most for most, _, _ in fine] == [32] * len(coarse)
+    for (_, _, before), (_, of_starts, after) in zip(coarse, fine, strict=True):
+        assert after <= before * (1.0 + 1e-12)
+        assert any(cost == pytest.approx(before, rel=1e-12) for cost in of_starts)
+    assert cost_ms(check, task) == pytest.approx(min(after for *_, after in fine), rel=1e-12)
+    searches.clear()
+    PlanSearchAgent(max_queries=2_000, max_shards=8).plan(task)
+    assert {most for most, _, _ in searches} == {8}
 
 
 def test_what_would_help_is_named_where_nothing_fits() -> None:
