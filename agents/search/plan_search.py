@@ -156,8 +156,8 @@ class PlanSearchAgent(Agent):
         cost_model: the model to search under, or its name; it supports splits.
         sharding_types: those allowed, a list or names with commas between them.
         max_shards: column shards of a table at most, a power of two; None for 8, or 32 where the largest table needs
-            more memory than 8 devices have. Above 8 half as many are searched first. Columns are halved, or cut into nearly equal parts where they cannot be
-            (`shard_gym.plans.column_levels`), or where no start fits otherwise.
+            more memory than 8 devices have. Above 8 half as many are searched first. Columns are halved, or cut into
+            nearly equal parts where they cannot be (`shard_gym.plans.column_levels`), or where no start fits otherwise.
         max_queries: cost-model evaluations for each task, at most ten million; None for 200,000 on up to 8 devices,
             800,000 on 16 to 768, in between in proportion, and fewer on more (`default_queries`). Tasks of T tables
             take 1,500 T T at most, or 20,000 if that is more. They are exceeded by one batch at most, or by the starts
