@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import Self
 
 from shard_gym.common.checks import checked_count, checked_seed, is_one_of
 from shard_gym.common.either import larger
@@ -118,6 +119,7 @@ class TensorPlacementEnv:
         if not is_one_of(observation, OBSERVATIONS):
             raise unknown_name("observation of tensors", observation, OBSERVATIONS)
         self.reward, self.observation, self.device = reward, observation, torch.device(device)
+        self._splits = splits
         config = self.config(
             **splits,
             suite=suite,
@@ -138,12 +140,11 @@ class TensorPlacementEnv:
         self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
         self.num_actions, self.rules = episodes.num_actions, config.rules
         self._arithmetic: Any = self.cost_model  # which takes tensors, too
-        self.batch_size = torch.Size([self.num_envs])
+        self._resize(self.num_envs)
         self._pool = self._on_device(episodes.problem)
         self._host_memory = self._pool.hbm_curves.shape[-1] > 0
         draws_on = "cpu" if self.device.type == "meta" else self.device  # `meta` draws nothing
         self._generator = torch.Generator(device=draws_on).manual_seed(int(seed))
-        self._every = torch.arange(self.num_envs, device=self.device)
         self.task = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self._begin_with(self.task)
 
@@ -184,7 +185,7 @@ class TensorPlacementEnv:
         found = {name: getattr(self, name) for name in self._kept}
         return {**found, "phases_ms": self.phases_ms.clone()}  # of which a step fills in the exchanges
 
-    def load(self, state: dict[str, Tensor]) -> Observations:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of this environment, or of one with equal tasks and arguments, with any N.
 
         So a search goes back, and `{name: each[rows] for name, each in state.items()}` plays episodes several times.
@@ -194,13 +195,26 @@ class TensorPlacementEnv:
         """
         if set(state) != set(self._kept) or len({len(each) for each in state.values()}) != 1:
             raise InvalidOptionError(f"A state is what state() returns, with {', '.join(self._kept)} of N episodes.")
-        self.num_envs = len(state["task"])
-        self.batch_size = torch.Size([self.num_envs])
-        self._every = torch.arange(self.num_envs, device=self.device)
+        self._resize(len(state["task"]))
         self._take(state["task"])
         for name, value in state.items():
             setattr(self, name, value.clone() if name == "phases_ms" else value)
-        return self.observations()
+
+    def begin(self, tasks: Tensor) -> None:
+        """Begin new episodes with (N,) int64 `tasks`, for any N."""
+        self._resize(len(tasks))
+        self._begin_with(tasks)
+
+    def of_tasks(self, tasks: Sequence[Task]) -> Self:
+        """An environment with the same options, with an episode of each of these tasks."""
+        asked, options = TaskSuite("asked", tuple(tasks)), {**self._splits, "reward": self.reward}
+        return type(self)(
+            len(tasks), asked, cost_model=self.cost_model, observation=self.observation, device=self.device, **options
+        )
+
+    def _resize(self, num_envs: int) -> None:
+        self.num_envs, self.batch_size = num_envs, torch.Size([num_envs])
+        self._every = torch.arange(num_envs, device=self.device)
 
     def _begin_with(self, tasks: Tensor) -> None:
         """Let every episode begin with these tasks."""
