@@ -49,6 +49,7 @@ class Library(NamedTuple):
     agent: str  # what the program scores
     timesteps: int  # of training in a check; 0 if the program takes none
     replanning: str  # what tools/replanning_runs.py does with it; "" if the library plays one problem only
+    tests: str = ""  # a folder of tests that need the library
 
     @property
     def command(self) -> list[str]:
@@ -68,7 +69,7 @@ LIBRARIES = {
     ),
     "cleanrl": Library("CleanRL style", "torch", "cleanrl_ppo", "cleanrl-ppo", 50_000, "policy gradient with masks"),
     "torchrl": Library("TorchRL", "torchrl", "torchrl_ppo", "torchrl-ppo", 50_000, "PPO with masks"),
-    "rl4co": Library("RL4CO", "rl4co", "rl4co_pomo", "rl4co-pomo", 50_000, ""),
+    "rl4co": Library("RL4CO", "rl4co", "rl4co_pomo", "rl4co-pomo", 50_000, "", "tests/agents/rl4co"),
     "rllib": Library("RLlib", "ray", "rllib_ppo", "rllib-ppo", 40_000, "PPO with masks"),
     "tianshou": Library("Tianshou", "tianshou", "tianshou_dqn", "tianshou-dqn", 20_000, "double DQN with masks"),
     "minari": Library("Minari", "minari", "minari_dataset", "clone", 0, "a data set, written and read"),
@@ -91,6 +92,8 @@ def check(name: Positional[str]) -> None:
     if name not in LIBRARIES:
         raise unknown_name("library", name, LIBRARIES)
     library = LIBRARIES[name]
+    if library.tests:
+        _output(["-m", "pytest", "-q", library.tests])
     if library.replanning:
         found = json.loads(_output(["tools/replanning_runs.py", name]).splitlines()[-1])
         _write(f"{REPLANNING}-{name}", {**library.about(), "what": library.replanning, **found})

@@ -1,4 +1,4 @@
-"""`RL4CoEnv`: episodes as tensors for RL4CO, which is in no extra."""
+"""`RL4CoEnv`: episodes as tensors for RL4CO. Needs the extra `rl4co`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.common.errors import InvalidOptionError, MissingExtraError
+from shard_gym.common.errors import InvalidOptionError, missing_extra
 from shard_gym.envs.core.episode_state import RUNNING
 from shard_gym.envs.core.split_rules import NONE
 from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
@@ -19,7 +19,7 @@ try:
     from tensordict import TensorDict
     from torchrl.data import Binary, Categorical, Composite, Unbounded
 except ImportError as error:
-    raise MissingExtraError("RL4CoEnv needs RL4CO, which is not installed: pip install rl4co.") from error
+    raise missing_extra("rl4co", "rl4co", "RL4CoEnv") from error
 
 WITH_TABLES = ("set", "full")
 """Observations with all tables."""

@@ -1,4 +1,4 @@
-"""The environment of RL4CO, and agents with its policies. RL4CO is in no extra: these run where it is installed."""
+"""The environment of RL4CO, and agents with its policies. `make check-libraries-rl4co` runs these."""
 
 from __future__ import annotations
 
