@@ -76,11 +76,11 @@ def pack_by_memory(tables: Tables, num_devices: int) -> Placement:
 
     It balances memory alone: a proof that a task is solvable, not a good placement.
     """
-    used = np.zeros(num_devices, np.int64)
+    used, sizes = np.zeros(num_devices, np.int64), tables.memory_bytes
     placement = np.empty(len(tables), np.int64)
-    for table in np.argsort(-tables.memory_bytes, kind="stable"):
+    for table in np.argsort(-sizes, kind="stable"):
         placement[table] = used.argmin()
-        used[placement[table]] += tables.memory_bytes[table]
+        used[placement[table]] += sizes[table]
     return placement
 
 
