@@ -19,6 +19,7 @@ from shard_gym.cost_models.base import PHASES
 from shard_gym.envs.core.episode_state import COMPLETE, DEAD_END, ILLEGAL_ACTION, RUNNING, UNPLACED
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.envs.placement.observation import COST_FREE, GIB, OBSERVATIONS
+from shard_gym.envs.tensors.limits import Limits, held, open_devices
 from shard_gym.hardware import Cluster
 from shard_gym.tables import AMOUNT_NAMES
 from shard_gym.tasks import Task, TaskSource, TaskSuite
@@ -83,13 +84,13 @@ class TensorPlacementEnv:
         num_actions: A, here D.
 
     Raises:
-        InvalidOptionError, UnknownNameError: an argument is not valid, or tasks have constraints.
+        InvalidOptionError, UnknownNameError: an argument is not valid.
         InvalidTaskError: a task has no room in the padding or on its devices.
     """
 
     _kept: ClassVar[tuple[str, ...]] = (
         *("task", "step_count", "status", "assignment", "cost_ms", "phases_ms"),
-        *("_loads", "_used", "_shares", "_widths", "_curves", "_fits"),
+        *("_loads", "_used", "_shares", "_widths", "_curves", "_fits", "_apart_on", "_together_on"),
     )
     """What a reset of some episodes keeps of the others; the rest follows from their tasks."""
 
@@ -134,14 +135,13 @@ class TensorPlacementEnv:
         drawn = source.tasks if isinstance(source, TaskSuite) else tuple(source.sample(rng) for _ in range(count))
         self.tasks: tuple[Task, ...] = drawn
         episodes = config.episodes(len(self.tasks))
-        if any(task.constraints is not None for task in self.tasks):
-            raise InvalidOptionError(f"{type(self).__name__} keeps to no constraints; take the environment of NumPy.")
         episodes.begin(np.arange(len(self.tasks)), self.tasks)
         self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
         self.num_actions, self.rules = episodes.num_actions, config.rules
         self._arithmetic: Any = self.cost_model  # which takes tensors, too
         self._resize(self.num_envs)
         self._pool = self._on_device(episodes.problem)
+        self._limits = Limits.of(episodes.problem, self.device)
         self._host_memory = self._pool.hbm_curves.shape[-1] > 0
         draws_on = "cpu" if self.device.type == "meta" else self.device  # `meta` draws nothing
         self._generator = torch.Generator(device=draws_on).manual_seed(int(seed))
@@ -229,8 +229,11 @@ class TensorPlacementEnv:
         self._loads, self._used = zeros(devices, pool.loads.shape[-1]), zeros(devices, dtype=torch.int64)
         self._shares, self._widths = zeros(devices, len(AMOUNT_NAMES)), zeros(devices, dtype=torch.float32)
         self._curves = zeros(devices, pool.hbm_curves.shape[-1])
+        apart, sets = (0, 0) if self._limits is None else (self._limits.apart.shape[2], self._limits.needed.shape[1])
+        self._apart_on = zeros(devices, apart, dtype=torch.int64)
+        self._together_on = zeros(sets, dtype=torch.int64) - 1
         self._begin_tables(zeros)
-        self._fits = self._legal()
+        self._fits = self._permitted()
 
     def _take(self, tasks: Tensor) -> None:
         """Set what follows from the (N,) tasks alone."""
@@ -258,6 +261,11 @@ class TensorPlacementEnv:
         model = self._arithmetic
         running, before = self.status == RUNNING, self.cost_ms
         legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode
+        if self._limits is not None:
+            own, placed = self._limits.part((self.task, self._step())), legal & (actions < self.max_devices)
+            self._apart_on, self._together_on = held(
+                own, self._step(), self._apart_on, self._together_on, actions, placed
+            )
         self._do(legal, actions)
         shared = self._loads[..., model.shared_loads]
         model.fill_communication(self.phases_ms, shared, self._cluster)
@@ -265,7 +273,7 @@ class TensorPlacementEnv:
 
         complete = self.step_count == self._num_tables
         goes_on = legal & ~complete
-        self._fits = self._legal() & goes_on[:, None]
+        self._fits = self._permitted() & goes_on[:, None]
         stuck = goes_on & ~self._fits.any(dim=1)
         status = torch.where(running & ~legal, ILLEGAL_ACTION, self.status)
         status = torch.where(legal & complete, COMPLETE, status)
@@ -304,6 +312,23 @@ class TensorPlacementEnv:
     def _legal(self) -> Tensor:
         """(N, A) bool: what can be done next, as if no episode were over."""
         return self._used + self._pool.memory[self._part()][:, None] <= self._memory_cap
+
+    def _permitted(self) -> Tensor:
+        """(N, A) bool: what can be done next, and constraints permit."""
+        fits = self._legal()
+        if self._limits is None:
+            return fits
+        own, free = self._limits.part((self.task, self._step())), self._memory_cap - self._used
+        may = open_devices(own, self._step(), self._apart_on, self._together_on, free, self._uncut())
+        return fits & self._with_hosts(may, own.hosts)
+
+    def _uncut(self) -> Tensor:
+        """(N,) bool, whether the next part is a whole table."""
+        return torch.ones_like(self.status, dtype=torch.bool)
+
+    def _with_hosts(self, devices: Tensor, hosts: Tensor) -> Tensor:
+        """(N, A) bool, the actions on (N, D) `devices` and on (N, H) `hosts`, and all others; here there are none."""
+        return devices
 
     def _rewards(self, ends: Tensor, running: Tensor, before: Tensor) -> Tensor:
         """(N,) float64 of a step with which the episodes `ends` end, of those that were `running`."""

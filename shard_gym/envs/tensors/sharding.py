@@ -18,6 +18,7 @@ from shard_gym.envs.placement.observation import COST_FREE
 from shard_gym.envs.sharding.episodes import ShardingConfig
 from shard_gym.envs.tensors.placement import Observations, Tensor, TensorPlacementEnv
 from shard_gym.plans import SHARDING_TYPES, ShardingPlan
+from shard_gym.plans.plan import TABLE_ROW_WISE
 from shard_gym.tasks import TaskSource
 
 _NO_LIMIT = torch.iinfo(torch.int64).max
@@ -136,6 +137,19 @@ class TensorShardingEnv(TensorPlacementEnv):
             possible = (self._level == 0) & pool.legal[rows]
             allowed.append(possible[:, None] & (pool.memory[rows][:, None] <= room))
         return torch.cat(allowed, dim=1)
+
+    @override
+    def _uncut(self) -> Tensor:
+        return self._level == 0
+
+    @override
+    def _with_hosts(self, devices: Tensor, hosts: Tensor) -> Tensor:
+        may = torch.ones(self.num_envs, self.num_actions, dtype=torch.bool, device=self.device)
+        may[:, : self.max_devices] = devices
+        for name, _, first, count in self.rules.spreads:
+            if name == TABLE_ROW_WISE:
+                may[:, first : first + count] = hosts
+        return may
 
     def _can_be_halved(self, free: Tensor) -> Tensor:
         """(N,) bool, whether all that waits of a table would fit, halved until all parts are equal."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from shard_gym.common.errors import InvalidOptionError, UnknownNameError
+from shard_gym.common.errors import InvalidConstraintsError, InvalidOptionError, TableTooLargeError, UnknownNameError
 from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
 from shard_gym.envs.tensors.placement import REWARDS
+from shard_gym.plans.constraints import Constraints
 from shard_gym.tables import load_pool
-from shard_gym.tasks import TaskSampler, TaskSuite
+from shard_gym.tasks import Task, TaskSampler, TaskSuite
 
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("dlrm-20x4", "full", "dense", {}),
@@ -29,6 +33,9 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("tier-generalize", "set", "dense", {"sharding_types": ("table_wise", "row_wise", "data_parallel")}),
     ("sequence-16", "features", "normalized", {}),
     ("inference-8", "full", "dense", {"max_shards": 2}),
+    ("constrained-8", "set", "terminal", {}),
+    ("shard-constrained-8", "features", "dense", {}),
+    ("shard-constrained-8", "set", "terminal", {"max_shards": 2}),
 ]
 """Suite, observation, reward, and the options of splitting; those that have none place whole tables."""
 
@@ -54,8 +61,11 @@ def require_same_observations(tensors: dict[str, torch.Tensor], arrays: dict[str
 
 @pytest.mark.parametrize(("suite", "observation", "reward", "splits"), CASES)
 def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str, splits: dict[str, Any]) -> None:
+    require_same_episodes(*pair(suite, observation, reward, **splits))
+
+
+def require_same_episodes(envs: Any, own: Any) -> None:
     """Of random actions, of which some are illegal; episodes that are over are left alone, and some begin anew."""
-    envs, own = pair(suite, observation, reward, **splits)
     tasks, rng = len(envs.tasks), np.random.default_rng(0)
     numbers = rng.integers(tasks, size=32)
     arrays, infos = envs.reset(seed=0, options={"tasks": numbers.tolist()})
@@ -90,6 +100,24 @@ def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str, 
                 arrays, infos = envs.reset(options=options)
                 require_same_observations(own.reset(torch.tensor(anew), torch.tensor(numbers)), arrays)
     assert ended_so_far > 0
+
+
+@pytest.mark.parametrize("splits", [{}, {"max_shards": 4}])
+def test_constraints_permit_what_they_do_in_numpy(
+    random_task: Callable[..., Task], random_constraints: Callable[..., Constraints], splits: dict[str, Any]
+) -> None:
+    """Random ones on small tasks: devices, hosts, sharding types, sets of tables together and apart."""
+    tasks, rng = list[Task](), np.random.default_rng(0)
+    while len(tasks) < 24:
+        task = random_task(rng, 9, 4, slack=2.0, devices_per_host=2, name=str(len(tasks)))
+        limits = random_constraints(rng, task, types=bool(splits))
+        with suppress(TableTooLargeError, InvalidConstraintsError):
+            task = replace(task, constraints=limits, known_placement=None, splittable=True)
+            pair(TaskSuite("one", (task,)), "set", "dense", 1, **splits)
+            tasks.append(task)
+    assert any(task.constraints.together for task in tasks if task.constraints)
+    assert any(task.constraints.apart for task in tasks if task.constraints)
+    require_same_episodes(*pair(TaskSuite("limits", tuple(tasks)), "set", "dense", **splits))
 
 
 @pytest.mark.parametrize(("kind", "suite"), [(TensorPlacementEnv, "generalize"), (TensorShardingEnv, "shard-4")])
@@ -157,7 +185,6 @@ def test_no_number_of_a_tensor_is_asked_in_a_step() -> None:
         ({"reward": "balance"}, UnknownNameError, "reward of tensors"),
         ({"observation": "half"}, UnknownNameError, "observation of tensors"),
         ({"num_envs": 0}, InvalidOptionError, "num_envs"),
-        ({"suite": "constrained-8"}, InvalidOptionError, "keeps to no constraints"),
         ({"suite": "drift-medium-120"}, InvalidOptionError, "its environment is EmbeddingReplanning-v0"),
     ],
 )
