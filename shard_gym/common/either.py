@@ -21,8 +21,10 @@ def is_array(values: Array) -> bool:
 def some(mask: Array) -> bool:
     """Whether anything of an array is not 0, so that nothing needs to be computed where it is.
 
-    True of a tensor, as its numbers may be on a device, and what is computed may not depend on them.
+    True of a tensor, as its numbers may be on a device, and what is computed may not depend on them; a bool is itself.
     """
+    if isinstance(mask, bool):
+        return mask
     return bool(mask.any()) if is_array(mask) else True
 
 
@@ -85,7 +87,7 @@ _CONSTANTS: dict[Any, tuple[np.ndarray, Array]] = {}
 
 def turned(values: Array) -> Array:
     """A view with the axes in reverse order."""
-    return values.T if is_array(values) else values.permute(*range(values.ndim - 1, -1, -1))
+    return values.T if is_array(values) else values.permute([values.ndim - 1 - axis for axis in range(values.ndim)])
 
 
 def turned_copy(values: Array) -> Array:

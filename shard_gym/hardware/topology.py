@@ -59,7 +59,7 @@ class Cluster:
 
         made: dict[str, Any] = {f.name: torch.as_tensor(getattr(self, f.name), device=device) for f in fields(Cluster)}
         if not np.any(self.crosses_domains):
-            made["crosses_domains"] = np.bool_(False)
+            made["crosses_domains"] = False
         return Cluster(**made)
 
 

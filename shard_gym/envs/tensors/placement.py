@@ -31,6 +31,8 @@ Observations = dict[str, Tensor]
 REWARDS = ("terminal", "dense", "normalized")
 """Rewards of tensors, by their names in `EmbeddingPlacement-v0`."""
 
+OF_CLUSTER = tuple(field.name for field in fields(Cluster))
+
 
 @dataclass
 class _Tasks:
@@ -240,7 +242,7 @@ class TensorPlacementEnv:
         pool, self.task = self._pool, tasks
         self._num_tables, self._memory_cap = pool.num_tables[tasks], pool.memory_cap[tasks]
         self._penalty_ms, self._lower_bound_ms = pool.penalty_ms[tasks], pool.lower_bound_ms[tasks]
-        own: dict[str, Any] = {f.name: getattr(pool.cluster, f.name) for f in fields(Cluster)}
+        own: dict[str, Any] = {name: getattr(pool.cluster, name) for name in OF_CLUSTER}
         of_envs: dict[str, Any] = {name: each[tasks] if torch.is_tensor(each) else each for name, each in own.items()}
         self._cluster: Any = Cluster(**of_envs)
         more = torch.zeros(len(tasks), self.num_actions - self.max_devices, dtype=torch.bool, device=self.device)

@@ -179,6 +179,25 @@ def test_no_number_of_a_tensor_is_asked_in_a_step() -> None:
         assert (rewards.shape, over.shape, obs["action_mask"].shape) == ((8,), (8,), (8, env.num_actions))
 
 
+@pytest.mark.parametrize(("kind", "suite"), [(TensorPlacementEnv, "constrained-8"), (TensorShardingEnv, "sequence-16")])
+def test_a_step_is_one_graph(kind: type[TensorPlacementEnv], suite: str) -> None:
+    """So `torch.compile` takes it as it is, and episodes are those of before."""
+    env = kind(8, suite)
+    env.reset(seed=0)
+
+    def step(state: dict[str, torch.Tensor], actions: torch.Tensor) -> tuple[Any, ...]:
+        env.load(state)
+        return *env.step(actions), env.state()
+
+    state, actions = env.state(), env.action_mask().int().argmax(dim=1)
+    observations, rewards, over, after = torch.compile(step, backend="eager", fullgraph=True)(state, actions)
+    own_observations, own_rewards, own_over, own_after = step(state, actions)
+    assert torch.equal(rewards, own_rewards)
+    assert torch.equal(over, own_over)
+    assert all(torch.equal(after[name], value) for name, value in own_after.items())
+    assert all(torch.equal(observations[name], value) for name, value in own_observations.items())
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
