@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.rl4co.env import RL4CoEnv
-from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError
+from shard_gym.common.errors import InvalidOptionError, NoPlacementFoundError, TableTooLargeError
 from shard_gym.envs.core.episode_state import COMPLETE
 from shard_gym.envs.placement.observation import COST_FREE
 from shard_gym.envs.tensors import TensorShardingEnv
@@ -27,20 +27,19 @@ class RL4CoAgent(Agent):
         name: its name in result files.
         policy: a policy of RL4CO.
         env: where it was trained, with an observation without costs.
-        options: others of the call of the policy, such as `decode_type="multistart_greedy"` with `select_best=True`.
 
     Raises:
         InvalidOptionError: the observation has costs.
     """
 
-    def __init__(self, name: str, policy: nn.Module, env: RL4CoEnv, **options: Any) -> None:
+    def __init__(self, name: str, policy: nn.Module, env: RL4CoEnv) -> None:
         if env.episodes.observation not in COST_FREE:
             raise InvalidOptionError(
                 f"{name!r} would ask for costs uncounted: train it with observation='set'; "
                 f"got {env.episodes.observation!r}."
             )
         self.name, self.policy, self.env = name, policy, env
-        self.options = {"decode_type": "greedy", **options}
+        self._keys = set(env.episodes.observations())
 
     @property
     @override
@@ -68,12 +67,33 @@ class RL4CoAgent(Agent):
         return answer
 
     def answers(self, tasks: Sequence[Task]) -> list[Any]:
-        """For each task a placement, or a plan if the policy splits, or a `NoPlacementFoundError`; all side by side."""
-        episodes = self.env.episodes.of_tasks(tasks)
+        """For each task a placement, or a plan if the policy splits, or a `NoPlacementFoundError`.
+
+        Tasks that fit the padding of the training are played side by side, with that padding; others alone.
+        """
+        own = self.env.episodes
+        fits = [task.num_tables <= own.max_tables and task.num_devices <= own.max_devices for task in tasks]
+        some = [task for task, its in zip(tasks, fits, strict=True) if its]
+        played = iter(self._played(some)) if some else iter(())
+        return [next(played) if its else self._played([task])[0] for task, its in zip(tasks, fits, strict=True)]
+
+    def _played(self, tasks: Sequence[Task]) -> list[Any]:
+        try:
+            episodes = self.env.episodes.of_tasks(tasks)
+        except TableTooLargeError as error:
+            if len(tasks) > 1:
+                return [answer for task in tasks for answer in self._played([task])]
+            return [NoPlacementFoundError(str(error))]
+        if differ := set(episodes.observations()) ^ self._keys:
+            what = (
+                f"{self.name} learned from observations that differ from those of these tasks in "
+                f"{', '.join(sorted(differ))}: train it on tasks with host memory where these have it, else without."
+            )
+            return [NoPlacementFoundError(what) for _ in tasks]
         env = RL4CoEnv(episodes)
         self.policy.eval()
         with torch.inference_mode():
-            found = self.policy(env.reset(env.generator.every()), env, phase="test", **self.options)
+            found = self.policy(env.reset(env.generator.every()), env, phase="test", decode_type="greedy")
         episodes.begin(torch.arange(len(tasks), device=episodes.device))
         for actions in found["actions"].T:
             episodes.step(actions)

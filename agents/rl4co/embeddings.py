@@ -12,7 +12,10 @@ from shard_gym.agents.rl4co.env import RL4CoEnv
 OF_DEVICES = ("device_memory", "device_shares", "device_width", "device_costs", "device_curves", "device_hbm")
 """Keys of observations with a number, or several, of each device."""
 
-OF_EPISODES = ("progress", "parts_waiting", "variant_shares", "variant_costs", "hbm_gib")
+OF_EPISODES = (
+    *("progress", "parts_waiting", "hbm_gib", "current_table", "current_table_shares", "current_table_costs"),
+    *("current_table_curve", "variant_shares", "variant_costs", "variant_curves"),
+)
 """Those of what comes next, beside the current table."""
 
 

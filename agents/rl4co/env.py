@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shard_gym.common.arrays import IntArray
-from shard_gym.common.errors import InvalidOptionError, missing_extra
+from shard_gym.common.errors import InvalidOptionError, missing_extra, wrong_kind
 from shard_gym.envs.core.episode_state import RUNNING
 from shard_gym.envs.core.split_rules import NONE
 from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
@@ -63,6 +63,8 @@ class RL4CoEnv(RL4COEnvBase):  # type: ignore[misc]
     name = "embedding_placement"
 
     def __init__(self, episodes: TensorPlacementEnv, **options: Any) -> None:
+        if not isinstance(episodes, TensorPlacementEnv):
+            raise wrong_kind("episodes", episodes, "a TensorPlacementEnv or TensorShardingEnv")
         if episodes.observation not in WITH_TABLES:
             raise InvalidOptionError(
                 f"Policies of RL4CO see all tables: take an observation of {', '.join(WITH_TABLES)}; "
@@ -108,9 +110,15 @@ class RL4CoEnv(RL4COEnvBase):  # type: ignore[misc]
         return self.episodes.max_devices
 
     def select_start_nodes(self, td: TensorDict, num_starts: int) -> torch.Tensor:
-        """(S N,) int64, the first action of each start, for all episodes of one after the other: legal ones in turn."""
+        """(S N,) int64, the first action of each start, for all episodes of one after the other: legal ones in turn,
+        one of each kind before a second one, as devices that hold nothing may be alike.
+        """
         mask: torch.Tensor = td["action_mask"]
-        legal_first = (~mask).long().argsort(dim=1, stable=True)
+        kinds = torch.nn.functional.one_hot(td["action_kind"], self.num_kinds)
+        legal = mask[:, : kinds.shape[1], None] * kinds
+        turns = ((legal.cumsum(dim=1) - 1) * legal).sum(dim=2)  # how many of its kind come before
+        turns = torch.where(mask[:, : kinds.shape[1]], turns, mask.shape[1])
+        legal_first = turns.argsort(dim=1, stable=True)
         turn = torch.arange(num_starts, device=mask.device)[:, None] % mask.sum(dim=1)
         return legal_first.gather(1, turn.T).T.reshape(-1)
 

@@ -345,7 +345,9 @@ def moldable_splits(
 def moldable_plans(task: Task, most: int = 8, constants: RoughConstants = ROUGH) -> list[tuple[float, ShardingPlan]]:
     """Plans of `task` by the rule, with its own estimates in ms, cheapest first; none if it finds no room.
 
-    They fit the memory caps and keep to the constraints. Where a plan may have groups of devices, some have.
+    They fit the memory caps and keep to the constraints. Where tables, or states of rows, must be in HBM beside rows in
+    host memory, HBM may be short of room for them, which the agent `moldable` sees to. Where a plan may have groups of
+    devices, some have.
 
     Args:
         most: plans at most, of each number of groups.

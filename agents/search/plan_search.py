@@ -29,7 +29,7 @@ from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import COLUMN_WISE, ONE_GROUP, TABLE_WISE, Groups
 from shard_gym.plans.variants import MAX_SHARDS, checked_max_shards, checked_sharding_types, default_max_shards
 from shard_gym.tasks import Task
-from shard_gym.tasks.groups import possible_groups, task_of_group
+from shard_gym.tasks.groups import may_have_groups, possible_groups, task_of_group
 
 FINALISTS = 2
 """Numbers of groups, above one, that are searched to the end."""
@@ -161,7 +161,8 @@ class PlanSearchAgent(Agent):
         max_queries: cost-model evaluations for each task, at most ten million; None for 200,000 on up to 8 devices,
             800,000 on 16 to 768, in between in proportion, and fewer on more (`default_queries`). Tasks of T tables
             take 1,500 T T at most, or 20,000 if that is more. They are exceeded by one batch at most, or by the starts
-            of the run in which they end, which may be half of them. Where a plan may have groups of devices, four
+            of the run in which they end, which may be half of them; the starts of the first run, some evaluations for
+            each table, are made whatever they are. Where a plan may have groups of devices, four
             searches share them, or 800,000 by default (`cheapest_in_groups`).
         max_seconds: wall-clock limit for each task after its starts, which take longer for many tables; None for no
             limit. With a limit, results depend on the machine.
@@ -216,11 +217,11 @@ class PlanSearchAgent(Agent):
     @override
     def budget_for(self, task: Task) -> int:
         """Evaluations for `task`, of all searches, if it has no fewer tables than need so many."""
-        return self.max_queries or self._default(task) * (SEARCHES if task.sync_every else 1)
+        return self.max_queries or self._default(task) * (SEARCHES if may_have_groups(task) else 1)
 
     def _default(self, task: Task) -> int:
         """Of each search."""
-        return DEFAULT_QUERIES if task.sync_every else default_queries(task.num_devices)
+        return DEFAULT_QUERIES if may_have_groups(task) else default_queries(task.num_devices)
 
     def place(self, task: Task) -> Placement:
         """The same search with whole tables alone."""
@@ -229,7 +230,7 @@ class PlanSearchAgent(Agent):
     @override
     def plan(self, task: Task) -> ShardingPlan:
         """Where the task may have groups, those whose plans cost least when searched for a while are searched on."""
-        if not task.sync_every:
+        if not may_have_groups(task):
             return self.split(task).plan()
         return self._cheapest(task, lambda run: cheapest_in_groups(task, partial(self._plan_in_groups, run)), SEARCHES)
 

@@ -22,7 +22,7 @@ from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
-from shard_gym.tasks.groups import possible_groups, task_of_group
+from shard_gym.tasks.groups import may_have_groups, possible_groups, task_of_group
 
 QUERIES = 20_000  # evaluations of `OwnTimes` where the rule finds no plan
 
@@ -60,7 +60,7 @@ class MoldableAgent(Agent):
     @override
     def plan(self, task: Task) -> ShardingPlan:
         """The cheapest plan for any groups of devices that the task may have."""
-        if not task.sync_every:
+        if not may_have_groups(task):
             return in_both_memories(task, lambda own: _cheapest(own)[1]).plan()
         found: list[tuple[float, ShardingPlan]] = []
         failure: Exception | None = None

@@ -72,6 +72,11 @@ def problem_of_groups(groups: Groups, task: Task) -> str:
     return ""
 
 
+def may_have_groups(task: Task) -> bool:
+    """Whether plans of `task` may have several groups of devices: rows of host memory are not averaged."""
+    return bool(task.sync_every) and task.topology.host is None
+
+
 def possible_groups(task: Task) -> Iterator[Groups]:
     """All groups of the devices of `task` whose memory may hold the tables, from one to the most; one group first."""
     for count in range(1, task.num_devices + 1):

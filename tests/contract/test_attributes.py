@@ -109,6 +109,9 @@ def test_what_was_given_to_the_constructor_cannot_be_assigned_to() -> None:
     for name in ("num_envs", "autoreset_mode"):
         with pytest.raises(InvalidOptionError, match=name):
             setattr(envs, name, 3)
+    for wrong in ("human", "foo"):
+        with pytest.raises(InvalidOptionError, match="render_mode must be None or one of"):
+            env.render_mode = wrong
     env.render_mode = "ansi"
     env.reset(seed=0)
     assert isinstance(env.render(), str)
@@ -175,6 +178,8 @@ def test_the_json_of_a_spec_makes_the_environment_again(
 
 
 def test_what_json_has_no_form_for_is_named() -> None:
+    numbers = gymnasium.make("EmbeddingPlacement-v0", suite="dlrm-20x4", max_tables=np.int64(70))
+    assert json.loads(numbers.spec.to_json())["kwargs"]["max_tables"] == 70  # type: ignore[union-attr]
     env = gymnasium.make("EmbeddingPlacement-v0", suite="dlrm-20x4", reward=lambda seen: -seen.cost_after)
     with pytest.raises(InvalidOptionError, match=r"no form for reward=<function .*Make it with a name"):
         env.spec.to_json()  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from shard_gym.common.errors import InvalidOptionError
 from shard_gym.cost_models import AdditiveCostModel
+from shard_gym.envs.core.config import require_render_mode
 from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.envs.core.spec import OwnSpec
 
@@ -30,10 +31,12 @@ class OfEpisodes:
         self._arguments = frozenset(arguments) - {"render_mode"} | {"cost_model"}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; an argument of the constructor raises InvalidOptionError."""
+        """Set an attribute; an argument of the constructor, or no mode of rendering, raises InvalidOptionError."""
         if name in self._arguments:
             instead = "Set `tasks` to a suite" if name in ("suite", "split") else f"Make another one with {name}=..."
             raise InvalidOptionError(f"{name} is an argument of {type(self).__name__} and stays as it is. {instead}.")
+        if name == "render_mode":
+            require_render_mode(value)
         super().__setattr__(name, OwnSpec.of(value) if name == "spec" and isinstance(value, EnvSpec) else value)
 
     @property

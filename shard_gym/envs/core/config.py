@@ -31,6 +31,16 @@ Config = TypeVar("Config", bound="EnvConfig")
 P = ParamSpec("P")
 
 
+def require_render_mode(mode: Any) -> None:
+    """Raise InvalidOptionError unless it is None or one of `RENDER_MODES`."""
+    if mode is not None and not is_one_of(mode, RENDER_MODES):
+        raise InvalidOptionError(
+            f"render_mode must be None or one of {RENDER_MODES}, not {short_repr(mode)}. "
+            + ("There is no window: print what render() returns with 'ansi'. " if is_one_of(mode, ["human"]) else "")
+            + f"'rgb_array' is a picture, and needs matplotlib. {install_extra('viz')}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class EnvConfig(ABC):
     """The arguments of an environment; the class of the scalar environment documents them.
@@ -47,16 +57,7 @@ class EnvConfig(ABC):
             raise wrong_kind("illegal", self.illegal, " or ".join(map(repr, ILLEGAL)))
         if not isinstance(self.info_text, bool):
             raise wrong_kind("info_text", self.info_text, "True or False")
-        if self.render_mode is not None and not is_one_of(self.render_mode, RENDER_MODES):
-            raise InvalidOptionError(
-                f"render_mode must be None or one of {RENDER_MODES}, not {short_repr(self.render_mode)}. "
-                + (
-                    "There is no window: print what render() returns with 'ansi'. "
-                    if is_one_of(self.render_mode, ["human"])
-                    else ""
-                )
-                + f"'rgb_array' is a picture, and needs matplotlib. {install_extra('viz')}"
-            )
+        require_render_mode(self.render_mode)
 
     @abstractmethod
     def source_of(self, suite: Any) -> Any:

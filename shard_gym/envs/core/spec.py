@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from shard_gym.common.errors import InvalidOptionError, short_repr
@@ -42,6 +43,8 @@ class OwnSpec(EnvSpec):
             return suite_record(value)
         if isinstance(value, Enum):
             return value.name
+        if isinstance(value, np.generic):
+            return value.item()
         if isinstance(value, Path):
             return str(value)
         if isinstance(value, Mapping):

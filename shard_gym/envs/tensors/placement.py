@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,7 +82,8 @@ class TensorPlacementEnv:
         assignment: (N, T) int64, device of each table in the order of placement; -1 if it has none.
         cost_ms: (N,) float64, cost of the tables placed so far.
         phases_ms: (N, D, 4) float64, of the devices.
-        status: (N,) int64, a `Status`.
+        status: (N,) int64, a `Status` of `shard_gym.envs.core.episode_state`: 0 goes on, 1 is complete, 2 ended with an
+            illegal action, 3 where nothing fits.
         num_actions: A, here D.
 
     Raises:
@@ -96,6 +97,7 @@ class TensorPlacementEnv:
     )
     """What a reset of some episodes keeps of the others; the rest follows from their tasks."""
 
+    _splitting: ClassVar[tuple[str, ...]] = ()  # options of a subclass
     _most: float = 1.0  # what a device holds of an amount at most, as a share of that of all tables
     config: ClassVar[type[PlacementConfig]] = PlacementConfig
 
@@ -116,6 +118,8 @@ class TensorPlacementEnv:
         **splits: Any,
     ) -> None:
         """`splits` are the further options of a subclass whose tables are split."""
+        if unknown := sorted(set(splits) - set(self._splitting)):
+            raise InvalidOptionError(f"{type(self).__name__} has no option {unknown[0]!r}.")
         self.num_envs = checked_count("num_envs", num_envs, most=MAX_PADDING)
         if not is_one_of(reward, REWARDS):
             raise unknown_name("reward of tensors", reward, REWARDS)
@@ -146,7 +150,7 @@ class TensorPlacementEnv:
         self._limits = Limits.of(episodes.problem, self.device)
         self._host_memory = self._pool.hbm_curves.shape[-1] > 0
         draws_on = "cpu" if self.device.type == "meta" else self.device  # `meta` draws nothing
-        self._generator = torch.Generator(device=draws_on).manual_seed(int(seed))
+        self._generator = torch.Generator(device=draws_on).manual_seed(int(seed) % 2**63)
         self.task = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self._begin_with(self.task)
 
@@ -169,12 +173,20 @@ class TensorPlacementEnv:
             mask: (N,) bool, which; all if None.
             tasks: (N,) int64, the numbers of their tasks; drawn with equal probability if None.
             seed: of the tasks that are drawn from now on.
+
+        Raises:
+            InvalidOptionError: an argument has another shape, or other numbers.
         """
+        if mask is not None:
+            self._require("mask", mask, torch.bool)
         if seed is not None:
-            self._generator.manual_seed(checked_seed(seed))
+            self._generator.manual_seed(checked_seed(seed) % 2**63)
         if tasks is None:
             size = (self.num_envs,)
             tasks = torch.randint(len(self.tasks), size, generator=self._generator, device=self.device)
+        else:
+            self._require("tasks", tasks, torch.int64)
+            self._require_tasks(tasks)
         old = self.state()
         self._begin_with(tasks if mask is None else torch.where(mask, tasks, old["task"]))
         if mask is not None:
@@ -203,16 +215,39 @@ class TensorPlacementEnv:
             setattr(self, name, value.clone() if name == "phases_ms" else value)
 
     def begin(self, tasks: Tensor) -> None:
-        """Begin new episodes with (N,) int64 `tasks`, for any N."""
+        """Begin new episodes with (N,) int64 `tasks`, for any N; the errors are those of `reset`."""
         self._resize(len(tasks))
+        self._require("tasks", tasks, torch.int64)
+        self._require_tasks(tasks)
         self._begin_with(tasks)
 
     def of_tasks(self, tasks: Sequence[Task]) -> Self:
-        """An environment with the same options, with an episode of each of these tasks."""
-        asked, options = TaskSuite("asked", tuple(tasks)), {**self._splits, "reward": self.reward}
+        """An environment with the same options, with an episode of each of these tasks; its padding is no smaller."""
+        numbered = tuple(replace(task, name=f"{number}: {task.name}") for number, task in enumerate(tasks))
+        asked, options = TaskSuite("asked", numbered), {**self._splits, "reward": self.reward}
+        options["max_tables"] = max(self.max_tables, *(task.num_tables for task in tasks))
+        options["max_devices"] = max(self.max_devices, *(task.num_devices for task in tasks))
         return type(self)(
             len(tasks), asked, cost_model=self.cost_model, observation=self.observation, device=self.device, **options
         )
+
+    def _require(self, name: str, given: Any, dtype: torch.dtype) -> None:
+        """Raise InvalidOptionError unless it is a tensor of the shape (N,) and this dtype."""
+        if not isinstance(given, Tensor) or given.shape != self.batch_size or given.dtype != dtype:
+            what = (
+                f"{given.dtype} of the shape {tuple(given.shape)}"
+                if isinstance(given, Tensor)
+                else type(given).__name__
+            )
+            kind = str(dtype).removeprefix("torch.")
+            raise InvalidOptionError(f"{name} must be a tensor of {self.num_envs} {kind}, not {what}.")
+
+    def _require_tasks(self, tasks: Tensor) -> None:
+        """Raise InvalidOptionError for numbers that no task has, where the host has them."""
+        if tasks.device.type == "cpu" and len(tasks) and not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
+            raise InvalidOptionError(
+                f"tasks must be numbers from 0 to {len(self.tasks) - 1}, not {int(tasks.min())} to {int(tasks.max())}."
+            )
 
     def _resize(self, num_envs: int) -> None:
         self.num_envs, self.batch_size = num_envs, torch.Size([num_envs])
@@ -253,13 +288,17 @@ class TensorPlacementEnv:
         self.assignment = zeros(self.max_tables, dtype=torch.int64) + UNPLACED
 
     def step(self, actions: Tensor) -> tuple[Observations, Tensor, Tensor]:
-        """Place the current table of each episode on device `actions[i]`, (N,) int64 from 0 to D - 1.
+        """Place the current table of each episode on device `actions[i]`, (N,) int64 from 0 to A - 1.
 
-        An illegal action ends its episode.
+        An illegal action ends its episode; a number of no action is an error of torch.
 
         Returns:
             The observations; (N,) float64 rewards; (N,) bool, which episodes are over.
+
+        Raises:
+            InvalidOptionError: `actions` has another shape or dtype.
         """
+        self._require("actions", actions, torch.int64)
         model = self._arithmetic
         running, before = self.status == RUNNING, self.cost_ms
         legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode
@@ -357,7 +396,7 @@ class TensorPlacementEnv:
 
     def observations(self) -> Observations:
         """The keys of `EmbeddingPlacementEnv`, with a leading axis of N; what is of devices or tables has their axis,
-        such as (N, D, 4), and masks are bool.
+        such as (N, D, 4), and masks are bool. Some are tensors of the environment itself: write to none of them.
         """
         pool, table = self._pool, self._part()
         left = (self.step_count < self._num_tables)[:, None]

@@ -39,6 +39,7 @@ class TensorShardingEnv(TensorPlacementEnv):
     """
 
     config: ClassVar[type[PlacementConfig]] = ShardingConfig
+    _splitting: ClassVar[tuple[str, ...]] = ("sharding_types", "max_shards", "max_hosts")
     rules: SplitRules
     _kept: ClassVar[tuple[str, ...]] = (*TensorPlacementEnv._kept, "_waiting", "_level")
 

@@ -62,6 +62,23 @@ def test_the_episodes_that_pomo_compares_begin_with_each_legal_action() -> None:
     for episode in range(5):
         legal = td["action_mask"][episode].nonzero()[:, 0].tolist()
         assert starts[:, episode].tolist() == [legal[start % len(legal)] for start in range(8)]
+    env = env_of("shard-4")
+    td = env.reset(env.generator.every()[:1])
+    legal, kinds = td["action_mask"][0].nonzero()[:, 0], td["action_kind"][0]
+    starts = env.select_start_nodes(td, len(legal))
+    assert sorted(starts.tolist()) == legal.tolist()
+    count = len({*kinds[legal].tolist()})
+    assert count > 2
+    assert len({*kinds[starts[:count]].tolist()}) == count
+
+
+def test_an_answer_does_not_depend_on_the_other_tasks() -> None:
+    """Which may have one name."""
+    env = env_of("mixdim-4")
+    agent, tasks = RL4CoAgent("untrained", policy_for(env, 1), env), load_suite("mixdim-4").tasks[:8]
+    alone = [agent.place(task) for task in tasks]
+    for answers in (agent.answers(tasks), agent.answers([*tasks, tasks[0]])):
+        assert all(np.array_equal(one, other) for one, other in zip(alone, answers, strict=False))
 
 
 @pytest.mark.parametrize("suite", ["dlrm-20x4", "shard-4"])
@@ -70,13 +87,13 @@ def test_agents_answer_tasks_of_any_size(suite: str) -> None:
     env = env_of(suite)
     agent = RL4CoAgent("untrained", policy_for(env), env)
     assert agent.splits == (suite == "shard-4")
-    tasks = TaskSuite("two", load_suite(suite).tasks[:2])
+    tasks = TaskSuite("two", load_suite(suite).tasks[1:3])
     found = evaluate(agent, tasks, "analytical")
     alone = [agent.plan(task) if agent.splits else agent.place(task) for task in tasks]
     for each, answer, together in zip(found.tasks, alone, agent.answers(list(tasks)), strict=True):
         assert each.valid
         assert np.array_equal(answer, together) if not agent.splits else answer == together
-    other = load_suite("generalize" if suite == "dlrm-20x4" else "shard-8").tasks[:1]
+    other = load_suite("generalize" if suite == "dlrm-20x4" else "shard-8").tasks[1:2]
     assert evaluate(agent, TaskSuite("other", other), "analytical").tasks[0].valid
 
 
@@ -101,9 +118,23 @@ def test_a_task_without_room_is_an_error_that_names_it() -> None:
     assert isinstance(error, NoPlacementFoundError)
 
 
+def test_tasks_that_show_other_things_than_in_training_are_errors() -> None:
+    """Of host memory, either way; no tasks have no answers."""
+    env = env_of("dlrm-20x4")
+    agent = RL4CoAgent("plain", policy_for(env), env)
+    assert agent.answers([]) == []
+    with pytest.raises(NoPlacementFoundError, match=r"plain learned from observations that differ .* hbm_gib"):
+        agent.place(load_suite("tier-4")[0])
+    tiered = env_of("tier-4")
+    with pytest.raises(NoPlacementFoundError, match="else without"):
+        RL4CoAgent("tiered", policy_for(tiered), tiered).place(load_suite("mixdim-4")[0])
+
+
 def test_observations_must_have_all_tables_and_agents_see_no_costs() -> None:
     with pytest.raises(InvalidOptionError, match="take an observation of set, full; got 'compact'"):
         RL4CoEnv(TensorPlacementEnv(1, "dlrm-20x4", observation="compact"))
+    with pytest.raises(InvalidOptionError, match="episodes"):
+        RL4CoEnv("dlrm-20x4")
     env = env_of("dlrm-20x4", "full")
     with pytest.raises(InvalidOptionError, match="train it with observation='set'; got 'full'"):
         RL4CoAgent("sees-costs", policy_for(env), env)

@@ -10,7 +10,7 @@ import pytest
 
 from shard_gym.agents import make_agent
 from shard_gym.cost_models import make_cost_model
-from shard_gym.hardware import hardware_profile
+from shard_gym.hardware import HostMemory, hardware_profile
 from shard_gym.plans import plan_of_placement
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.placement import Placement
@@ -115,3 +115,16 @@ def test_the_rule_searches_where_none_of_its_plans_has_room() -> None:
     topology = hardware_profile("a100-dgx").topology(9, devices_per_host=3, memory_cap_bytes=cap)
     task = Task("full", tables, topology, splittable=True)
     assert cost_of("moldable", task) < 1.2 * cost_of("plan-search", task, max_queries=4_000)
+
+
+@pytest.mark.parametrize(("agent", "options"), [("moldable", {}), ("plan-search", {"max_queries": 3_000})])
+def test_host_memory_leaves_one_group_which_is_planned_as_without_groups(agent: str, options: dict[str, int]) -> None:
+    """States of rows must be in HBM, which is short; rows in host memory are not averaged, so groups are none."""
+    tables = Tables.from_zipf(
+        [2_000_000, 1_000_000, 500_000, 500_000], [64] * 4, 1.0, 1.1, Workload(64, "fp32", "rowwise_adagrad")
+    )
+    topology = replace(
+        hardware_profile("a100-dgx").topology(4, memory_cap_bytes=2**31), host=HostMemory(5_600_000, 16.0, 20.0)
+    )
+    alone, grouped = (Task("states", tables, topology, splittable=True, sync_every=every) for every in (0, 10))
+    assert cost_of(agent, grouped, **options) == cost_of(agent, alone, **options)

@@ -204,6 +204,8 @@ def test_a_step_is_one_graph(kind: type[TensorPlacementEnv], suite: str) -> None
         ({"reward": "balance"}, UnknownNameError, "reward of tensors"),
         ({"observation": "half"}, UnknownNameError, "observation of tensors"),
         ({"num_envs": 0}, InvalidOptionError, "num_envs"),
+        ({"illegal": "redirect"}, InvalidOptionError, "TensorPlacementEnv has no option 'illegal'"),
+        ({"max_shards": 4}, InvalidOptionError, "TensorPlacementEnv has no option 'max_shards'"),
         ({"suite": "drift-medium-120"}, InvalidOptionError, "its environment is EmbeddingReplanning-v0"),
     ],
 )
@@ -211,3 +213,20 @@ def test_what_it_does_not_play_is_named(arguments: dict[str, Any], error: type[E
     with pytest.raises(error, match=says):
         TensorPlacementEnv(**{"num_envs": 2, "suite": "dlrm-20x4", **arguments})
     assert "balance" not in REWARDS
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda env: env.reset(tasks=torch.tensor([0])), "tasks must be a tensor of 4 int64, not torch.int64 of the"),
+        (lambda env: env.reset(tasks=torch.tensor([0, 1, 2, -1])), "tasks must be numbers from 0 to 49, not -1 to 2"),
+        (lambda env: env.begin(torch.tensor([50])), "tasks must be numbers from 0 to 49, not 50 to 50"),
+        (lambda env: env.reset(mask=torch.tensor([True])), "mask must be a tensor of 4 bool"),
+        (lambda env: env.step([0, 1, 2, 3]), "actions must be a tensor of 4 int64, not list"),
+        (lambda env: env.step(torch.zeros(4)), "actions must be a tensor of 4 int64, not torch.float32"),
+        (lambda env: env.step(torch.zeros(4, 1, dtype=torch.int64)), r"not torch.int64 of the shape \(4, 1\)"),
+    ],
+)
+def test_tensors_of_another_shape_or_kind_are_refused(call: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        call(TensorPlacementEnv(4, "dlrm-20x4", "test"))
