@@ -16,7 +16,7 @@ OF_EPISODES = (
     *("progress", "parts_waiting", "hbm_gib", "current_table", "current_table_shares", "current_table_costs"),
     *("current_table_curve", "variant_shares", "variant_costs", "variant_curves"),
 )
-"""Those of what comes next, beside the current table."""
+"""Those of the part that comes next, and of the episode."""
 
 
 def embeddings(env: RL4CoEnv, embed_dim: int = 128) -> dict[str, nn.Module]:

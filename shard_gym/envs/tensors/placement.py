@@ -57,6 +57,15 @@ class _Tasks:
     cluster: Any  # a `Cluster` of tensors, leading shape (P,)
 
 
+def _require(name: str, given: Any, count: int, dtype: torch.dtype) -> None:
+    """Raise InvalidOptionError unless it is a tensor of the shape (count,) and this dtype."""
+    if not isinstance(given, Tensor) or given.shape != (count,) or given.dtype != dtype:
+        is_tensor = isinstance(given, Tensor)
+        what = f"{given.dtype} of the shape {tuple(given.shape)}" if is_tensor else type(given).__name__
+        kind = str(dtype).removeprefix("torch.")
+        raise InvalidOptionError(f"{name} must be a tensor of {count} {kind}, not {what}.")
+
+
 class TensorPlacementEnv:
     """N episodes at once as tensors of torch, on any device: masks, costs and rewards are those of
     `EmbeddingPlacementVectorEnv`, the costs but for rounding.
@@ -178,15 +187,14 @@ class TensorPlacementEnv:
             InvalidOptionError: an argument has another shape, or other numbers.
         """
         if mask is not None:
-            self._require("mask", mask, torch.bool)
+            _require("mask", mask, self.num_envs, torch.bool)
         if seed is not None:
             self._generator.manual_seed(checked_seed(seed) % 2**63)
         if tasks is None:
             size = (self.num_envs,)
             tasks = torch.randint(len(self.tasks), size, generator=self._generator, device=self.device)
         else:
-            self._require("tasks", tasks, torch.int64)
-            self._require_tasks(tasks)
+            self._require_tasks(tasks, self.num_envs)
         old = self.state()
         self._begin_with(tasks if mask is None else torch.where(mask, tasks, old["task"]))
         if mask is not None:
@@ -216,9 +224,8 @@ class TensorPlacementEnv:
 
     def begin(self, tasks: Tensor) -> None:
         """Begin new episodes with (N,) int64 `tasks`, for any N; the errors are those of `reset`."""
+        self._require_tasks(tasks, len(tasks))
         self._resize(len(tasks))
-        self._require("tasks", tasks, torch.int64)
-        self._require_tasks(tasks)
         self._begin_with(tasks)
 
     def of_tasks(self, tasks: Sequence[Task]) -> Self:
@@ -231,19 +238,9 @@ class TensorPlacementEnv:
             len(tasks), asked, cost_model=self.cost_model, observation=self.observation, device=self.device, **options
         )
 
-    def _require(self, name: str, given: Any, dtype: torch.dtype) -> None:
-        """Raise InvalidOptionError unless it is a tensor of the shape (N,) and this dtype."""
-        if not isinstance(given, Tensor) or given.shape != self.batch_size or given.dtype != dtype:
-            what = (
-                f"{given.dtype} of the shape {tuple(given.shape)}"
-                if isinstance(given, Tensor)
-                else type(given).__name__
-            )
-            kind = str(dtype).removeprefix("torch.")
-            raise InvalidOptionError(f"{name} must be a tensor of {self.num_envs} {kind}, not {what}.")
-
-    def _require_tasks(self, tasks: Tensor) -> None:
-        """Raise InvalidOptionError for numbers that no task has, where the host has them."""
+    def _require_tasks(self, tasks: Tensor, count: int) -> None:
+        """Raise InvalidOptionError unless they are so many, and numbers of tasks where the host has them."""
+        _require("tasks", tasks, count, torch.int64)
         if tasks.device.type == "cpu" and len(tasks) and not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
             raise InvalidOptionError(
                 f"tasks must be numbers from 0 to {len(self.tasks) - 1}, not {int(tasks.min())} to {int(tasks.max())}."
@@ -298,7 +295,7 @@ class TensorPlacementEnv:
         Raises:
             InvalidOptionError: `actions` has another shape or dtype.
         """
-        self._require("actions", actions, torch.int64)
+        _require("actions", actions, self.num_envs, torch.int64)
         model = self._arithmetic
         running, before = self.status == RUNNING, self.cost_ms
         legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode

@@ -228,5 +228,7 @@ def test_what_it_does_not_play_is_named(arguments: dict[str, Any], error: type[E
     ],
 )
 def test_tensors_of_another_shape_or_kind_are_refused(call: Callable[[Any], Any], says: str) -> None:
+    env = TensorPlacementEnv(4, "dlrm-20x4", "test")
     with pytest.raises(InvalidOptionError, match=says):
-        call(TensorPlacementEnv(4, "dlrm-20x4", "test"))
+        call(env)
+    assert len(env.step(env.action_mask().int().argmax(dim=1))[1]) == 4  # the episodes are as before
