@@ -170,3 +170,15 @@ def test_a_model_of_torchrec_becomes_a_plan_that_trains(
     assert "Memory of a training step" in printed
     assert len(re.findall(r"^step \d: loss 0\.\d+$", printed, re.MULTILINE)) == 3
     assert "data_parallel on devices [0, 1]" in printed  # tests/interop/test_replicas.py trains with its optimizer
+
+
+def test_learning_to_plan_prints_a_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(EXAMPLES / "learn_to_plan.py"))
+    args = example["Args"](minutes=0.02, every=10.0, tasks=2)
+    curve = example["main"](args)
+    printed = capsys.readouterr().out
+    assert len(curve) == 2
+    assert [float(each) for each in re.findall(r"([\d.-]+)% below moldable", printed)] == pytest.approx(
+        curve, abs=0.006
+    )
+    assert re.search(r"^\d+ ms for a task", printed, re.MULTILINE)

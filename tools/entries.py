@@ -86,6 +86,13 @@ WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 
+STEPWISE = ("shard-4", "shard-8", "shard-generalize", "tier-generalize", "sequence-16")
+"""Suites whose training tasks one `stepwise` agent learns from."""
+
+BY_STEPS = (*STEPWISE, *CONSTRAINED, SEQUENCES[1], "mixdim-8", "tier-8")
+"""Suites with entries of it: also open ones that it did not learn from."""
+
+
 @dataclass(frozen=True)
 class Entrant:
     """An agent with an entry on some suites."""
@@ -165,6 +172,9 @@ ENTRANTS = (
     *(
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", slug, SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
+    ),
+    Entrant(
+        "stepwise", "Stepwise", "stepwise", BY_STEPS, BOTH, {"also": ",".join(STEPWISE[1:])}, trained_on=STEPWISE[0]
     ),
     *(
         Entrant(

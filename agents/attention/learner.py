@@ -32,6 +32,7 @@ from shard_gym.agents.training import Learner, Report
 from shard_gym.agents.training.cost_network import CostNetworkTraining
 from shard_gym.agents.training.loads import with_whole_memory
 from shard_gym.agents.training.modules import ModuleTraining, new_module
+from shard_gym.agents.training.suites import suites_to_learn
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_learning_rate, is_not_negative
 from shard_gym.common.errors import InvalidOptionError, InvalidTaskError, short_repr
@@ -46,7 +47,7 @@ from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
 from shard_gym.plans.statistics import shard_tables
 from shard_gym.tables import Tables
-from shard_gym.tasks import Task, TaskSuite, load_suite
+from shard_gym.tasks import Task, TaskSuite
 from shard_gym.tasks.forms import FINER, FORMS, SplitTask, formed, whole
 
 WEIGHTS, TASKS, CHOICES, COSTS, COST_WEIGHTS = range(5)  # purposes of random generators
@@ -110,7 +111,7 @@ class AttentionLearner(Learner):
         records: int = 20,
         cost_updates: int = 100,
     ) -> None:
-        suites = [suite, *(load_suite(each, "train") for each in _names(also, suite.name))]
+        suites = suites_to_learn(suite, also)
         plans = any(task.splittable for each in suites for task in each)
         super().__init__(suite, make_cost_model(cost_model, additive=True, splits=True) if plans else cost_model, seed)
         self.name = name
@@ -308,17 +309,6 @@ class AttentionLearner(Learner):
     @override
     def agent(self) -> AttentionAgent:
         return AttentionAgent(self.name, copy.deepcopy(self._policy).cpu(), self._learned.model())
-
-
-def _names(also: str, own: str) -> list[str]:
-    """The suites that `also` names beside the `own` one."""
-    if not isinstance(also, str):
-        raise InvalidOptionError(f"also must be names of suites with commas between them, not {short_repr(also)}.")
-    names = [each.strip() for each in also.split(",") if each.strip()]
-    twice = next((each for number, each in enumerate(names) if each in (own, *names[:number])), None)
-    if twice is not None:
-        raise InvalidOptionError(f"The suite {twice!r} is named twice; name each suite once.")
-    return names
 
 
 def _require_one_machine(suites: Sequence[TaskSuite]) -> None:

@@ -64,7 +64,8 @@ class AgentEntry:
         asks: what it asks of the cost model while it answers: nothing, the costs of single tables and steps, or the
             costs of answers that it searches among.
         listed: whether tables of all agents have it; not those that take minutes for a task.
-        checkpoints: of an agent that ships trained, the import path of the table of its files by hardware profile.
+        checkpoints: of an agent that ships trained, the import path of the table of its files by hardware profile; ""
+            stands for every other one.
         tuning: of an agent whose options are tuned on training tasks, the module of their tuning: `TUNABLE`, and
             functions of its name, `tuned_suites`, and with a suite `tuned_settings` and `replanner`.
         about: what it is, in 45 characters at most, for lists.
@@ -315,6 +316,21 @@ _SHIPPED: dict[str, AgentEntry] = {
                 about="an attention policy, by POMO's REINFORCE",
             ),
         )
+    ),
+    "stepwise": AgentEntry(
+        "shard_gym.agents.stepwise.pretrained:PretrainedStepwise",
+        SHARDING,
+        checkpoints="shard_gym.agents.stepwise.pretrained:SHIPPED",
+        about="table after table, by learned weights",
+        learners=(
+            LearnerEntry(
+                "shard_gym.agents.stepwise.learner:StepwiseLearner",
+                "shard_gym.agents.stepwise.agent:load_stepwise",
+                options=("plans", "improved", "moves"),
+                options_of="shard_gym.agents.stepwise.agent:StepwiseAgent",
+                about="table after table, by evolved weights",
+            ),
+        ),
     ),
     "autoshard": AgentEntry(
         learners=(

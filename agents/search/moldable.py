@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_gym.agents.search.forms import TableForms, where_any
 from shard_gym.agents.search.own_times import LATENCIES, ROUGH, OwnTimes, RoughConstants
 from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
 from shard_gym.common.arrays import FloatArray, IntArray
@@ -85,48 +86,22 @@ class Moldable:
 
     def __init__(self, options: SplitOptions, model: OwnTimes) -> None:
         self.options, self._model, task = options, model, options.task
-        levels, count, topology = options.levels, len(options.levels), task.topology
-        self._caps, self._count = topology.memory_cap_bytes, count
+        topology = task.topology
+        self._caps, self._count = topology.memory_cap_bytes, len(options.levels)
         # Of all devices; and, as replicas and blocks are on each, what all have if each has as much as the smallest.
         together = float(self._caps.sum()), task.num_devices * float(self._caps.min())
         self._rooms = sorted(set(together), reverse=True)
-        ways: dict[int, list[int]] = {}
-        for number, way in enumerate(options.spreads):
-            ways.setdefault(way.variant, []).append(number)
-        self._ways = list(ways.values())
-        variant = np.array([*range(count), *ways])
-        may = [options.may_spread[:, numbers].any(axis=1) for numbers in self._ways]
-        self._legal = np.concatenate([levels.is_form, np.array(may, np.bool_).reshape(-1, len(levels.legal)).T], axis=1)
-        dims = np.repeat(task.tables.embedding_dim[:, None], len(ways), axis=1)
-        self._loads = options.loads[:, variant]  # (T, F, K), of a part of each form
-        self._width = np.concatenate([levels.width, dims], axis=1)
-        self._memory = options.memory[:, variant]
-        # The parts of a form; narrower ones count as less than one.
-        narrower = levels.width[:, levels.narrower] / levels.width
-        members = [np.full(len(dims), len(options.spreads[numbers[0]].devices)) for numbers in self._ways]
-        parts = levels.counts[..., 0] + levels.counts[..., 1] * narrower
-        self._parts = np.concatenate([parts, np.array(members).reshape(-1, len(dims)).T], axis=1)
-        self._bytes = self._memory * self._parts
+        forms = TableForms(options, model)
+        self._ways, self._legal, self._loads, self._width = forms.ways, forms.legal, forms.loads, forms.width
+        self._memory, self._parts, self._bytes, self._part_ms = forms.memory, forms.parts, forms.bytes, forms.part_ms
+        self._most = forms.most_devices
         names = [options.spreads[numbers[0]].sharding_type for numbers in self._ways]
-        self._part_ms = model.part_ms(self._loads, lane_share(self._width))  # beside parts as wide
-        self._most = self._most_devices()
-        few = self._legal.copy()
-        few[:, count:] &= self._parts[:, count:] <= self._most[:, None]
-        self._legal = _where_any(few, self._legal)
         self._open_to = None if task.constraints is None else _open_to(task.constraints)
         self._targets = TARGETS if self._open_to is None else (NO_TARGET, *TARGETS)
         self._kinds = [~np.isin(names, left_out) for left_out in WITHOUT]
         of_host = np.arange(task.num_devices) % topology.devices_per_host
         first = np.lexsort((topology.hosts, of_host))  # the first devices of each host
         self._rank = np.argsort(first)
-
-    def _most_devices(self) -> IntArray:
-        """(T,) how many devices may have anything of each table, so that one is left for each it stays apart from."""
-        task = self.options.task
-        most = np.full(task.num_tables, task.num_devices)
-        for tables in task.constraints.apart if task.constraints is not None else ():
-            most[[*tables]] = np.minimum(most[[*tables]], max(1, task.num_devices - len(tables) + 1))
-        return most
 
     def forms(self, room: float) -> list[_Form]:
         """The sets of parts for all targets and widths that fit the memory together, the cheapest first.
@@ -138,15 +113,15 @@ class Moldable:
         dims = self.options.task.tables.embedding_dim
         widths = [width for width in WIDTHS if width == MAX_DIM or (dims > width).any()]
         fits = self._legal & (self._memory <= self._caps.max())
-        fits = _where_any(fits & (self._memory <= room), fits)
+        fits = where_any(fits & (self._memory <= room), fits)
         for (widest, width), kinds in product(combinations_with_replacement(widths, 2), self._kinds):
             floor = lane_share(np.minimum(width, self._width.max()))
             alone = self._model.part_ms(self._loads, np.maximum(lane_share(self._width), floor))
             work = alone * self._parts
-            legal = _where_any(fits & (self._width <= widest), fits)
+            legal = where_any(fits & (self._width <= widest), fits)
             spread = legal.copy()
             spread[:, count:] &= kinds & (self._width[:, count:] <= width)  # it is on all devices
-            legal = _where_any(spread, legal)
+            legal = where_any(spread, legal)
             least = np.where(legal, work, np.inf).min(axis=1).sum() / self.options.task.num_devices
             for target, most_bytes in product(self._targets, self._rooms):
                 chosen = self._cheapest(work, alone, legal, target * least, most_bytes)
@@ -174,7 +149,7 @@ class Moldable:
     ) -> IntArray | None:
         """(T,) the form of each table; None if none fit `most_bytes` together."""
         shortest = legal & (alone <= np.where(legal, alone, np.inf).min(axis=1, keepdims=True))
-        may = _where_any(legal & (alone <= target), shortest)
+        may = where_any(legal & (alone <= target), shortest)
         room, every, price = FULL * most_bytes, np.arange(len(may)), 0.0
         for _ in range(12):
             chosen = np.where(may, work + price * self._bytes, np.inf).argmin(axis=1)
@@ -320,11 +295,6 @@ def _open_to(limits: Constraints) -> IntArray | None:
     """(T,) how many devices each table may be on, less the tables it stays apart from; None if all have as many."""
     count = limits.devices.sum(axis=1) - (0 if limits.conflicts is None else limits.conflicts.sum(axis=1))
     return None if (count == count[0]).all() else count
-
-
-def _where_any(some: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(T, F) `some`; in rows that have none, `otherwise`."""
-    return np.where(some.any(axis=1, keepdims=True), some, otherwise)
 
 
 def moldable_splits(

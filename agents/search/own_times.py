@@ -230,6 +230,17 @@ class OwnTimes(AdditiveCostModel):
             found += loads[..., self._host] * (1.0 + self._update_times * (self.exchanges - 1))
         return found
 
+    def part_phases(self, loads: FloatArray, lane_share: FloatArray) -> FloatArray:
+        """(..., 4) the same, by phase."""
+        own = loads.copy()
+        own[..., LANE_SHARE:] = 0.0
+        own[..., LANE_SHARE] = lane_share
+        found = self.device_phases(own)
+        if len(self._in_hbm_ms):
+            found[..., FORWARD] += loads[..., self._host]
+            found[..., BACKWARD] += loads[..., self._host] * self._update_times * (self.exchanges - 1)
+        return found
+
     @override
     def single_tables(self, loads: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
         """In O(M): no phase depends on other devices."""

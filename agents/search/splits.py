@@ -141,6 +141,10 @@ class SplitOptions:
                 hosts = every.reshape(-1, int(variants.parts[variant]))
                 self.spreads += [Spread(name, variant, devices, host) for host, devices in enumerate(hosts)]
 
+    def under(self, model: AdditiveCostModel) -> SplitOptions:
+        """The same options under another model."""
+        return SplitOptions(self.origin, model, self.sharding_types, self.max_shards, self.every_count)
+
     def _constrain(self, limits: Constraints, variants: Variants) -> None:
         """Count the bytes that constraints ask for, join tables that stay together, and leave out illegal forms."""
         forms = zip(variants.sharding_types, variants.tables, self.memory.T, strict=True)

@@ -65,7 +65,12 @@ README = "README.md"
 TABLES, OPEN, ROOM = "leaderboards", "suites to learn", "room to learn"
 """Names of the generated blocks: all tables, the widest gaps of suites that are not solved, the gaps on every suite."""
 
-PAGES = ((README, TABLES), (f"../{README}", OPEN), ("../docs/results/room.md", ROOM))
+PAGES = (
+    (README, TABLES),
+    (f"../{README}", OPEN),
+    ("../docs/tutorials/where-to-learn.md", OPEN),
+    ("../docs/results/room.md", ROOM),
+)
 """The pages, relative to the leaderboards, and the block of each. Only the first one has to exist."""
 
 RACES = "races"

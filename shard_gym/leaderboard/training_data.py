@@ -130,7 +130,8 @@ def recorded_training(agent: str, suite: str, options: Options | None = None) ->
         return _read_training(Path(agent))
     entry = AGENTS[agent]
     if entry.checkpoints:
-        found = imported(agent, entry.checkpoints).get(suite_info(suite).hardware)
+        files = imported(agent, entry.checkpoints)
+        found = files.get(suite_info(suite).hardware, files.get(""))
         return _read_training(found.path) if found else None
     if entry.tuning and set(import_module(entry.tuning).tuned_settings(agent, suite)) - set(options or ()):
         return Training(agent, (f"{suite}/train",))

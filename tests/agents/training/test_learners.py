@@ -40,6 +40,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "attention",
         {"updates": 2, "tasks": 2, "rollouts": 3, "hidden": 8, "layers": 1, "records": 2, "cost_updates": 3},
     ),
+    "stepwise": ("stepwise", {"tasks": 1, "population": 4, "generations": 2}),
     **{name: (name, STABLE_BASELINES) for name in ("ppo", "maskable-ppo", "a2c", "dqn")},
     "maskable-ppo splits": ("maskable-ppo", {**STABLE_BASELINES, "observation": "splits"}),
 }
@@ -116,6 +117,10 @@ def test_all_tensors_of_training_are_on_its_device(
 ) -> None:
     """On a device that refuses tensors of the CPU. The agent is on the CPU, and so is what resumes the run."""
     trained = learner(case, few)
+    if case == "stepwise":  # it has no tensors
+        with pytest.raises(InvalidOptionError, match="stepwise is trained on CPUs only"):
+            trained.move_to(pretended_device)
+        return
     # Else SB3's optimizer keeps the weights of before the move. On a GPU it never does; LSTMs cannot be swapped.
     torch.__future__.set_swap_module_params_on_conversion(OPTIONS[case][1].keys() >= STABLE_BASELINES.keys())
     trained.move_to(pretended_device)
@@ -136,7 +141,7 @@ def test_all_tensors_of_training_are_on_its_device(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@EVERY
+@pytest.mark.parametrize("case", [case for case in OPTIONS if case != "stepwise"])
 def test_training_on_a_gpu_leaves_an_agent_for_the_cpu(case: str, few: TaskSuite, tmp_path: Path) -> None:
     trained = learner(case, few)
     trained.move_to("cuda")
@@ -234,7 +239,14 @@ def test_arrays_and_descriptions_that_do_not_fit_are_rejected(case: str, few: Ta
 
 @pytest.mark.parametrize(
     ("case", "wrong"),
-    [("dream-search", np.nan), ("rnn", np.inf), ("surco", -5.0), ("autoshard", np.nan), ("attention", np.inf)],
+    [
+        ("dream-search", np.nan),
+        ("rnn", np.inf),
+        ("surco", -5.0),
+        ("autoshard", np.nan),
+        ("attention", np.inf),
+        ("stepwise", np.nan),
+    ],
 )
 def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, few: TaskSuite) -> None:
     class Wrong(AnalyticalCostModel):
@@ -263,6 +275,8 @@ def test_costs_that_no_placement_has_are_refused(case: str, wrong: float, few: T
         ("attention", {"hidden": 12}, "hidden must be a multiple of 8, not 12"),
         ("attention", {"rollouts": 1}, "rollouts must be an integer of at least 2"),
         ("attention", {"records": 769}, "records must be an integer from 1 to 768"),
+        ("stepwise", {"population": 3}, "population must be an integer of at least 4, not 3"),
+        ("stepwise", {"also": "mixdim-4,mixdim-4"}, "The suite 'mixdim-4' is named twice"),
         ("dqn", {"num_envs": 1}, "num_envs must be an integer from 2 to 65536"),
         ("dreamshard", {"preset": "paper", "episodes": 1}, "episodes"),
         ("dreamshard", {"preset": "papper"}, "preset named 'papper'.*paper"),

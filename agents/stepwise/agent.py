@@ -1,0 +1,151 @@
+"""The trained `stepwise` agent, and its loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from shard_gym.agents.base import Agent, require_whole
+from shard_gym.agents.search.descent import Budget, Descent
+from shard_gym.agents.search.memories import in_both_memories
+from shard_gym.agents.search.own_times import ROUGH, OwnTimes
+from shard_gym.agents.search.rules import MoldableAgent
+from shard_gym.agents.search.splits import SplitOptions, SplitTables
+from shard_gym.agents.stepwise.steps import Steps, Weight
+from shard_gym.common.arrays import FloatArray
+from shard_gym.common.checks import checked_count
+from shard_gym.common.errors import InvalidCheckpointError, MemoryExceededError, NoPlacementFoundError
+from shard_gym.common.io.arrays import Arrays, require_arrays
+from shard_gym.common.system import one_blas_thread
+from shard_gym.cost_models import CostModel, CountedCostModel
+from shard_gym.plans import SHARDING_TYPES, ShardingPlan
+from shard_gym.plans.placement import Placement
+from shard_gym.plans.plan import TABLE_WISE
+from shard_gym.tasks import Task
+from shard_gym.tasks.groups import may_have_groups, possible_groups, task_of_group
+
+MOST_PLANS = 1024  # sets of weights in a file
+PLANS, MOVES = 32, 20_000  # of a task; evaluations by own times of each descent
+
+MOST_WORK, LEAST_PLANS = 400_000, 4
+"""Plans of a task times tables times devices, at most; but so many plans at least. A second or two."""
+
+
+class StepwiseAgent(Agent):
+    """Builds several plans of a task, table after table, each by other learned weights, and keeps the cheapest.
+
+    The cheapest few are improved by a short descent. It asks no cost model: what a plan costs, its own times say
+    (`OwnTimes`, with learned constants). Where a table finds no room in any of the plans, `moldable` answers.
+
+    Args:
+        name: how result files call it.
+        weights: (M, `Weight`) float64, the sets of weights.
+        constants: (8,) float64, logarithms of what the constants `ROUGH` are multiplied by.
+        plans: how many of the sets are used, the first ones; of large tasks fewer (`MOST_WORK`).
+        improved: how many of the plans a descent improves; 0 for none.
+        moves: evaluations by own times that each descent has.
+
+    Raises:
+        InvalidOptionError: an option is no count.
+    """
+
+    estimates = True
+
+    def __init__(
+        self,
+        name: str,
+        weights: FloatArray,
+        constants: FloatArray,
+        *,
+        plans: int = PLANS,
+        improved: int = 3,
+        moves: int = MOVES,
+    ) -> None:
+        self.name = name
+        self.all_weights, self.logarithms = weights, constants
+        self.weights = weights[: checked_count("plans", plans)]
+        self.constants = ROUGH.scaled(np.exp(constants).tolist())
+        self.improved = checked_count("improved", improved, least=0)
+        self.moves = checked_count("moves", moves)
+
+    @property
+    @override
+    def search_budget(self) -> int:
+        return len(self.weights) + self.improved * self.moves
+
+    @override
+    def place(self, task: Task) -> Placement:
+        require_whole(task)
+        found = self._cheapest(task, (TABLE_WISE,), 1)
+        return MoldableAgent().place(task) if found is None else found[1].placement
+
+    @override
+    def plan(self, task: Task) -> ShardingPlan:
+        if not may_have_groups(task):
+
+            def split(own: Task) -> SplitTables:
+                found = self._cheapest(own)
+                if found is None:
+                    raise _NothingFitsError
+                return found[1]
+
+            try:
+                return in_both_memories(task, split).plan()
+            except (_NothingFitsError, MemoryExceededError):
+                return MoldableAgent().plan(task)
+        found = list[tuple[float, ShardingPlan]]()
+        for groups in possible_groups(task):
+            cheapest = self._cheapest(task_of_group(task, groups))
+            if cheapest is not None:
+                found.append((cheapest[0], replace(cheapest[1].plan(), groups=groups)))
+        return min(found, key=lambda each: each[0])[1] if found else MoldableAgent().plan(task)
+
+    def _cheapest(
+        self, task: Task, sharding_types: tuple[str, ...] = SHARDING_TYPES, max_shards: int | None = None
+    ) -> tuple[float, SplitTables] | None:
+        """The cheapest plan of one group and its ms; None if a table finds no room in each of them."""
+        with one_blas_thread():
+            own = OwnTimes(task.tables, task.topology, self.constants)
+            model = CountedCostModel(own)
+            for every_count in (False, True):  # parts that are no halves may fit where halves do not
+                options = SplitOptions(task, model, sharding_types, max_shards, every_count)
+                fewer = max(LEAST_PLANS, MOST_WORK // (task.num_tables * task.num_devices))
+                built = Steps(options, own).build(self.weights[:fewer])
+                order = np.argsort(built.ms, kind="stable")[: max(1, self.improved)]
+                found = [(float(built.ms[n]), built.split(int(n), options)) for n in order if np.isfinite(built.ms[n])]
+                if found and self.improved:
+                    found = [self._better(split, model) for _, split in found]
+                if found:
+                    return min(found, key=lambda each: each[0])
+        return None
+
+    def _better(self, split: SplitTables, model: CountedCostModel) -> tuple[float, SplitTables]:
+        """The end of a descent from a plan, and its ms."""
+        descent = Descent(split, np.random.default_rng(0), Budget(model, self.moves))
+        descent.descend()
+        return descent.best.cost, descent.best.found
+
+
+class _NothingFitsError(NoPlacementFoundError):
+    """A table finds no room in any of the plans."""
+
+    def __init__(self) -> None:
+        super().__init__("A table finds no room in any of the plans.")
+
+
+def load_stepwise(
+    arrays: Arrays, about: Mapping[str, Any], cost_model: CostModel, seed: int, **options: Any
+) -> StepwiseAgent:
+    """The agent of a training run; `options` are those of `StepwiseAgent`, errors those of `load_agent` and of it."""
+    sets = len(arrays["weights"]) if "weights" in arrays and arrays["weights"].ndim else 0
+    expected = {"weights": np.zeros((sets, len(Weight))), "constants": np.zeros(len(ROUGH))}
+    require_arrays("The agent's file", arrays, expected)
+    if not 1 <= sets <= MOST_PLANS or not all(np.isfinite(each).all() for each in arrays.values()):
+        raise InvalidCheckpointError(
+            f"The agent's file must hold 1 to {MOST_PLANS} sets of weights, {sets} here, and finite numbers alone."
+        )
+    return StepwiseAgent(about["agent"], arrays["weights"], arrays["constants"], **options)

@@ -1,0 +1,329 @@
+"""`Steps`: plans of a task, built table after table; in each step weights decide on a form and on devices.
+
+All quantities are those of `OwnTimes`, so no cost model is asked. The tables come by the logarithm of their least work,
+of their columns and of their bytes. For each form of a table, its parts go to the devices with the lowest score; then
+the form with the lowest score is taken. Many plans are built at once, each with weights of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_gym.agents.search.forms import TableForms, where_any
+from shard_gym.agents.search.own_times import LANE_SHARE, OwnTimes
+from shard_gym.agents.search.splits import NOT_SPREAD, SplitOptions, SplitTables
+from shard_gym.common.arrays import FloatArray, IntArray
+from shard_gym.cost_models.analytical.model import lane_share
+from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE
+
+
+class Weight(IntEnum):
+    """The weights; but for the first two, which order the tables, each is the logarithm of a factor.
+
+    Work, the ms that a step adds to all phases of all devices, has the factor 1.
+    """
+
+    COLUMNS = 0  # of a table, in its place in the order
+    BYTES = 1  # the same
+    SLOWEST = 2  # how far a device is above the slowest one, in each phase
+    ABOVE = 3  # what a part adds above the mean that is expected at the end, in each phase
+    LEVEL = 4  # the sum of the phases of a device
+    ROOM = 5  # the share of memory that is free on a device, times how short memory is
+    LANES = 6  # lanes that stay idle for a part on a device
+    FORM_SLOWEST = 7  # how much later the slowest device is done, in each phase
+    FORM_ABOVE = 8  # how much further the device that is furthest above it is then
+    FORM_BYTES = 9  # bytes that a form takes, times how short memory is
+    FORM_LANES = 10  # as LANES, of all parts
+    FORM_PARTS = 11  # parts of a table beyond the first
+    ROWS = 12  # a table in blocks of rows on all devices
+    REPLICAS = 13  # a table on every device
+    HOST_ROWS = 14  # a table in blocks of rows on one host
+
+
+START: FloatArray = np.array([0.0, 0.0, -3, 1, -1, -1, -3, -3, -1, 0, -3, -5, -3, -4, -3], np.float64)
+"""Weights to begin with; rough ones are enough, for learning moves them."""
+
+MOST_SHORT = 1.5  # how short memory is: bytes still to come of those free, at most this
+FEW_FIRST = 40.0  # tables that constraints let on few devices come first
+
+
+@dataclass(frozen=True)
+class Built:
+    """N plans."""
+
+    ms: FloatArray  # (N,) by `OwnTimes`; infinite where a table found no room
+    spread: IntArray  # (N, T), as in `SplitTables`
+    level: IntArray  # (N, T), of the parts that are not the narrower ones of a table
+    parts: NDArray[np.int16]  # (N, T, 2, D), how many parts each device has of these, and of the narrower ones
+
+    def loads(self, options: SplitOptions) -> FloatArray:
+        """(N, D, K) loads of devices under the model of `options`, which are those of the task with any model."""
+        model, (count, _, _, devices) = options.model, self.parts.shape
+        plan, table, narrower, device = self.parts.nonzero()
+        level = self.level[plan, table]
+        level = np.where(narrower == 1, options.levels.narrower[level], level)
+        times = self.parts[plan, table, narrower, device]
+        loads = np.repeat(options.loads[table, level], times, axis=0)
+        place = np.repeat(plan * devices + device, times)
+        held = model.reduce(loads, place, count * devices).reshape(count, devices, -1)
+        fixed = np.stack([options.fixed(spread)[0] for spread in self.spread])
+        return np.asarray(model.add(held, fixed))
+
+    def split(self, number: int, options: SplitOptions) -> SplitTables:
+        """One of the plans."""
+        table, narrower, device = self.parts[number].nonzero()
+        level = self.level[number, table]
+        level = np.where(narrower == 1, options.levels.narrower[level], level)
+        times = self.parts[number, table, narrower, device]
+        table, level, device = (np.repeat(each, times) for each in (table, level, device))
+        return SplitTables(options, table, level, device, self.spread[number])
+
+
+@dataclass
+class _State:
+    """What devices hold in N plans that are being built."""
+
+    held: FloatArray  # (K, N, D) loads
+    phases: FloatArray  # (4, N, D) ms
+    free: FloatArray  # (N, D) bytes
+
+    def copy(self) -> _State:
+        return _State(self.held.copy(), self.phases.copy(), self.free.copy())
+
+
+@dataclass
+class _Step:
+    """A table in one form, in N plans."""
+
+    score: FloatArray  # (N,), infinite where there is no room
+    state: _State
+    level: int
+    spread: IntArray  # (N,)
+    parts: NDArray[np.int16] | None  # (N, 2, D)
+
+
+class Steps:
+    """A task, ready for plans of one group to be built.
+
+    Args:
+        options: what is possible, with the loads of `model`.
+        model: the estimate.
+    """
+
+    def __init__(self, options: SplitOptions, model: OwnTimes) -> None:
+        self.options, self._model, task = options, model, options.task
+        forms = self._forms = TableForms(options, model)
+        self._caps = task.topology.memory_cap_bytes.astype(np.float64)
+        legal = where_any(forms.legal & (forms.memory <= self._caps.max()), forms.legal)
+        work = np.where(legal, forms.part_ms * forms.parts, np.inf)
+        every, least = np.arange(task.num_tables), work.argmin(axis=1)
+        devices = task.num_devices
+        self._least_bytes = np.where(legal, forms.bytes, np.inf).min(axis=1)
+        self._scale = max(float(work.min(axis=1).sum()) / devices, 1e-12)  # ms
+        alone = model.part_phases(forms.loads[every, least], lane_share(forms.width[every, least]))
+        self._rest = alone * forms.parts[every, least][:, None] / devices  # (T, 4) of the mean device
+        self._order = np.stack(
+            [
+                np.log2(work.min(axis=1) / self._scale + 1e-6),
+                np.log2(task.tables.embedding_dim),
+                np.log2(self._least_bytes / self._caps.max() + 1e-4),
+            ]
+        )
+        limits = task.constraints
+        if limits is not None:
+            self._order[0] += FEW_FIRST * (1.0 - limits.devices.mean(axis=1))
+        self._levels = np.moveaxis(options.loads[:, : forms.count], -1, 0).copy()  # (K, T, L)
+        self._memory = options.memory[:, : forms.count].astype(np.float64)
+        self._names = [options.spreads[numbers[0]].sharding_type for numbers in forms.ways]
+        self._members = [np.zeros((len(numbers), devices), np.bool_) for numbers in forms.ways]
+        for members, numbers in zip(self._members, forms.ways, strict=True):
+            for row, number in enumerate(numbers):
+                members[row, options.spreads[number].devices] = True
+
+    def build(self, weights: FloatArray) -> Built:
+        """N plans with (N, `Weight`) weights."""
+        task, count = self.options.task, len(weights)
+        devices, tables, every = task.num_devices, task.num_tables, np.arange(count)
+        factors = dict(zip(Weight, np.exp(weights.T)[..., None], strict=True))  # (N, 1) each
+        key = self._order[0] + weights[:, [Weight.COLUMNS]] * self._order[1]
+        order = np.argsort(-(key + weights[:, [Weight.BYTES]] * self._order[2]), axis=1, kind="stable")
+        held = np.zeros((self._levels.shape[0], count, devices))
+        state = _State(held, self._phases(held), np.repeat(self._caps[None], count, axis=0))
+        rest, bytes_left = np.repeat(self._rest.sum(axis=0)[None], count, axis=0), np.full(count, 0.0)
+        bytes_left += self._least_bytes.sum()
+        spread, level = np.full((count, tables), NOT_SPREAD), np.zeros((count, tables), np.int64)
+        parts, alive = np.zeros((count, tables, 2, devices), np.int16), np.ones(count, np.bool_)
+        for step in range(tables):
+            table = order[:, step]
+            rest = rest - self._rest[table]
+            bytes_left = bytes_left - self._least_bytes[table]
+            short = np.clip(bytes_left / np.maximum(state.free.sum(axis=1), 1.0), 0.0, MOST_SHORT)[:, None]
+            open_to = self._open_to(table, spread, parts)
+            now = _Now(self, table, state, rest, short, factors, open_to)
+            steps = now.in_columns() + now.on_many()
+            scores = np.stack([each.score for each in steps])
+            best = scores.argmin(axis=0)
+            has_room = np.isfinite(scores[best, every])
+            alive &= has_room
+            state = state.copy()
+            for number, each in enumerate(steps):
+                taken = np.flatnonzero((best == number) & has_room)
+                if not len(taken):
+                    continue
+                state.held[:, taken] = each.state.held[:, taken]
+                state.phases[:, taken], state.free[taken] = each.state.phases[:, taken], each.state.free[taken]
+                level[taken, table[taken]], spread[taken, table[taken]] = each.level, each.spread[taken]
+                if each.parts is not None:
+                    parts[taken, table[taken]] = each.parts[taken]
+        ms = state.phases.max(axis=2).sum(axis=0)
+        return Built(np.where(alive, ms, np.inf), spread, level, parts)
+
+    def _open_to(self, table: IntArray, spread: IntArray, parts: NDArray[np.int16]) -> NDArray[np.bool_] | None:
+        """(N, D) bool, the devices that constraints let hold the tables; None if all may."""
+        limits = self.options.task.constraints
+        if limits is None:
+            return None
+        found = limits.devices[table]
+        if limits.conflicts is not None:
+            against = limits.conflicts[table]  # (N, T)
+            on = parts.any(axis=2)
+            for form, numbers in enumerate(self._forms.ways):
+                for row, number in enumerate(numbers):
+                    on |= (spread == number)[..., None] & self._members[form][row]
+            found = found & ~np.einsum("nt,ntd->nd", against, on)
+        return np.asarray(found)
+
+    def _phases(self, held: FloatArray) -> FloatArray:
+        """(4, N, D) ms of devices with (K, N, D) loads."""
+        return np.moveaxis(self._model.device_phases(np.moveaxis(held, 0, -1)), -1, 0)
+
+
+class _Now:
+    """The step in which one table comes, in N plans."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        table: IntArray,
+        state: _State,
+        rest: FloatArray,
+        short: FloatArray,
+        factors: dict[Weight, FloatArray],
+        open_to: NDArray[np.bool_] | None,
+    ) -> None:
+        self._steps, self._table, self._state, self._short = steps, table, state, short
+        self._factors, self._open_to = factors, open_to
+        self._slowest = state.phases.max(axis=2)[..., None]  # (4, N, 1)
+        self._expected = (state.phases.mean(axis=2) + rest.T)[..., None]  # (4, N, 1)
+        self._above = np.maximum(state.phases - self._expected, 0.0)  # (4, N, D)
+        self._cap = float(steps._caps.max())
+
+    def in_columns(self) -> list[_Step]:
+        """The table whole, and in all numbers of parts."""
+        steps, table = self._steps, self._table
+        levels, found = steps.options.levels, list[_Step]()
+        nowhere, devices = np.full(len(table), NOT_SPREAD), self._state.free.shape[1]
+        # Of each device what its score before the step is.
+        before = self._state.phases.sum(axis=0) + self._factors[Weight.ABOVE] * self._above.sum(axis=0)
+        for level in range(steps._forms.count):
+            good = steps._forms.legal[table, level]
+            if not good.any():
+                continue
+            state, own, idle = self._state.copy(), before.copy(), np.zeros(len(table))
+            parts = np.zeros((len(table), 2, devices), np.int16)
+            counts = levels.counts[table, level] * good[:, None]
+            for kind, of_kind in enumerate((level, int(levels.narrower[level]))):
+                for number in range(int(counts[:, kind].max())):
+                    asked = number < counts[:, kind]
+                    plan, device, lanes = self._put(state, own, of_kind, asked & good, parts)
+                    parts[plan, kind, device] += 1
+                    idle[plan] += lanes
+                    placed = ~asked
+                    placed[plan] = True
+                    good = good & placed
+            score = self._score(state, good)
+            score += self._factors[Weight.FORM_LANES][:, 0] * idle * steps._scale / devices
+            extra = np.maximum(counts.sum(axis=1) - 1, 0)
+            score += self._factors[Weight.FORM_PARTS][:, 0] * extra * steps._scale / devices
+            found.append(_Step(score, state, level, nowhere, parts))
+        return found
+
+    def _put(
+        self, state: _State, own: FloatArray, level: int, asked: NDArray[np.bool_], parts: NDArray[np.int16]
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        """Let the device with the lowest score get a part, in the plans that are `asked`; `state` and (N, D) `own`, the
+        scores before, change in place. The plans in which one has room, the devices, and idle lanes there.
+        """
+        steps, table, factors = self._steps, self._table, self._factors
+        loads, memory = steps._levels[:, table, level][..., None], steps._memory[table, level][:, None]
+        held = state.held + loads
+        maxima = steps._model.maxima
+        held[maxima] = np.maximum(state.held[maxima], loads[maxima])
+        phases = steps._phases(held)
+        total = phases.sum(axis=0)
+        new = total + factors[Weight.ABOVE] * np.maximum(phases - self._expected, 0.0).sum(axis=0)
+        lanes = held[LANE_SHARE] - loads[LANE_SHARE]
+        score = new - own + factors[Weight.LEVEL] * total
+        score += factors[Weight.SLOWEST] * np.maximum(phases - self._slowest, 0.0).sum(axis=0)
+        score += (steps._scale * factors[Weight.LANES]) * lanes
+        score -= (steps._scale / self._cap * factors[Weight.ROOM] * self._short) * state.free
+        may = state.free >= memory
+        if self._open_to is not None:
+            on = parts.any(axis=1)
+            may &= self._open_to & (on | (on.sum(axis=1) < steps._forms.most_devices[table])[:, None])
+        score[~may] = np.inf
+        device, every = score.argmin(axis=1), np.arange(len(score))
+        plan = np.flatnonzero(asked & np.isfinite(score[every, device]))
+        device = device[plan]
+        state.held[:, plan, device], state.phases[:, plan, device] = held[:, plan, device], phases[:, plan, device]
+        state.free[plan, device] -= memory[plan, 0]
+        own[plan, device] = new[plan, device]
+        return plan, device, lanes[plan, device]
+
+    def on_many(self) -> list[_Step]:
+        """The table on all devices, or on those of the host with the least work."""
+        steps, table, options = self._steps, self._table, self._steps.options
+        found, forms = list[_Step](), self._steps._forms
+        maxima = steps._model.maxima
+        for way, numbers in enumerate(forms.ways):
+            form = forms.count + way
+            good = forms.legal[table, form]
+            if not good.any():
+                continue
+            members, memory = steps._members[way], forms.memory[table, form].astype(np.float64)[:, None]
+            may = options.may_spread[table][:, numbers]  # (N, M)
+            on = self._state.free >= memory
+            if self._open_to is not None:
+                on &= self._open_to
+            may = may & ~(members[None] & ~on[:, None]).any(axis=-1)
+            level = np.where(may, self._state.phases.sum(axis=0) @ members.T, np.inf)
+            host = level.argmin(axis=1)
+            mask = members[host]
+            loads = forms.loads[table, form].T[..., None]
+            held = self._state.held + loads
+            held[maxima] = np.maximum(self._state.held[maxima], loads[maxima])
+            held = np.where(mask, held, self._state.held)
+            state = _State(held, steps._phases(held), self._state.free - memory * mask)
+            score = self._score(state, good & may.any(axis=1))
+            score += self._factors[_OF_SPREAD.get(steps._names[way], Weight.HOST_ROWS)][:, 0] * steps._scale
+            found.append(_Step(score, state, 0, np.asarray(numbers)[host], None))
+        return found
+
+    def _score(self, state: _State, good: NDArray[np.bool_]) -> FloatArray:
+        """(N,) of a form; infinite where it is not `good`."""
+        devices, factors = state.free.shape[1], self._factors
+        score = (state.phases.sum(axis=0) - self._state.phases.sum(axis=0)).sum(axis=1) / devices
+        slower = np.maximum(state.phases.max(axis=2) - self._slowest[..., 0], 0.0).sum(axis=0)
+        above = np.maximum(state.phases - self._expected, 0.0).max(axis=2) - self._above.max(axis=2)
+        taken = (self._state.free - state.free).sum(axis=1) / self._cap / devices
+        score += factors[Weight.FORM_SLOWEST][:, 0] * slower
+        score += factors[Weight.FORM_ABOVE][:, 0] * above.sum(axis=0)
+        score += factors[Weight.FORM_BYTES][:, 0] * self._short[:, 0] * taken * self._steps._scale
+        return np.where(good, score, np.inf)
+
+
+_OF_SPREAD = {ROW_WISE: Weight.ROWS, DATA_PARALLEL: Weight.REPLICAS}
