@@ -65,11 +65,6 @@ _HOURS = "it is trained for hours with each of five seeds, so it has entries whe
 _LONG = "each of its five trainings takes many minutes there; see the one that ships"
 _FIVE_SUITES = "it was trained for hours on five suites, and has entries on these"
 
-_BY_STEPS = (
-    *("shard-4", "shard-8", "shard-generalize", "tier-generalize", "sequence-16"),
-    *("sequence-128", "shard-constrained-8"),
-)
-
 ABSENCES: Sequence[Absence] = (
     Absence(("hugectr",), _are_constrained, "it knows no constraints"),
     Absence(("hugectr",), _are("shard-512"), "its plans have more shards together than an entry may hold"),
@@ -83,7 +78,7 @@ ABSENCES: Sequence[Absence] = (
     Absence(("blind-search",), _lack(HOST_MEMORY), "without host memory it is the local search over plans"),
     Absence(("dreamshard",), _are("shard-512"), "it learned up to 256 devices, and answers as moldable tables do"),
     Absence(("dreamshard",), _are(*_SMALL), "it learned larger batches, and answers as moldable tables do"),
-    Absence(("stepwise",), _are_not(*_BY_STEPS), "it has entries where it learned, and on two others"),
+    Absence(("stepwise",), _are("shard-512"), _SLOW),
     Absence(("local-search",), _are(*_ONE_ANSWER), _NO_MOVE),
     Absence(
         ("dreamshard-search", "neuroshard-paper", "maskable-ppo-splits"),
