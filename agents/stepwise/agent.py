@@ -28,7 +28,7 @@ from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
 from shard_gym.tasks.groups import may_have_groups, possible_groups, task_of_group
 
-MOST_PLANS = 1024  # sets of weights in a file
+MOST_PLANS, MOST_LOGARITHM = 1024, 50.0  # sets of weights in a file; the exponential of a number is a factor
 PLANS, MOVES = 32, 20_000  # of a task; evaluations by own times of each descent
 
 MOST_WORK, LEAST_PLANS = 400_000, 4
@@ -144,8 +144,9 @@ def load_stepwise(
     sets = len(arrays["weights"]) if "weights" in arrays and arrays["weights"].ndim else 0
     expected = {"weights": np.zeros((sets, len(Weight))), "constants": np.zeros(len(ROUGH))}
     require_arrays("The agent's file", arrays, expected)
-    if not 1 <= sets <= MOST_PLANS or not all(np.isfinite(each).all() for each in arrays.values()):
+    if not 1 <= sets <= MOST_PLANS or not all((np.abs(each) <= MOST_LOGARITHM).all() for each in arrays.values()):
         raise InvalidCheckpointError(
-            f"The agent's file must hold 1 to {MOST_PLANS} sets of weights, {sets} here, and finite numbers alone."
+            f"The agent's file must hold 1 to {MOST_PLANS} sets of weights, {sets} here, and numbers from "
+            f"-{MOST_LOGARITHM:g} to {MOST_LOGARITHM:g} alone."
         )
     return StepwiseAgent(about["agent"], arrays["weights"], arrays["constants"], **options)

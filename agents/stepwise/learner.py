@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from shard_gym.agents.search.own_times import ROUGH, OwnTimes, RoughConstants
 from shard_gym.agents.search.splits import SplitOptions
-from shard_gym.agents.stepwise.agent import StepwiseAgent
+from shard_gym.agents.stepwise.agent import MOST_LOGARITHM, StepwiseAgent
 from shard_gym.agents.stepwise.evolution import Evolution
 from shard_gym.agents.stepwise.steps import START, Built, Steps
 from shard_gym.agents.training import Learner, Report
@@ -158,7 +158,8 @@ class StepwiseLearner(Learner):
     def _drawn(self, rng: np.random.Generator, count: int) -> FloatArray:
         """(count, `Weight`) sets, some of them far from the mean."""
         drawn, mean = self._evolution.draw(rng, count), self._evolution.mean
-        return np.asarray(mean + (drawn - mean) * np.resize(WIDER, count)[:, None])
+        wide = mean + (drawn - mean) * np.resize(WIDER, count)[:, None]
+        return np.asarray(np.clip(wide, -MOST_LOGARITHM, MOST_LOGARITHM))
 
     def _some(self, rng: np.random.Generator, suites: int | None = None, count: int | None = None) -> list[_Ready]:
         """So many tasks of each of the first suites."""

@@ -165,6 +165,8 @@ class Steps:
             open_to = self._open_to(table, spread, parts)
             now = _Now(self, table, state, rest, short, factors, open_to)
             steps = now.in_columns() + now.on_many()
+            if not steps:  # a table that has no form at all
+                return Built(np.full(count, np.inf), spread, level, parts)
             scores = np.stack([each.score for each in steps])
             best = scores.argmin(axis=0)
             has_room = np.isfinite(scores[best, every])

@@ -183,7 +183,8 @@ def test_where_nothing_finds_room_moldable_answers(monkeypatch: pytest.MonkeyPat
         ({"weights": sets(2)}, "lacks the array 'constants'"),
         ({"weights": sets(2)[:, :3], "constants": NO_CONSTANTS}, r"shape \(2, 3\)"),
         ({"weights": sets(0), "constants": NO_CONSTANTS}, "1 to 1024 sets of weights, 0 here"),
-        ({"weights": sets(2) * np.nan, "constants": NO_CONSTANTS}, "finite numbers alone"),
+        ({"weights": sets(2) * np.nan, "constants": NO_CONSTANTS}, "numbers from -50 to 50 alone"),
+        ({"weights": sets(2) + 1e3, "constants": NO_CONSTANTS}, "numbers from -50 to 50 alone"),
         ({"weights": np.array(1.0), "constants": NO_CONSTANTS}, "shape"),
     ],
 )
