@@ -90,7 +90,8 @@ STEPWISE = ("shard-4", "shard-8", "shard-generalize", "tier-generalize", "sequen
 """Suites whose training tasks one `stepwise` agent learns from."""
 
 BY_STEPS = (
-    *(name for name in suite_names(SHARDING) if name != MANY_DEVICES[1]),
+    *STEPWISE,
+    *(name for name in suite_names(SHARDING) if name not in (*STEPWISE, MANY_DEVICES[1])),
     *(CONSTRAINED[0], "mixdim-8", "tier-8"),
 )
 """Suites with entries of it: those of plans, but one on which a plan takes minutes, and open ones of placements."""

@@ -186,7 +186,7 @@ def test_equal_seeds_give_equal_results_and_others_do_not(run, tmp_path: Path) -
         ({"suite": "drift-medium-30", "agent": "nevr"}, "Did you mean 'never'? Known: adwin, every, kswin, never,"),
         (
             {"suite": "shard-4", "agent": "ppo"},
-            "Known without training: blind-search, dreamshard, hugectr, moldable, plan-search, torchrec,",
+            "Known without training: blind-search, dreamshard, hugectr, moldable, plan-search, stepwise, torchrec,",
         ),
         ({"agent": "oracle"}, "only shard-gym show takes it"),
         ({"agent": None}, "Name an agent with --agent NAME. Known: blind-search, cost-greedy,"),
