@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_gym.agents.registry import load_agent
+from shard_gym.agents.registry import AGENT
 from shard_gym.agents.stepwise.agent import StepwiseAgent
 from shard_gym.agents.stepwise.learner import SETS, WIDER
 from shard_gym.agents.stepwise.steps import START
+from shard_gym.common.io.arrays import load_arrays
 from shard_gym.cost_models import make_cost_model
 from shard_gym.tasks import load_suite
 from shard_gym.tasks.suites.best_known import best_known
@@ -35,17 +36,16 @@ def not_learned(seed: int) -> np.ndarray:
 
 def main(runs: list[str], suites: list[str]) -> None:
     """Print the table of each suite."""
-    agents = [load_agent(Path(run)) for run in runs]
+    learned = [load_arrays(Path(run) / AGENT, "agent")[0] for run in runs]
     for suite in suites:
         test = load_suite(suite, "test")
         known, tasks = best_known(test, MODEL), list(test)[TASKS]
         best = np.array([known[task.name].cost_ms for task in tasks])
         for label in ("as learned", "constants alone", "weights alone", "nothing learned", "as learned, no descents"):
             gaps, begun = [], time.perf_counter()
-            for seed, agent in enumerate(agents):
-                assert isinstance(agent, StepwiseAgent)
-                weights = agent.all_weights if label.startswith(("as", "weights")) else not_learned(seed)
-                constants = agent.logarithms if label.startswith(("as", "constants")) else 0.0 * agent.logarithms
+            for seed, arrays in enumerate(learned):
+                weights = arrays["weights"] if label.startswith(("as", "weights")) else not_learned(seed)
+                constants = arrays["constants"] * label.startswith(("as", "constants"))
                 improved = 0 if "no descents" in label else 3
                 used = StepwiseAgent("stepwise", weights, constants, improved=improved)
                 plans = [used.plan(task) if task.splittable else used.place(task) for task in tasks]
@@ -54,7 +54,7 @@ def main(runs: list[str], suites: list[str]) -> None:
                     for plan, task in zip(plans, tasks, strict=True)
                 ]
                 gaps.append(100.0 * float((np.array(costs) / best).mean() - 1.0))
-            seconds = (time.perf_counter() - begun) / len(tasks) / len(agents)
+            seconds = (time.perf_counter() - begun) / len(tasks) / len(learned)
             each = ", ".join(f"{gap:.2f}" for gap in gaps)
             print(f"{suite:18} {label:24} {np.mean(gaps):5.2f}%  ({each})  {seconds:.2f} s a task", flush=True)
 

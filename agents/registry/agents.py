@@ -318,7 +318,7 @@ _SHIPPED: dict[str, AgentEntry] = {
         )
     ),
     "stepwise": AgentEntry(
-        "shard_gym.agents.stepwise.pretrained:PretrainedStepwise",
+        "shard_gym.agents.stepwise.pretrained:shipped",
         SHARDING,
         checkpoints="shard_gym.agents.stepwise.pretrained:SHIPPED",
         about="table after table, by learned weights",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -60,21 +61,34 @@ class MoldableAgent(Agent):
     @override
     def plan(self, task: Task) -> ShardingPlan:
         """The cheapest plan for any groups of devices that the task may have."""
-        if not may_have_groups(task):
-            return in_both_memories(task, lambda own: _cheapest(own)[1]).plan()
-        found: list[tuple[float, ShardingPlan]] = []
-        failure: Exception | None = None
-        for groups in possible_groups(task):
-            try:
-                cost, split = _cheapest(task_of_group(task, groups))
-            except (NoPlacementFoundError, MemoryExceededError) as error:
-                failure = error
-                continue
-            found.append((cost, replace(split.plan(), groups=groups)))
-        if not found:
-            assert failure is not None  # one group, at least, was tried
-            raise failure
-        return min(found, key=lambda each: each[0])[1]
+        return cheapest_plan(task, _cheapest)
+
+
+def cheapest_plan(task: Task, cheapest: Callable[[Task], tuple[float, SplitTables]]) -> ShardingPlan:
+    """The plan of a task, for any groups of devices that it may have, with room in HBM and in host memory.
+
+    Args:
+        task: which may have groups.
+        cheapest: the ms and the plan of a task of one group.
+
+    Raises:
+        NoPlacementFoundError, MemoryExceededError: `cheapest` raised it, for all groups.
+    """
+    if not may_have_groups(task):
+        return in_both_memories(task, lambda own: cheapest(own)[1]).plan()
+    found: list[tuple[float, ShardingPlan]] = []
+    failure: Exception | None = None
+    for groups in possible_groups(task):
+        try:
+            cost, split = cheapest(task_of_group(task, groups))
+        except (NoPlacementFoundError, MemoryExceededError) as error:
+            failure = error
+            continue
+        found.append((cost, replace(split.plan(), groups=groups)))
+    if not found:
+        assert failure is not None  # one group, at least, was tried
+        raise failure
+    return min(found, key=lambda each: each[0])[1]
 
 
 def _cheapest(task: Task) -> tuple[float, SplitTables]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent, require_whole
 from shard_gym.agents.search.descent import Budget, Descent
-from shard_gym.agents.search.memories import in_both_memories
-from shard_gym.agents.search.own_times import ROUGH, OwnTimes
-from shard_gym.agents.search.rules import MoldableAgent
+from shard_gym.agents.search.own_times import ROUGH, OwnTimes, RoughConstants
+from shard_gym.agents.search.rules import MoldableAgent, cheapest_plan
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
 from shard_gym.agents.stepwise.steps import Steps, Weight
 from shard_gym.common.arrays import FloatArray
@@ -26,13 +24,17 @@ from shard_gym.plans import SHARDING_TYPES, ShardingPlan
 from shard_gym.plans.placement import Placement
 from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
-from shard_gym.tasks.groups import may_have_groups, possible_groups, task_of_group
 
 MOST_PLANS, MOST_LOGARITHM = 1024, 50.0  # sets of weights in a file; the exponential of a number is a factor
 PLANS, MOVES = 32, 20_000  # of a task; evaluations by own times of each descent
 
 MOST_WORK, LEAST_PLANS = 400_000, 4
-"""Plans of a task times tables times devices, at most; but so many plans at least. A second or two."""
+"""Plans of a task times tables times devices, at most; but so many plans at least."""
+
+
+def own_constants(logarithms: FloatArray) -> RoughConstants:
+    """The constants of `OwnTimes`, of (8,) logarithms of what those of `ROUGH` are multiplied by."""
+    return ROUGH.scaled(np.exp(logarithms).tolist())
 
 
 class StepwiseAgent(Agent):
@@ -66,9 +68,8 @@ class StepwiseAgent(Agent):
         moves: int = MOVES,
     ) -> None:
         self.name = name
-        self.all_weights, self.logarithms = weights, constants
         self.weights = weights[: checked_count("plans", plans)]
-        self.constants = ROUGH.scaled(np.exp(constants).tolist())
+        self.constants = own_constants(constants)
         self.improved = checked_count("improved", improved, least=0)
         self.moves = checked_count("moves", moves)
 
@@ -80,40 +81,28 @@ class StepwiseAgent(Agent):
     @override
     def place(self, task: Task) -> Placement:
         require_whole(task)
-        found = self._cheapest(task, (TABLE_WISE,), 1)
-        return MoldableAgent().place(task) if found is None else found[1].placement
+        try:
+            return self._cheapest(task, (TABLE_WISE,), 1)[1].placement
+        except NoPlacementFoundError:
+            return MoldableAgent().place(task)
 
     @override
     def plan(self, task: Task) -> ShardingPlan:
-        if not may_have_groups(task):
-
-            def split(own: Task) -> SplitTables:
-                found = self._cheapest(own)
-                if found is None:
-                    raise _NothingFitsError
-                return found[1]
-
-            try:
-                return in_both_memories(task, split).plan()
-            except (_NothingFitsError, MemoryExceededError):
-                return MoldableAgent().plan(task)
-        found = list[tuple[float, ShardingPlan]]()
-        for groups in possible_groups(task):
-            cheapest = self._cheapest(task_of_group(task, groups))
-            if cheapest is not None:
-                found.append((cheapest[0], replace(cheapest[1].plan(), groups=groups)))
-        return min(found, key=lambda each: each[0])[1] if found else MoldableAgent().plan(task)
+        try:
+            return cheapest_plan(task, self._cheapest)
+        except (NoPlacementFoundError, MemoryExceededError):
+            return MoldableAgent().plan(task)
 
     def _cheapest(
         self, task: Task, sharding_types: tuple[str, ...] = SHARDING_TYPES, max_shards: int | None = None
-    ) -> tuple[float, SplitTables] | None:
-        """The cheapest plan of one group and its ms; None if a table finds no room in each of them."""
+    ) -> tuple[float, SplitTables]:
+        """The cheapest plan of one group and its ms."""
         with one_blas_thread():
             own = OwnTimes(task.tables, task.topology, self.constants)
             model = CountedCostModel(own)
+            fewer = max(LEAST_PLANS, MOST_WORK // (task.num_tables * task.num_devices))
             for every_count in (False, True):  # parts that are no halves may fit where halves do not
                 options = SplitOptions(task, model, sharding_types, max_shards, every_count)
-                fewer = max(LEAST_PLANS, MOST_WORK // (task.num_tables * task.num_devices))
                 built = Steps(options, own).build(self.weights[:fewer])
                 order = np.argsort(built.ms, kind="stable")[: max(1, self.improved)]
                 found = [(float(built.ms[n]), built.split(int(n), options)) for n in order if np.isfinite(built.ms[n])]
@@ -121,20 +110,13 @@ class StepwiseAgent(Agent):
                     found = [self._better(split, model) for _, split in found]
                 if found:
                     return min(found, key=lambda each: each[0])
-        return None
+        raise NoPlacementFoundError(f"In all plans of {self.name} a table of task {task.name!r} finds no room.")
 
     def _better(self, split: SplitTables, model: CountedCostModel) -> tuple[float, SplitTables]:
         """The end of a descent from a plan, and its ms."""
         descent = Descent(split, np.random.default_rng(0), Budget(model, self.moves))
         descent.descend()
         return descent.best.cost, descent.best.found
-
-
-class _NothingFitsError(NoPlacementFoundError):
-    """A table finds no room in any of the plans."""
-
-    def __init__(self) -> None:
-        super().__init__("A table finds no room in any of the plans.")
 
 
 def load_stepwise(

@@ -55,8 +55,7 @@ class Evolution:
 
     def tell(self, vectors: FloatArray, scores: FloatArray) -> None:
         """Move to the better half of a drawn population by its (population,) scores."""
-        n, axes_and_scales = len(self.mean), self._axes()
-        axes, scales = axes_and_scales
+        n, (axes, scales) = len(self.mean), self._axes()
         best = (vectors[np.argsort(scores, kind="stable")[: len(self._weights)]] - self.mean) / self.sigma
         step = self._weights @ best
         self.mean = self.mean + self.sigma * step

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from shard_gym.agents.search.own_times import ROUGH, OwnTimes, RoughConstants
+from shard_gym.agents.search.own_times import ROUGH, OwnTimes
 from shard_gym.agents.search.splits import SplitOptions
-from shard_gym.agents.stepwise.agent import MOST_LOGARITHM, StepwiseAgent
+from shard_gym.agents.stepwise.agent import MOST_LOGARITHM, StepwiseAgent, own_constants
 from shard_gym.agents.stepwise.evolution import Evolution
 from shard_gym.agents.stepwise.steps import START, Built, Steps
 from shard_gym.agents.training import Learner, Report
@@ -79,7 +79,7 @@ class StepwiseLearner(Learner):
         population: sets of weights.
         sigma: their standard deviations at the start, of logarithms.
         generations: of the constants.
-        tables: tables times devices of a task to learn from, at most; a suite that has none is learned from as it is.
+        largest: tables times devices of a task to learn from, at most; a suite that has none is learned from as it is.
 
     Raises:
         InvalidOptionError: an option is out of range.
@@ -98,7 +98,7 @@ class StepwiseLearner(Learner):
         population: int = 24,
         sigma: float = 0.6,
         generations: int = 30,
-        tables: int = 1000,
+        largest: int = 1000,
     ) -> None:
         suites = suites_to_learn(suite, also)
         plans = any(task.splittable for each in suites for task in each)
@@ -109,9 +109,9 @@ class StepwiseLearner(Learner):
         self.population = checked_count("population", population, least=4)
         self.generations = checked_count("generations", generations)
         checked_positive("sigma", sigma)
-        checked_count("tables", tables)
+        checked_count("largest", largest)
         self._pools = [
-            [task for task in each if task.num_tables * task.num_devices <= tables] or list(each) for each in suites
+            [task for task in each if task.num_tables * task.num_devices <= largest] or list(each) for each in suites
         ]
         self._names = [f"{each.name}/{each.split}" for each in suites[1:]]
         if also:
@@ -173,14 +173,11 @@ class StepwiseLearner(Learner):
 
     def _prepared(self, task: Task) -> _Ready:
         task = task_of_group(task, ONE_GROUP) if task.sync_every else task
-        own = OwnTimes(task.tables, task.topology, self._own_constants())
+        own = OwnTimes(task.tables, task.topology, own_constants(self._constants))
         types = SHARDING_TYPES if task.splittable else (TABLE_WISE,)
         options, model = SplitOptions(task, own, types), self.cost_model
         true = SplitOptions(task, model, types) if isinstance(model, AdditiveCostModel) else options
         return _Ready(task, Steps(options, own), true)
-
-    def _own_constants(self) -> RoughConstants:
-        return ROUGH.scaled(np.exp(self._constants).tolist())
 
     def _seen(self, ready: _Ready, weights: FloatArray) -> _Seen:
         """The plans that sets of weights build, with their true costs."""
@@ -236,7 +233,7 @@ def _error(constants: FloatArray, seen: list[_Seen]) -> float:
     found = []
     for each in seen:
         task, options = each.ready.task, each.ready.steps.options
-        model = OwnTimes(task.tables, task.topology, ROUGH.scaled(np.exp(constants).tolist()))
+        model = OwnTimes(task.tables, task.topology, own_constants(constants))
         phases = model.device_phases(each.built.loads(options.under(model)))
         every = np.abs(phases - each.phases_ms).sum(axis=-1).mean(axis=-1)
         slowest = np.abs(phases.max(axis=1) - each.phases_ms.max(axis=1)).sum(axis=-1)

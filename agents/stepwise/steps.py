@@ -63,24 +63,24 @@ class Built:
     def loads(self, options: SplitOptions) -> FloatArray:
         """(N, D, K) loads of devices under the model of `options`, which are those of the task with any model."""
         model, (count, _, _, devices) = options.model, self.parts.shape
-        plan, table, narrower, device = self.parts.nonzero()
-        level = self.level[plan, table]
-        level = np.where(narrower == 1, options.levels.narrower[level], level)
-        times = self.parts[plan, table, narrower, device]
-        loads = np.repeat(options.loads[table, level], times, axis=0)
-        place = np.repeat(plan * devices + device, times)
-        held = model.reduce(loads, place, count * devices).reshape(count, devices, -1)
+        plan, table, level, device = self._listed(np.arange(count), options)
+        held = model.reduce(options.loads[table, level], plan * devices + device, count * devices)
+        held = held.reshape(count, devices, -1)
         fixed = np.stack([options.fixed(spread)[0] for spread in self.spread])
         return np.asarray(model.add(held, fixed))
 
     def split(self, number: int, options: SplitOptions) -> SplitTables:
         """One of the plans."""
-        table, narrower, device = self.parts[number].nonzero()
-        level = self.level[number, table]
-        level = np.where(narrower == 1, options.levels.narrower[level], level)
-        times = self.parts[number, table, narrower, device]
-        table, level, device = (np.repeat(each, times) for each in (table, level, device))
+        _, table, level, device = self._listed(np.array([number]), options)
         return SplitTables(options, table, level, device, self.spread[number])
+
+    def _listed(self, plans: IntArray, options: SplitOptions) -> IntArray:
+        """(4, I) the place in `plans`, the table, the level and the device of all parts of some plans."""
+        plan, table, narrower, device = self.parts[plans].nonzero()
+        level = self.level[plans[plan], table]
+        level = np.where(narrower == 1, options.levels.narrower[level], level)
+        times = self.parts[plans[plan], table, narrower, device]
+        return np.repeat(np.stack([plan, table, level, device]), times, axis=1)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from shard_gym.common.errors import (
     InvalidCheckpointError,
     InvalidConstraintsError,
     InvalidOptionError,
+    NoPlacementFoundError,
     TableTooLargeError,
 )
 from shard_gym.cost_models import make_cost_model
@@ -170,11 +171,22 @@ def test_a_descent_makes_no_plan_worse_and_more_plans_none() -> None:
 def test_where_nothing_finds_room_moldable_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in groups of devices."""
     agent = StepwiseAgent("stepwise", sets(2), NO_CONSTANTS)
-    monkeypatch.setattr(agent, "_cheapest", lambda *_: None)
-    for task in (load_suite("shard-4", "train")[0], load_suite("mixdim-4", "train")[0]):
-        answer = agent.plan(task) if task.splittable else agent.place(task)
-        rule = MoldableAgent().plan(task) if task.splittable else MoldableAgent().place(task)
-        assert np.array_equal(np.asarray(answer, dtype=object), np.asarray(rule, dtype=object))
+
+    def nothing(*_: Any) -> Any:
+        raise NoPlacementFoundError("nothing fits")
+
+    monkeypatch.setattr(agent, "_cheapest", nothing)
+    split, rule = load_suite("shard-4", "train")[0], MoldableAgent()
+    for task in (split, replace(split, sync_every=100)):
+        assert agent.plan(task) == rule.plan(task)
+    whole = load_suite("mixdim-4", "train")[0]
+    assert np.array_equal(agent.place(whole), rule.place(whole))
+
+
+def test_plans_in_groups_of_devices_are_valid() -> None:
+    task = replace(load_suite("shard-4", "train")[0], sync_every=100)
+    plan = StepwiseAgent("stepwise", sets(4), NO_CONSTANTS, improved=0).plan(task)
+    assert problem_of(task).checked(plan, task) == plan
 
 
 @pytest.mark.parametrize(
