@@ -3,7 +3,8 @@
     python benchmarks/stepwise.py RUN... [-- SUITE...]
 
 RUN are folders of trainings. Prints for each suite how far plans are above the best known ones, mean over test tasks
-and runs: as learned, with weights or constants that were not, and without descents; and the seconds of a task.
+and runs: as learned, with weights or constants that were not, from the rule's plans alone, and without descents; and
+the seconds of a task.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ from shard_gym.tasks.suites.best_known import best_known
 
 TASKS = slice(20, 34)  # of the test split
 SIGMA = 0.6
+LABELS = (
+    "as learned",
+    "constants alone",
+    "weights alone",
+    "nothing learned",
+    "constants, rule's plans",
+    "as learned, no descents",
+)
 MODEL = make_cost_model("analytical", splits=True)
 
 
@@ -41,13 +50,15 @@ def main(runs: list[str], suites: list[str]) -> None:
         test = load_suite(suite, "test")
         known, tasks = best_known(test, MODEL), list(test)[TASKS]
         best = np.array([known[task.name].cost_ms for task in tasks])
-        for label in ("as learned", "constants alone", "weights alone", "nothing learned", "as learned, no descents"):
+        for label in LABELS:
             gaps, begun = [], time.perf_counter()
             for seed, arrays in enumerate(learned):
                 weights = arrays["weights"] if label.startswith(("as", "weights")) else not_learned(seed)
                 constants = arrays["constants"] * label.startswith(("as", "constants"))
-                improved = 0 if "no descents" in label else 3
-                used = StepwiseAgent("stepwise", weights, constants, improved=improved)
+                parts = (
+                    {"moves": 0} if "no descents" in label else {"built": 0, "by_rule": 4} if "rule" in label else {}
+                )
+                used = StepwiseAgent("stepwise", weights, constants, **parts)
                 plans = [used.plan(task) if task.splittable else used.place(task) for task in tasks]
                 costs = [
                     MODEL.estimate(plan, task.tables, task.topology).total_ms

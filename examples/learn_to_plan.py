@@ -57,7 +57,7 @@ def main(args: Args) -> list[float]:
                 f"{learned / 60:5.1f} minutes, {learner.true_cost_queries:8,} costs: {curve[-1]:5.2f}% below moldable"
             )
             if learned >= 60 * args.minutes:
-                print(f"{ms:.0f} ms for a task; without improving steps: --option improved=0 of the agent")
+                print(f"{ms:.0f} ms for a task; without descents, by --option moves=0 of the agent, less")
                 return curve
             shown += 60 * args.every
         begun = time.perf_counter()

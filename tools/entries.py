@@ -14,6 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -86,15 +87,21 @@ WITHIN = tuple(name for track in BOTH for name in suite_names(track) if name not
 MIXED = ("mixdim-4", "mixdim-8", "generalize", *SPLIT)  # suites whose training tasks one attention policy learns from
 
 
-STEPWISE = ("shard-4", "shard-8", "shard-generalize", "tier-generalize", "sequence-16")
-"""Suites whose training tasks one `stepwise` agent learns from."""
-
-BY_STEPS = (
-    *STEPWISE,
-    *(name for name in suite_names(SHARDING) if name not in (*STEPWISE, MANY_DEVICES[1])),
-    *(CONSTRAINED[0], "mixdim-8", "tier-8"),
+STEPWISE = {
+    "tier-generalize": tuple(name for name in TIERED if name.startswith("tier-merlin")),
+    SEQUENCES[0]: SEQUENCES[1:],
+    SERVED[0]: GENERATIVE[1:],
+    **dict.fromkeys(("shard-4", "shard-8", *CONSTRAINED, "mixdim-8", "tier-8"), ()),
+}
+STEPWISE["shard-generalize"] = tuple(
+    name
+    for name in suite_names(SHARDING)
+    if name not in ("shard-generalize", MANY_DEVICES[1], *STEPWISE, *chain(*STEPWISE.values()))
 )
-"""Suites with entries of it: those of plans, but one on which a plan takes minutes, and open ones of placements."""
+"""Suites whose training tasks a `stepwise` agent learns from, and others that it plans, too.
+
+Those are larger, or have no training tasks. On `shard-512` a plan takes minutes.
+"""
 
 
 @dataclass(frozen=True)
@@ -177,8 +184,9 @@ ENTRANTS = (
         Entrant(slug, f"{name} (Stable-Baselines3, set policy)", slug, SMALL)
         for slug, name in (("ppo", "PPO"), ("maskable-ppo", "MaskablePPO"), ("a2c", "A2C"), ("dqn", "DQN"))
     ),
-    Entrant(
-        "stepwise", "Stepwise", "stepwise", BY_STEPS, BOTH, {"also": ",".join(STEPWISE[1:])}, trained_on=STEPWISE[0]
+    *(
+        Entrant("stepwise", "Stepwise", "stepwise", (suite, *others), BOTH, trained_on=suite)
+        for suite, others in STEPWISE.items()
     ),
     *(
         Entrant(

@@ -326,7 +326,7 @@ _SHIPPED: dict[str, AgentEntry] = {
             LearnerEntry(
                 "shard_gym.agents.stepwise.learner:StepwiseLearner",
                 "shard_gym.agents.stepwise.agent:load_stepwise",
-                options=("plans", "improved", "moves"),
+                options=("plans", "built", "by_rule", "moves"),
                 options_of="shard_gym.agents.stepwise.agent:StepwiseAgent",
                 about="table after table, by evolved weights",
             ),

@@ -17,7 +17,8 @@ and exchanges its outputs in the forward and their gradients in the backward.
   Of tables of one workload every device has one operator, and no plan has fewer.
 - Exchanges: of the b bytes of a device 1/D go to every other one; the slower of the links inside and across domains
   counts. Partial sums of blocks are reduce-scattered, those on a host inside it and then across; dense gradients are
-  all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind has the latency of the links, and what their knee adds.
+  all-reduced (nccl-tests, doc/PERFORMANCE.md). Each kind has the latency of the links, and what their knee adds. A
+  device that sends less of a kind than it receives waits for that (`fill_communication`).
 - Host memory: as if all HBM were one pool of the rows that are read most, a table has the bytes that a batch reads of
   its rows outside, and its device has those above its own HBM.
 - Where shards have replicas in other groups, their averaging (`Replicas`).
@@ -32,13 +33,14 @@ import numpy as np
 from typing_extensions import override
 
 from shard_gym.common.arrays import FloatArray, IntArray
+from shard_gym.cost_models.analytical.all_to_all import received_from_peers
 from shard_gym.cost_models.analytical.model import FULL_WARP_DIM, OUTPUT_BYTES, lane_share
 from shard_gym.cost_models.analytical.work_rates import work_ms
 from shard_gym.cost_models.base import PHASES, AdditiveCostModel
 from shard_gym.cost_models.base.host_rows import THRESHOLDS, host_bytes
 from shard_gym.cost_models.base.model import BACKWARD, BACKWARD_COMM, FORWARD, FORWARD_COMM
 from shard_gym.cost_models.neural.groups import LAUNCHES
-from shard_gym.hardware import Topology
+from shard_gym.hardware import Cluster, Topology
 from shard_gym.plans.needs import NEEDS
 from shard_gym.plans.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, TABLE_WISE, has_dense_gradient
 from shard_gym.plans.variants import Variants
@@ -72,10 +74,11 @@ ROUGH = RoughConstants()
     BACKWARD_LANES,
     BACKWARD_REST,
     EXCHANGE,
+    HOST_EXCHANGE,  # the share of EXCHANGE that is of blocks of rows on one host
     BACKWARD_EXCHANGE,
-) = range(7)
+) = range(8)
 # then maxima, the latencies in ms:
-LANE_SHARE, OUTPUTS_LATENCY, ROWS_LATENCY, HOST_ROWS_LATENCY, REPLICAS_LATENCY = range(7, 12)
+LANE_SHARE, OUTPUTS_LATENCY, ROWS_LATENCY, HOST_ROWS_LATENCY, REPLICAS_LATENCY = range(8, 13)
 LATENCIES = slice(OUTPUTS_LATENCY, REPLICAS_LATENCY + 1)
 MAXIMA = slice(LANE_SHARE, REPLICAS_LATENCY + 1)
 # of mixed tables more maxima, the ms of a launch for each workload; and of devices with host memory sums
@@ -101,6 +104,10 @@ class OwnTimes(AdditiveCostModel):
     def __init__(self, tables: Tables, topology: Topology, constants: RoughConstants = ROUGH) -> None:
         self.constants, self.exchanges = constants, 2 if tables.workload.training else 1
         self._in_hbm_ms, self._update_times = np.zeros(0), 1.0
+        inside, between = (
+            _host_ms_per_byte(topology) if topology.num_devices > topology.devices_per_host else (0.0, 1.0)
+        )
+        self._between_hosts = between / (inside + between)  # the share of HOST_EXCHANGE
         groups = len(tables.workload.workloads)
         self._launches = slice(MAXIMA.stop, MAXIMA.stop + groups * (groups > 1))
         self._host = self._launches.stop
@@ -183,10 +190,10 @@ class OwnTimes(AdditiveCostModel):
         outputs = OUTPUT_BYTES * shards.embedding_dim * shards.outputs_per_batch
         ms, kind = outputs * _ms_per_byte(topology), np.full(len(shards), OUTPUTS_LATENCY)
         if sharding_type == TABLE_ROW_WISE and devices > topology.devices_per_host:
-            host, shrunk = topology.devices_per_host, far / topology.cross_host_ratio
-            beside = max((domain - host) / near, (devices - domain) / shrunk) / (devices * host)
-            ms = outputs * ((host - 1) / host / near + beside)
+            inside, between = _host_ms_per_byte(topology)
+            ms = outputs * (inside + between)
             kind[:], latency = HOST_ROWS_LATENCY, 2.0 * latency  # one collective after the other
+            loads[:, HOST_EXCHANGE] = times * ms
         elif sharding_type in (ROW_WISE, TABLE_ROW_WISE):
             kind[shards.pooled] = ROWS_LATENCY
         loads[:, EXCHANGE] = times * ms
@@ -194,7 +201,7 @@ class OwnTimes(AdditiveCostModel):
 
     @override
     def device_phases(self, loads: FloatArray) -> FloatArray:
-        phases = np.moveaxis(np.empty((len(PHASES), *loads.shape[:-1])), 0, -1)  # each phase contiguous
+        phases = _last(np.empty((len(PHASES), *loads.shape[:-1])))  # each phase contiguous
         share = loads[..., LANE_SHARE]
         host: FloatArray | float = 0.0
         if len(self._in_hbm_ms):
@@ -204,18 +211,39 @@ class OwnTimes(AdditiveCostModel):
             launches = loads[..., self._launches].sum(axis=-1)
         phases[..., FORWARD] = np.maximum(loads[..., FORWARD_MEMORY], loads[..., FORWARD_LANES] * share) + host
         phases[..., FORWARD] += LAUNCHES[FORWARD] * launches
-        exchange = loads[..., EXCHANGE] + loads[..., OUTPUTS_LATENCY]
-        exchange += loads[..., ROWS_LATENCY]
-        exchange += loads[..., HOST_ROWS_LATENCY]
-        phases[..., FORWARD_COMM] = exchange
+        self._fill_exchanges(phases, loads, _exchange_ms(loads))
         if self.exchanges == 1:
-            phases[..., BACKWARD_COMM] = phases[..., BACKWARD] = 0.0
+            phases[..., BACKWARD] = 0.0
             return phases
-        phases[..., BACKWARD_COMM] = exchange + loads[..., BACKWARD_EXCHANGE] + loads[..., REPLICAS_LATENCY]
         lanes = np.maximum(loads[..., BACKWARD_MEMORY], loads[..., BACKWARD_LANES] * share)
         phases[..., BACKWARD] = lanes + loads[..., BACKWARD_REST] + host * self._update_times
         phases[..., BACKWARD] += LAUNCHES[BACKWARD] * launches
         return phases
+
+    def _fill_exchanges(self, phases: FloatArray, loads: FloatArray, exchange_ms: FloatArray) -> None:
+        phases[..., FORWARD_COMM] = exchange_ms
+        if self.exchanges == 1:
+            phases[..., BACKWARD_COMM] = 0.0
+        else:
+            phases[..., BACKWARD_COMM] = exchange_ms + loads[..., BACKWARD_EXCHANGE] + loads[..., REPLICAS_LATENCY]
+
+    @override
+    def fill_communication(self, phases: FloatArray, shared: FloatArray, cluster: Cluster) -> None:
+        """A device that sends less than it receives is done when it has received all.
+
+        That matters where blocks of rows on hosts have an exchange of their own, after that of all other parts: a
+        device that has more of one is not done sooner by having less of the other.
+        """
+        exchange_ms, on_hosts = _exchange_ms(shared), shared[..., HOST_EXCHANGE]
+        if on_hosts.any():
+            for sent, share in ((shared[..., EXCHANGE] - on_hosts, 1.0), (on_hosts, self._between_hosts)):
+                from_others = sent.sum(axis=-1, keepdims=True) - sent
+                others = cluster.num_devices - 1.0
+                if cluster.crosses_domains:  # each device sends as much to each one in other domains
+                    from_others = from_others - received_from_peers(sent, cluster)
+                    others = others - cluster.num_peers
+                exchange_ms += share * np.maximum(from_others / others - sent, 0.0)
+        self._fill_exchanges(phases, shared, exchange_ms)
 
     def part_ms(self, loads: FloatArray, lane_share: FloatArray) -> FloatArray:
         """(...) ms that parts with (..., K) loads add to a device with that lane share, in all phases together.
@@ -253,6 +281,19 @@ class OwnTimes(AdditiveCostModel):
         return 0.0, np.inf
 
 
+def _exchange_ms(loads: FloatArray) -> FloatArray:
+    """(...) ms, with latencies, of what (...) devices with (..., K) loads send."""
+    found: FloatArray = loads[..., EXCHANGE] + loads[..., OUTPUTS_LATENCY]
+    found += loads[..., ROWS_LATENCY]
+    found += loads[..., HOST_ROWS_LATENCY]
+    return found
+
+
+def _last(array: FloatArray) -> FloatArray:
+    """A view with the first axis as the last; `np.moveaxis` takes longer than the arithmetic on small arrays."""
+    return array.transpose(*range(1, array.ndim), 0)
+
+
 def _ms_per_byte(topology: Topology) -> float:
     """Ms of a byte of outputs on the slower of the links of a device, of the mean device where domains differ."""
     devices, links = topology.num_devices, topology.links
@@ -260,6 +301,16 @@ def _ms_per_byte(topology: Topology) -> float:
     near = (members - 1) / (links.intra_host_gb_per_s * 1e6)
     far = (devices - members) * topology.cross_host_ratio / (links.inter_host_gb_per_s * 1e6)
     return float(np.maximum(near, far).mean()) / devices
+
+
+def _host_ms_per_byte(topology: Topology) -> tuple[float, float]:
+    """Ms of a byte of partial sums of blocks on one host: to add them up inside it, and then between hosts."""
+    devices, host, links = topology.num_devices, topology.devices_per_host, topology.links
+    domain = min(topology.domain_size, devices)
+    near, far = links.intra_host_gb_per_s * 1e6, links.inter_host_gb_per_s * 1e6
+    shrunk = far / topology.cross_host_ratio
+    beside = max((domain - host) / near, (devices - domain) / shrunk) / (devices * host)
+    return (host - 1) / host / near, beside
 
 
 def _thresholds(tables: Tables, topology: Topology) -> IntArray:

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from shard_gym.agents.base import Agent, require_whole
 from shard_gym.agents.search.descent import Budget, Descent
+from shard_gym.agents.search.moldable import Moldable
 from shard_gym.agents.search.own_times import ROUGH, OwnTimes, RoughConstants
 from shard_gym.agents.search.rules import MoldableAgent, cheapest_plan
 from shard_gym.agents.search.splits import SplitOptions, SplitTables
@@ -26,10 +27,14 @@ from shard_gym.plans.plan import TABLE_WISE
 from shard_gym.tasks import Task
 
 MOST_PLANS, MOST_LOGARITHM = 1024, 50.0  # sets of weights in a file; the exponential of a number is a factor
-PLANS, MOVES = 32, 20_000  # of a task; evaluations by own times of each descent
+PLANS, MOVES = 32, 20_000  # built for a task; evaluations by own times of each descent
+BUILT, BY_RULE = 2, 2  # plans that descents improve: of those built, and of those of the rule
 
-MOST_WORK, LEAST_PLANS = 400_000, 4
-"""Plans of a task times tables times devices, at most; but so many plans at least."""
+LARGEST = 4_000
+"""Tables times devices: of larger tasks no plans are built.
+
+Weights are learned from small ones, and building takes as long as tables times devices.
+"""
 
 
 def own_constants(logarithms: FloatArray) -> RoughConstants:
@@ -40,16 +45,17 @@ def own_constants(logarithms: FloatArray) -> RoughConstants:
 class StepwiseAgent(Agent):
     """Builds several plans of a task, table after table, each by other learned weights, and keeps the cheapest.
 
-    The cheapest few are improved by a short descent. It asks no cost model: what a plan costs, its own times say
-    (`OwnTimes`, with learned constants). Where a table finds no room in any of the plans, `moldable` answers.
+    The cheapest few of them, and of the plans of the rule `moldable`, are improved by a short descent. It asks no cost
+    model: what a plan costs, its own times say (`OwnTimes`, with learned constants). Where none of the plans has room,
+    `moldable` answers, which also searches.
 
     Args:
         name: how result files call it.
         weights: (M, `Weight`) float64, the sets of weights.
         constants: (8,) float64, logarithms of what the constants `ROUGH` are multiplied by.
-        plans: how many of the sets are used, the first ones; of large tasks fewer (`MOST_WORK`).
-        improved: how many of the plans a descent improves; 0 for none.
-        moves: evaluations by own times that each descent has.
+        plans: how many of the sets are used, the first ones; of large tasks none (`LARGEST`).
+        built, by_rule: how many plans a descent improves, of those built and of those of the rule.
+        moves: evaluations by own times that each descent has; 0 for no descents.
 
     Raises:
         InvalidOptionError: an option is no count.
@@ -64,25 +70,27 @@ class StepwiseAgent(Agent):
         constants: FloatArray,
         *,
         plans: int = PLANS,
-        improved: int = 3,
+        built: int = BUILT,
+        by_rule: int = BY_RULE,
         moves: int = MOVES,
     ) -> None:
         self.name = name
         self.weights = weights[: checked_count("plans", plans)]
         self.constants = own_constants(constants)
-        self.improved = checked_count("improved", improved, least=0)
-        self.moves = checked_count("moves", moves)
+        self.built = checked_count("built", built, least=0)
+        self.by_rule = checked_count("by_rule", by_rule, least=0 if built else 1)
+        self.moves = checked_count("moves", moves, least=0)
 
     @property
     @override
     def search_budget(self) -> int:
-        return len(self.weights) + self.improved * self.moves
+        return len(self.weights) + (self.built + self.by_rule) * self.moves
 
     @override
     def place(self, task: Task) -> Placement:
         require_whole(task)
         try:
-            return self._cheapest(task, (TABLE_WISE,), 1)[1].placement
+            return self._cheapest(task, (TABLE_WISE,), 1)[1].in_order().placement
         except NoPlacementFoundError:
             return MoldableAgent().place(task)
 
@@ -100,22 +108,26 @@ class StepwiseAgent(Agent):
         with one_blas_thread():
             own = OwnTimes(task.tables, task.topology, self.constants)
             model = CountedCostModel(own)
-            fewer = max(LEAST_PLANS, MOST_WORK // (task.num_tables * task.num_devices))
             for every_count in (False, True):  # parts that are no halves may fit where halves do not
                 options = SplitOptions(task, model, sharding_types, max_shards, every_count)
-                built = Steps(options, own).build(self.weights[:fewer])
-                order = np.argsort(built.ms, kind="stable")[: max(1, self.improved)]
-                found = [(float(built.ms[n]), built.split(int(n), options)) for n in order if np.isfinite(built.ms[n])]
-                if found and self.improved:
-                    found = [self._better(split, model) for _, split in found]
+                found = [split for _, split in Moldable(options, own).plans()[: self.by_rule]]
+                if self.built and (not found or task.num_tables * task.num_devices <= LARGEST):
+                    found += self._built(options, own)
                 if found:
-                    return min(found, key=lambda each: each[0])
+                    return min((self._better(split, model) for split in found), key=lambda each: each[0])
         raise NoPlacementFoundError(f"In all plans of {self.name} a table of task {task.name!r} finds no room.")
+
+    def _built(self, options: SplitOptions, own: OwnTimes) -> list[SplitTables]:
+        """The cheapest plans that are built."""
+        built = Steps(options, own).build(self.weights)
+        order = np.argsort(built.ms, kind="stable")[: self.built]
+        return [built.split(int(number), options) for number in order if np.isfinite(built.ms[number])]
 
     def _better(self, split: SplitTables, model: CountedCostModel) -> tuple[float, SplitTables]:
         """The end of a descent from a plan, and its ms."""
-        descent = Descent(split, np.random.default_rng(0), Budget(model, self.moves))
-        descent.descend()
+        descent = Descent(split, np.random.default_rng(0), Budget(model, max(1, self.moves)))
+        if self.moves:
+            descent.descend()
         return descent.best.cost, descent.best.found
 
 

@@ -1,4 +1,4 @@
-"""The `stepwise` agent that the package has, trained on five suites of A100, V100, H100 and RTX 2080 Ti."""
+"""The `stepwise` agent that the package has, trained on eight suites of A100, V100, H100 and RTX 2080 Ti."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shard_gym.agents.base import Agent
 from shard_gym.agents.registry import load_agent
-from shard_gym.agents.stepwise.agent import MOVES, PLANS
+from shard_gym.agents.stepwise.agent import BUILT, BY_RULE, MOVES, PLANS
 
 
 class Shipped(NamedTuple):
@@ -20,12 +20,12 @@ SHIPPED = {"": Shipped(Path(__file__).parent / "agent.safetensors")}
 """One for all hardware, as its times are those of the task's profile."""
 
 
-def shipped(*, plans: int = PLANS, improved: int = 3, moves: int = MOVES) -> Agent:
+def shipped(*, plans: int = PLANS, built: int = BUILT, by_rule: int = BY_RULE, moves: int = MOVES) -> Agent:
     """The trained agent; the errors are those of `StepwiseAgent`.
 
     Args:
-        plans: how many plans are built of a task; of large tasks fewer.
-        improved: how many of them a descent improves; 0 for none.
-        moves: evaluations by own times that each descent has.
+        plans: how many plans are built of a task; of large tasks none.
+        built, by_rule: how many plans a descent improves, of those built and of those of the rule `moldable`.
+        moves: evaluations by own times that each descent has; 0 for no descents.
     """
-    return load_agent(SHIPPED[""].path, plans=plans, improved=improved, moves=moves)
+    return load_agent(SHIPPED[""].path, plans=plans, built=built, by_rule=by_rule, moves=moves)

@@ -85,14 +85,19 @@ class Built:
 
 @dataclass
 class _State:
-    """What devices hold in N plans that are being built."""
+    """What devices hold in N plans that are being built; in L versions of them, there is an axis before that of N."""
 
     held: FloatArray  # (K, N, D) loads
     phases: FloatArray  # (4, N, D) ms
     free: FloatArray  # (N, D) bytes
 
-    def copy(self) -> _State:
-        return _State(self.held.copy(), self.phases.copy(), self.free.copy())
+    def versions(self, count: int) -> _State:
+        """L copies of it."""
+        held, phases, free = self.held[:, None], self.phases[:, None], self.free[None]
+        return _State(*(np.repeat(each, count, axis=each.ndim - 3) for each in (held, phases, free)))
+
+    def version(self, number: int) -> _State:
+        return _State(self.held[:, number], self.phases[:, number], self.free[number])
 
 
 @dataclass
@@ -136,8 +141,8 @@ class Steps:
         limits = task.constraints
         if limits is not None:
             self._order[0] += FEW_FIRST * (1.0 - limits.devices.mean(axis=1))
-        self._levels = np.moveaxis(options.loads[:, : forms.count], -1, 0).copy()  # (K, T, L)
-        self._memory = options.memory[:, : forms.count].astype(np.float64)
+        self._levels = np.ascontiguousarray(options.loads[:, : forms.count].transpose(2, 1, 0))  # (K, L, T)
+        self._memory = np.ascontiguousarray(options.memory[:, : forms.count].T.astype(np.float64))  # (L, T)
         self._names = [options.spreads[numbers[0]].sharding_type for numbers in forms.ways]
         self._members = [np.zeros((len(numbers), devices), np.bool_) for numbers in forms.ways]
         for members, numbers in zip(self._members, forms.ways, strict=True):
@@ -171,7 +176,6 @@ class Steps:
             best = scores.argmin(axis=0)
             has_room = np.isfinite(scores[best, every])
             alive &= has_room
-            state = state.copy()
             for number, each in enumerate(steps):
                 taken = np.flatnonzero((best == number) & has_room)
                 if not len(taken):
@@ -181,7 +185,7 @@ class Steps:
                 level[taken, table[taken]], spread[taken, table[taken]] = each.level, each.spread[taken]
                 if each.parts is not None:
                     parts[taken, table[taken]] = each.parts[taken]
-        ms = state.phases.max(axis=2).sum(axis=0)
+        ms = self._model.costs(state.held.transpose(1, 2, 0), self.options.cluster)[1]
         return Built(np.where(alive, ms, np.inf), spread, level, parts)
 
     def _open_to(self, table: IntArray, spread: IntArray, parts: NDArray[np.int16]) -> NDArray[np.bool_] | None:
@@ -200,8 +204,9 @@ class Steps:
         return np.asarray(found)
 
     def _phases(self, held: FloatArray) -> FloatArray:
-        """(4, N, D) ms of devices with (K, N, D) loads."""
-        return np.moveaxis(self._model.device_phases(np.moveaxis(held, 0, -1)), -1, 0)
+        """(4, ..., D) ms of devices with (K, ..., D) loads."""
+        loads = held.transpose(*range(1, held.ndim), 0)
+        return self._model.device_phases(loads).transpose(-1, *range(held.ndim - 1))
 
 
 class _Now:
@@ -225,66 +230,92 @@ class _Now:
         self._cap = float(steps._caps.max())
 
     def in_columns(self) -> list[_Step]:
-        """The table whole, and in all numbers of parts."""
+        """The table whole, and in all numbers of parts: versions of the plans, each of a level."""
         steps, table = self._steps, self._table
-        levels, found = steps.options.levels, list[_Step]()
-        nowhere, devices = np.full(len(table), NOT_SPREAD), self._state.free.shape[1]
+        good = steps._forms.legal[table, : steps._forms.count].T  # (L, N)
+        numbers = np.flatnonzero(good.any(axis=1))
+        if not len(numbers):
+            return []
+        good, levels = good[numbers], steps.options.levels
+        counts = np.moveaxis(levels.counts[table[None], numbers[:, None]], -1, 0) * good  # (2, L, N)
+        shape = len(numbers), *self._state.free.shape
+        state, idle = self._state.versions(len(numbers)), np.zeros(good.shape)
+        parts = np.zeros((2, *shape), np.int16)
         # Of each device what its score before the step is.
         before = self._state.phases.sum(axis=0) + self._factors[Weight.ABOVE] * self._above.sum(axis=0)
-        for level in range(steps._forms.count):
-            good = steps._forms.legal[table, level]
-            if not good.any():
-                continue
-            state, own, idle = self._state.copy(), before.copy(), np.zeros(len(table))
-            parts = np.zeros((len(table), 2, devices), np.int16)
-            counts = levels.counts[table, level] * good[:, None]
-            for kind, of_kind in enumerate((level, int(levels.narrower[level]))):
-                for number in range(int(counts[:, kind].max())):
-                    asked = number < counts[:, kind]
-                    plan, device, lanes = self._put(state, own, of_kind, asked & good, parts)
-                    parts[plan, kind, device] += 1
-                    idle[plan] += lanes
-                    placed = ~asked
-                    placed[plan] = True
-                    good = good & placed
-            score = self._score(state, good)
-            score += self._factors[Weight.FORM_LANES][:, 0] * idle * steps._scale / devices
-            extra = np.maximum(counts.sum(axis=1) - 1, 0)
-            score += self._factors[Weight.FORM_PARTS][:, 0] * extra * steps._scale / devices
-            found.append(_Step(score, state, level, nowhere, parts))
-        return found
+        own = np.repeat(before[None], len(numbers), axis=0)
+        for kind, of_kind in enumerate((numbers, levels.narrower[numbers])):
+            for number in range(int(counts[kind].max(initial=0))):
+                asked = (number < counts[kind]) & good
+                some = np.flatnonzero(asked.any(axis=1))
+                if len(some):
+                    good &= ~asked | self._put(state, own, of_kind, asked, some, parts, kind, idle)
+        score = self._score(state, good)
+        score += self._factors[Weight.FORM_LANES][:, 0] * idle * steps._scale / shape[-1]
+        extra = np.maximum(counts.sum(axis=0) - 1, 0)
+        score += self._factors[Weight.FORM_PARTS][:, 0] * extra * steps._scale / shape[-1]
+        nowhere, of_plan = np.full(len(table), NOT_SPREAD), parts.transpose(1, 2, 0, 3)
+        return [
+            _Step(score[version], state.version(version), level, nowhere, of_plan[version])
+            for version, level in enumerate(numbers.tolist())
+        ]
 
     def _put(
-        self, state: _State, own: FloatArray, level: int, asked: NDArray[np.bool_], parts: NDArray[np.int16]
-    ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Let the device with the lowest score get a part, in the plans that are `asked`; `state` and (N, D) `own`, the
-        scores before, change in place. The plans in which one has room, the devices, and idle lanes there.
+        self,
+        state: _State,
+        own: FloatArray,
+        levels: IntArray,
+        asked: NDArray[np.bool_],
+        some: IntArray,
+        parts: NDArray[np.int16],
+        kind: int,
+        idle: FloatArray,
+    ) -> NDArray[np.bool_]:
+        """Let the device with the lowest score get a part, in the versions and plans that are `asked`.
+
+        What is true of plans changes in place: `state`, `own` (L, N, D), the scores before, (2, L, N, D) `parts` and
+        (L, N) `idle` lanes.
+
+        Args:
+            levels: (L,) of the parts.
+            asked: (L, N) bool.
+            some: the versions in which it is, for any plan.
+
+        Returns:
+            (L, N) bool, where a device has room.
         """
-        steps, table, factors = self._steps, self._table, self._factors
-        loads, memory = steps._levels[:, table, level][..., None], steps._memory[table, level][:, None]
-        held = state.held + loads
-        maxima = steps._model.maxima
-        held[maxima] = np.maximum(state.held[maxima], loads[maxima])
+        steps, factors, chosen = self._steps, self._factors, levels[some][:, None]
+        every = slice(None) if len(some) == len(levels) else some  # without copies
+        loads, memory = steps._levels[:, chosen, self._table][..., None], steps._memory[chosen, self._table][..., None]
+        held_before, free = state.held[:, every], state.free[every]
+        held, maxima = held_before + loads, steps._model.maxima
+        held[maxima] = np.maximum(held_before[maxima], loads[maxima])
         phases = steps._phases(held)
         total = phases.sum(axis=0)
-        new = total + factors[Weight.ABOVE] * np.maximum(phases - self._expected, 0.0).sum(axis=0)
+        new = total + factors[Weight.ABOVE] * np.maximum(phases - self._expected[:, None], 0.0).sum(axis=0)
         lanes = held[LANE_SHARE] - loads[LANE_SHARE]
-        score = new - own + factors[Weight.LEVEL] * total
-        score += factors[Weight.SLOWEST] * np.maximum(phases - self._slowest, 0.0).sum(axis=0)
+        score = new - own[every] + factors[Weight.LEVEL] * total
+        score += factors[Weight.SLOWEST] * np.maximum(phases - self._slowest[:, None], 0.0).sum(axis=0)
         score += (steps._scale * factors[Weight.LANES]) * lanes
-        score -= (steps._scale / self._cap * factors[Weight.ROOM] * self._short) * state.free
-        may = state.free >= memory
+        score -= (steps._scale / self._cap * factors[Weight.ROOM] * self._short) * free
+        may = free >= memory
         if self._open_to is not None:
-            on = parts.any(axis=1)
-            may &= self._open_to & (on | (on.sum(axis=1) < steps._forms.most_devices[table])[:, None])
+            on = parts[:, every].any(axis=0)
+            may &= self._open_to & (on | (on.sum(axis=-1) < steps._forms.most_devices[self._table])[..., None])
         score[~may] = np.inf
-        device, every = score.argmin(axis=1), np.arange(len(score))
-        plan = np.flatnonzero(asked & np.isfinite(score[every, device]))
-        device = device[plan]
-        state.held[:, plan, device], state.phases[:, plan, device] = held[:, plan, device], phases[:, plan, device]
-        state.free[plan, device] -= memory[plan, 0]
-        own[plan, device] = new[plan, device]
-        return plan, device, lanes[plan, device]
+        device = score.argmin(axis=-1)
+        best = np.take_along_axis(score, device[..., None], axis=-1)[..., 0]
+        row, plan = np.nonzero(asked[some] & np.isfinite(best))
+        device, version = device[row, plan], some[row]
+        state.held[:, version, plan, device] = held[:, row, plan, device]
+        state.phases[:, version, plan, device] = phases[:, row, plan, device]
+        state.free[version, plan, device] -= memory[row, plan, 0]
+        own[version, plan, device] = new[row, plan, device]
+        parts[kind, version, plan, device] += 1
+        idle[version, plan] += lanes[row, plan, device]
+        placed = np.zeros_like(asked)
+        placed[version, plan] = True
+        return placed
 
     def on_many(self) -> list[_Step]:
         """The table on all devices, or on those of the host with the least work."""
@@ -316,13 +347,15 @@ class _Now:
         return found
 
     def _score(self, state: _State, good: NDArray[np.bool_]) -> FloatArray:
-        """(N,) of a form; infinite where it is not `good`."""
-        devices, factors = state.free.shape[1], self._factors
-        score = (state.phases.sum(axis=0) - self._state.phases.sum(axis=0)).sum(axis=1) / devices
-        slower = np.maximum(state.phases.max(axis=2) - self._slowest[..., 0], 0.0).sum(axis=0)
-        above = np.maximum(state.phases - self._expected, 0.0).max(axis=2) - self._above.max(axis=2)
-        taken = (self._state.free - state.free).sum(axis=1) / self._cap / devices
-        score += factors[Weight.FORM_SLOWEST][:, 0] * slower
+        """(N,) of a form, or (L, N) of versions; infinite where it is not `good`."""
+        now, factors, devices = self._state, self._factors, state.free.shape[-1]
+        more = (state.phases.sum(axis=0) - now.phases.sum(axis=0)).sum(axis=-1) / devices
+        versions = (slice(None), *(None for _ in range(state.free.ndim - now.free.ndim)))
+        slower = np.maximum(state.phases.max(axis=-1) - self._slowest[..., 0][versions], 0.0).sum(axis=0)
+        above = np.maximum(state.phases - self._expected[versions], 0.0).max(axis=-1)
+        above -= self._above.max(axis=-1)[versions]
+        taken = (now.free - state.free).sum(axis=-1) / self._cap / devices
+        score = more + factors[Weight.FORM_SLOWEST][:, 0] * slower
         score += factors[Weight.FORM_ABOVE][:, 0] * above.sum(axis=0)
         score += factors[Weight.FORM_BYTES][:, 0] * self._short[:, 0] * taken * self._steps._scale
         return np.where(good, score, np.inf)

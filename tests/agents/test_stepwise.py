@@ -56,7 +56,7 @@ def require_built(task: Task, types: tuple[str, ...] = SHARDING_TYPES) -> int:
         assert costs[number] == pytest.approx(estimate.total_ms, rel=1e-9)
         np.testing.assert_allclose(phases[number], estimate.phases_ms, rtol=1e-9, atol=1e-12)
         held = built.loads(options)[number]
-        assert built.ms[number] == pytest.approx(own.device_phases(held).max(axis=0).sum(), rel=1e-9)
+        assert built.ms[number] == pytest.approx(own.costs(held, options.cluster)[1], rel=1e-9)
     return len(fits)
 
 
@@ -162,10 +162,28 @@ def test_a_descent_makes_no_plan_worse_and_more_plans_none() -> None:
 
     for task in tasks:
         costs = [
-            cost(StepwiseAgent("stepwise", sets(16), NO_CONSTANTS, plans=plans, improved=improved), task)
-            for plans, improved in ((2, 0), (16, 0), (16, 1), (16, 3))
+            cost(StepwiseAgent("stepwise", sets(16), NO_CONSTANTS, by_rule=0, **options), task)
+            for options in ({"plans": 2, "moves": 0}, {"moves": 0}, {"built": 1}, {"built": 3})
         ]
         assert costs == sorted(costs, reverse=True)
+
+
+def test_it_is_not_above_the_rule_by_its_own_times_and_builds_nothing_for_large_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights that are good for nothing: only the plans of the rule are left."""
+    bad = np.where(np.arange(len(Weight)) == Weight.LEVEL, 30.0, -30.0)[None]
+    tasks = [sorted(load_suite(suite, "train"), key=lambda task: task.num_tables)[0] for suite in ("shard-4", "tier-8")]
+    for task in tasks:
+        own, rule = OwnTimes(task.tables, task.topology), MoldableAgent()
+        agent = StepwiseAgent("stepwise", bad, NO_CONSTANTS)
+        found, least = (each.plan(task) if task.splittable else each.place(task) for each in (agent, rule))
+        costs = [own.estimate(answer, task.tables, task.topology).total_ms for answer in (found, least)]
+        assert costs[0] <= costs[1] * (1 + 1e-12)
+    monkeypatch.setattr("shard_gym.agents.stepwise.agent.LARGEST", 0)
+    monkeypatch.setattr(Steps, "build", None)
+    task = tasks[0]
+    assert StepwiseAgent("stepwise", bad, NO_CONSTANTS, by_rule=1, moves=0).plan(task) == MoldableAgent().plan(task)
 
 
 def test_where_nothing_finds_room_moldable_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +203,7 @@ def test_where_nothing_finds_room_moldable_answers(monkeypatch: pytest.MonkeyPat
 
 def test_plans_in_groups_of_devices_are_valid() -> None:
     task = replace(load_suite("shard-4", "train")[0], sync_every=100)
-    plan = StepwiseAgent("stepwise", sets(4), NO_CONSTANTS, improved=0).plan(task)
+    plan = StepwiseAgent("stepwise", sets(4), NO_CONSTANTS, moves=0).plan(task)
     assert problem_of(task).checked(plan, task) == plan
 
 
@@ -206,5 +224,7 @@ def test_a_file_that_holds_no_agent_is_refused(arrays: dict[str, np.ndarray], sa
 
 
 def test_options_that_are_no_counts_are_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="improved must be an integer of at least 0, not -1"):
-        StepwiseAgent("stepwise", sets(2), NO_CONSTANTS, improved=-1)
+    with pytest.raises(InvalidOptionError, match="built must be an integer of at least 0, not -1"):
+        StepwiseAgent("stepwise", sets(2), NO_CONSTANTS, built=-1)
+    with pytest.raises(InvalidOptionError, match="by_rule must be an integer of at least 1, not 0"):
+        StepwiseAgent("stepwise", sets(2), NO_CONSTANTS, built=0, by_rule=0)

@@ -75,7 +75,7 @@ def test_trained_agents_take_the_options_that_are_listed(name: str) -> None:
     loader = inspect.signature(imported_for(name, LEARNERS[name].learner().loader)).parameters.values()
     own = {each.name: each.default for each in loader if each.kind is each.KEYWORD_ONLY}
     if any(each.kind is each.VAR_KEYWORD for each in loader):
-        assert [each.name for each in listed] in (["queries"], ["steps"], ["plans", "improved", "moves"])
+        assert [each.name for each in listed] in (["queries"], ["steps"], ["plans", "built", "by_rule", "moves"])
     else:
         assert {each.name: each.default for each in listed} == own
 

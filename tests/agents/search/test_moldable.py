@@ -18,10 +18,11 @@ from shard_gym.agents.search.own_times import OwnTimes
 from shard_gym.common.errors import InvalidConstraintsError, NoPlacementFoundError
 from shard_gym.cost_models import AdditiveCostModel, make_cost_model
 from shard_gym.cost_models.analytical import AnalyticalShardingModel
+from shard_gym.cost_models.base.model import FORWARD_COMM
 from shard_gym.hardware import hardware_profile
-from shard_gym.plans import check_plan
+from shard_gym.plans import ShardingPlan, check_plan
 from shard_gym.plans.placement import check_placement
-from shard_gym.plans.plan import DATA_PARALLEL
+from shard_gym.plans.plan import DATA_PARALLEL, has_equal_blocks, table_row_wise, table_wise
 from shard_gym.tables import Tables, Workload
 from shard_gym.tasks import Task, load_suite
 from shard_gym.tasks.groups import task_of_plan
@@ -232,6 +233,28 @@ def test_the_times_are_an_additive_model() -> None:
     assert (loads >= 0).all()
     one, both = model.device_phases(loads[0]), model.device_phases(model.add(loads[0], loads[1]))
     assert (both >= one).all()
+
+
+def test_a_device_is_not_sooner_done_with_one_exchange_by_having_less_of_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks of rows on one host, all other tables on the other one; both exchanges take as long as their slowest."""
+    tables = load_suite("sequence-128", "test")[0].tables
+    tables = tables.select(np.flatnonzero(tables.pooled)[:40])
+    topology = hardware_profile("h100-dgx").topology(16, devices_per_host=8)
+    rows = {table for table in range(0, 40, 2) if has_equal_blocks(tables.num_embeddings[table], 8)}
+    assert len(rows) == 20
+    shardings = [
+        table_row_wise(tables, table, topology, 0) if table in rows else table_wise(tables, table, 8 + table % 8)
+        for table in range(40)
+    ]
+    own, plan = OwnTimes(tables, topology), ShardingPlan(tuple(shardings))
+    found, true = (each.estimate(plan, tables, topology).phases_ms[:, FORWARD_COMM] for each in (own, MODEL))
+    assert found[:8] == pytest.approx(true[:8], rel=0.05)
+    assert found.max() == pytest.approx(true.max(), rel=0.05)
+    monkeypatch.setattr(OwnTimes, "fill_communication", lambda *_: None)
+    alone = own.estimate(plan, tables, topology).phases_ms[:, FORWARD_COMM]
+    assert alone[:8].max() < 0.8 * true[:8].max()
 
 
 def test_mixed_tables_are_near_searches() -> None:

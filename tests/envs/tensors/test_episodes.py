@@ -10,16 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shard_gym.common.errors import InvalidConstraintsError, InvalidOptionError, TableTooLargeError, UnknownNameError
+from shard_gym.cost_models import AdditiveCostModel, make_cost_model
+from shard_gym.cost_models.analytical.sharding import AnalyticalShardingModel
 from shard_gym.envs.placement.observation import COST_FREE, OBSERVATIONS
 from shard_gym.envs.placement.vector import EmbeddingPlacementVectorEnv
 from shard_gym.envs.sharding.vector import EmbeddingShardingVectorEnv
 from shard_gym.envs.tensors import TensorPlacementEnv, TensorShardingEnv
 from shard_gym.envs.tensors.placement import REWARDS
+from shard_gym.hardware import HostMemory
 from shard_gym.plans.constraints import Constraints
+from shard_gym.plans.plan import Groups
 from shard_gym.tables import load_pool
 from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.tasks.groups import task_of_group
 
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("dlrm-20x4", "full", "dense", {}),
@@ -66,18 +73,18 @@ def test_episodes_are_those_of_numpy(suite: str, observation: str, reward: str, 
 
 def require_same_episodes(envs: Any, own: Any) -> None:
     """Of random actions, of which some are illegal; episodes that are over are left alone, and some begin anew."""
-    tasks, rng = len(envs.tasks), np.random.default_rng(0)
-    numbers = rng.integers(tasks, size=32)
+    tasks, rng, count = len(envs.tasks), np.random.default_rng(0), envs.num_envs
+    numbers = rng.integers(tasks, size=count)
     arrays, infos = envs.reset(seed=0, options={"tasks": numbers.tolist()})
     tensors = own.reset(tasks=torch.tensor(numbers))
     require_same_observations(tensors, arrays)
-    ended = np.zeros(32, np.bool_)
+    ended = np.zeros(count, np.bool_)
     ended_so_far = 0
     for step in range(min(own.max_tables, 150) + 60):
         masks = envs.action_masks()
         assert np.array_equal(own.action_mask().numpy(), masks)
         actions = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
-        actions = np.where(rng.random(32) < 0.01, rng.integers(own.num_actions), actions)
+        actions = np.where(rng.random(count) < 0.01, rng.integers(own.num_actions), actions)
         arrays, rewards, ended, _, infos = envs.step(actions)
         tensors, own_rewards, over = own.step(torch.tensor(actions))
         require_same_observations(tensors, arrays)
@@ -93,13 +100,47 @@ def require_same_episodes(envs: Any, own: Any) -> None:
             for number in np.flatnonzero(complete)[:1].tolist():
                 assert own.plan(number) == envs.episodes.plan(number)
         if ended.all() or step % 7 == 6:
-            anew = ended & (rng.random(32) < 0.7) if not ended.all() else ended
+            anew = ended & (rng.random(count) < 0.7) if not ended.all() else ended
             if anew.any():
-                numbers = np.where(anew, rng.integers(tasks, size=32), numbers)
+                numbers = np.where(anew, rng.integers(tasks, size=count), numbers)
                 options = {"tasks": numbers.tolist(), "reset_mask": anew}
                 arrays, infos = envs.reset(options=options)
                 require_same_observations(own.reset(torch.tensor(anew), torch.tensor(numbers)), arrays)
     assert ended_so_far > 0
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    devices=st.sampled_from((2, 4)),
+    kinds=st.sets(st.sampled_from(("host memory", "sequences", "groups", "full", "whole"))),
+    reward=st.sampled_from(REWARDS),
+)
+def test_episodes_of_any_small_task_are_those_of_numpy(
+    random_task: Callable[..., Task], seed: int, devices: int, kinds: set[str], reward: str
+) -> None:
+    """Rows in host memory, sequence tables, replicas in other groups of devices, little memory, whole tables."""
+    rng, tasks, groups = np.random.default_rng(seed), list[Task](), kinds >= {"groups"} and "host memory" not in kinds
+    for number in range(3):
+        slack = 1.2 if "full" in kinds else None
+        task = random_task(rng, int(rng.integers(2, 8)), devices, slack=slack, devices_per_host=2, name=str(number))
+        if "sequences" in kinds:
+            tables = replace(task.tables, pooled=rng.random(task.num_tables) < 0.5)
+            task = replace(task, tables=tables)
+        task = replace(task, splittable=True, known_placement=None)
+        if "host memory" in kinds:
+            hbm = max(int(0.3 * task.tables.memory_bytes.sum() / devices), 2**16)
+            task = replace(task, topology=replace(task.topology, host=HostMemory(hbm, 16.0, 20.0)))
+        if groups:
+            topology = replace(task.topology, memory_cap_bytes=2 * task.topology.memory_cap_bytes)
+            task = replace(task, topology=topology, sync_every=int(rng.integers(1, 100)))
+            task = task_of_group(task, Groups(2))
+        tasks.append(task)
+    model = make_cost_model("analytical", splits=True)
+    assert isinstance(model, AnalyticalShardingModel)
+    used: AdditiveCostModel = model.with_replicas() if groups else model
+    splits = {} if "whole" in kinds else {"max_shards": int(rng.choice([2, 4]))}
+    require_same_episodes(*pair(TaskSuite("small", tuple(tasks)), "set", reward, 8, cost_model=used, **splits))
 
 
 @pytest.mark.parametrize("splits", [{}, {"max_shards": 4}])
