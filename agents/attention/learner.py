@@ -263,8 +263,10 @@ class AttentionLearner(Learner):
                     if episode in chosen:
                         self._record(form, placement, measured)
         by_task = costs.reshape(len(tasks), count)
-        penalty = [self.cost_model.penalty_ms(each.task.tables, each.task.topology) for each in tasks]
-        worst = np.where(np.isfinite(by_task).any(axis=1), np.nanmax(np.nan_to_num(by_task), axis=1), penalty)
+        worst = np.nan_to_num(by_task).max(axis=1)
+        for number in np.flatnonzero(np.isnan(by_task).all(axis=1)).tolist():
+            task = tasks[number].task
+            worst[number] = self.cost_model.penalty_ms(task.tables, task.topology)
         return np.where(np.isnan(by_task), FAILURE * worst[:, None], by_task).reshape(-1)
 
     def _require_spreading(self, task: Task) -> None:
