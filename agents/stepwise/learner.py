@@ -186,7 +186,7 @@ class StepwiseLearner(Learner):
 
     def _estimate(self, split: SplitTables) -> CostEstimate | None:
         """What a plan truly costs; None if that is not known."""
-        task = split.options.task
+        task = split.options.origin
         answer = split.plan() if task.splittable else split.in_order().placement
         return self.true_cost(answer, task.tables, task.topology)
 
