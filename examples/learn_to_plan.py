@@ -16,6 +16,7 @@ from shard_gym.agents.base import Agent
 from shard_gym.agents.training import make_learner
 from shard_gym.cost_models import make_cost_model
 from shard_gym.tasks import Task, load_suite
+from shard_gym.tasks.task import cost_model_for
 
 
 @dataclass
@@ -31,19 +32,18 @@ class Args:
     every: float = 1.0  # minutes between points of the curve
 
 
-MODEL = make_cost_model("analytical", splits=True)
-
-
 def cost_ms(agent: Agent, task: Task) -> float:
     """What the plan of an agent costs."""
-    return MODEL.estimate(agent.plan(task), task.tables, task.topology).total_ms
+    model = make_cost_model(cost_model_for(task.tables, "analytical"), splits=True)
+    return model.estimate(agent.plan(task), task.tables, task.topology).total_ms
 
 
 def main(args: Args) -> list[float]:
     """Learn, and print how far plans of fresh tasks cost below those of `moldable`, in percent; returns these."""
     tasks = list(load_suite(args.fresh, "test"))[: args.tasks]
     rule = np.array([cost_ms(make_agent("moldable"), task) for task in tasks])
-    learner = make_learner("stepwise", args.suite, also=args.also, iterations=100_000, seed=args.seed)
+    model = cost_model_for(load_suite(args.suite, "train"), "analytical")
+    learner = make_learner("stepwise", args.suite, cost_model=model, also=args.also, iterations=100_000, seed=args.seed)
     learned = shown = 0.0
     curve: list[float] = []
     while True:

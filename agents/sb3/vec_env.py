@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvStepReturn
@@ -107,6 +108,16 @@ class EpisodeVecEnv(VecEnv, ABC):
         """The attribute of each environment, see `EpisodeVectorEnv.call`."""
         values = self.envs.get_attr(attr_name)
         return [values[env] for env in self._get_indices(indices)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether the environments have it, also before the first reset: `MaskableEvalCallback` asks for masks then."""
+        try:
+            self.envs.get_attr(attr_name)
+        except AttributeError:
+            return False
+        except ResetNeeded:
+            pass
+        return True
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of all environments; for some only, it raises InvalidOptionError: they are one object."""

@@ -53,8 +53,9 @@ class StepwiseAgent(Agent):
         name: how result files call it.
         weights: (M, `Weight`) float64, the sets of weights.
         constants: (8,) float64, logarithms of what the constants `ROUGH` are multiplied by.
-        plans: how many of the sets are used, the first ones; of large tasks none (`LARGEST`).
-        built, by_rule: how many plans a descent improves, of those built and of those of the rule.
+        plans: how many of the sets are used, the first ones; all if there are fewer, of large tasks none (`LARGEST`).
+        built: how many of the plans that are built a descent improves; 0 to build none.
+        by_rule: how many of the plans of the rule it improves, too.
         moves: evaluations by own times that each descent has; 0 for no descents.
 
     Raises:

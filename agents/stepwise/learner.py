@@ -19,6 +19,7 @@ from shard_gym.agents.training import Learner, Report
 from shard_gym.agents.training.suites import suites_to_learn
 from shard_gym.common.arrays import FloatArray
 from shard_gym.common.checks import checked_count, checked_positive
+from shard_gym.common.errors import InvalidOptionError, short_repr
 from shard_gym.common.io.arrays import Arrays, prefixed, require_arrays, under
 from shard_gym.common.system import one_blas_thread
 from shard_gym.cost_models import AdditiveCostModel, CostEstimate, CostModel, make_cost_model
@@ -40,6 +41,8 @@ The agent keeps the cheapest of many plans and of those of the rule, so a set ha
 Scored by mean logarithms alone, what was learned was no better than where it began, once descents had improved the
 plans; scored by how far they are below the cheapest quarter of a task, plans of 20 test tasks of mixdim-8 were 2.1%
 above the best known ones, and so 1.8%, where learning began at 2.7% (two seeds, 30 November 2026)."""
+MOST_SIGMA = 5.0
+LEAST_MS = 1e-9  # a cost model may say 0
 SETS = 64  # of weights, in the agent's file
 EVOLUTION = "evolution."  # prefix of its arrays in a state
 
@@ -104,13 +107,17 @@ class StepwiseLearner(Learner):
     ) -> None:
         suites = suites_to_learn(suite, also)
         plans = any(task.splittable for each in suites for task in each)
-        super().__init__(suite, make_cost_model(cost_model, additive=True, splits=True) if plans else cost_model, seed)
+        super().__init__(suite, make_cost_model(cost_model, splits=True) if plans else cost_model, seed)
         self.name = name
         self.iterations = checked_count("iterations", iterations)
         self.tasks = checked_count("tasks", tasks)
         self.population = checked_count("population", population, least=4)
         self.generations = checked_count("generations", generations)
         checked_positive("sigma", sigma)
+        if sigma > MOST_SIGMA:
+            raise InvalidOptionError(
+                f"sigma must be at most {MOST_SIGMA:g}, not {short_repr(sigma)}: it is of logarithms of factors."
+            )
         checked_count("largest", largest)
         self._pools = [
             [task for task in each if task.num_tables * task.num_devices <= largest] or list(each) for each in suites
@@ -150,8 +157,9 @@ class StepwiseLearner(Learner):
             failed += int((~seen.known).sum())
             if seen.known.any():
                 ms = np.where(seen.known, seen.ms, FAILURE * seen.ms[seen.known].max())
-                logs = np.log(ms)
-                rule = np.log(ready.rule_ms) if np.isfinite(ready.rule_ms) else logs.mean()
+                logs = np.log(np.maximum(ms, LEAST_MS))
+                known = np.isfinite(ready.rule_ms)
+                rule = np.log(max(ready.rule_ms, LEAST_MS)) if known else logs.mean()
                 scores += np.minimum(logs - rule, 0.0) + REST * (logs - logs.mean())
                 costs.append(float(ms.mean()))
         self._evolution.tell(weights, scores)
@@ -224,7 +232,7 @@ class StepwiseLearner(Learner):
     def weights(self) -> Arrays:
         rng = np.random.default_rng([self.seed, AGENT])
         sets = self._drawn(rng, SETS)
-        sets[0] = self._evolution.mean
+        sets[0] = np.clip(self._evolution.mean, -MOST_LOGARITHM, MOST_LOGARITHM)
         return {"weights": sets, "constants": self._constants.copy()}
 
     @override

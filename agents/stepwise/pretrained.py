@@ -24,8 +24,9 @@ def shipped(*, plans: int = PLANS, built: int = BUILT, by_rule: int = BY_RULE, m
     """The trained agent; the errors are those of `StepwiseAgent`.
 
     Args:
-        plans: how many plans are built of a task; of large tasks none.
-        built, by_rule: how many plans a descent improves, of those built and of those of the rule `moldable`.
+        plans: how many plans are built of a task, 64 at most; of large tasks none.
+        built: how many of the plans that are built a descent improves; 0 to build none.
+        by_rule: how many of the plans of the rule `moldable` it improves, too.
         moves: evaluations by own times that each descent has; 0 for no descents.
     """
     return load_agent(SHIPPED[""].path, plans=plans, built=built, by_rule=by_rule, moves=moves)

@@ -88,8 +88,8 @@ def train(
     With measured costs, a warning says if the machine is not idle.
 
     Args:
-        agent: dreamshard, autoshard, neuroshard, surco, attention, rnn, ppo, maskable-ppo, a2c or dqn; on suites of
-            replanning ppo, maskable-ppo or recurrent-ppo.
+        agent: dreamshard, autoshard, neuroshard, surco, attention, stepwise, rnn, ppo, maskable-ppo, a2c or dqn; on
+            suites of replanning ppo, maskable-ppo or recurrent-ppo.
         suite: name of the suite; `shard-gym suites` lists them, and says how to draw fresh tasks.
         out: folder for the trained agent, the state of its training, and the log for TensorBoard.
         option: an option of the agent, such as iterations=20; repeat it for more. `shard-gym agents` lists them all.

@@ -153,6 +153,28 @@ def test_the_cheapest_plans_of_learned_weights_cost_less() -> None:
     assert found[1] < found[0] - 0.01
 
 
+@pytest.mark.parametrize("suite", ["shard-constrained-8", "constrained-8"])
+def test_it_learns_from_tasks_whose_tables_stay_together(suite: str) -> None:
+    few = TaskSuite("few", tuple(sorted(load_suite(suite, "train"), key=lambda task: task.num_tables)[:2]))
+    assert any(task.constraints is not None and task.constraints.together for task in few)
+    learner = StepwiseLearner(few, TRUE, 0, tasks=2, generations=1, population=4)
+    assert all(np.isfinite(learner.iterate().mean_cost_ms) for learner.iteration in range(2))
+
+
+def test_far_weights_are_written_as_they_are_read() -> None:
+    few = TaskSuite("few", (load_suite("shard-4", "train")[0],))
+    learner = StepwiseLearner(few, TRUE, 0, tasks=1, generations=1, population=4, sigma=5.0)
+    learner._evolution.mean[:] = 99.0
+    load_stepwise(learner.weights(), {"agent": "stepwise"}, TRUE, 0)
+    with pytest.raises(InvalidOptionError, match="sigma must be at most 5, not 6"):
+        StepwiseLearner(few, TRUE, 0, sigma=6.0)
+
+
+def test_suites_of_replanning_are_nothing_to_learn_from_too() -> None:
+    with pytest.raises(InvalidOptionError, match="'drift-medium-30' are of replanning"):
+        StepwiseLearner(load_suite("shard-4", "train"), TRUE, 0, also="drift-medium-30")
+
+
 def test_a_descent_makes_no_plan_worse_and_more_plans_none() -> None:
     tasks = sorted(load_suite("shard-4", "train"), key=lambda task: task.num_tables)[:3]
 

@@ -38,7 +38,7 @@ def _few(few_tasks: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def goal(_few: None) -> Evaluation:
     """What the best simple agent costs on the training tasks."""
-    each = (evaluate(make_agent(name), SUITE, split="train") for name in (*PAPER_HEURISTICS, "lane-greedy"))
+    each = (evaluate(make_agent(name), SUITE, split="train") for name in (*PAPER_HEURISTICS, "lane-greedy", "moldable"))
     return min(each, key=lambda evaluation: evaluation.mean_cost_ms)
 
 
@@ -61,11 +61,11 @@ def test_it_trains_compares_with_the_heuristics_and_says_what_to_do_next(run, ag
     assert about["trained"]["options"] == {"iterations": 3, "episodes": 4, "hidden": 8}
     assert text.startswith("Trained rnn: 3 iterations, 12 cost-model evaluations, ")
     assert f"Written to {out / 'agent.safetensors'}.\n" in text
-    assert agent_rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS, "lane-greedy"}
+    assert agent_rows(text).keys() == {"rnn", "random", *PAPER_HEURISTICS, "lane-greedy", "moldable"}
     assert agent_rows(text)["rnn"][0] == format_ms(evaluate(load_agent(out), SUITE).mean_cost_ms)
     assert agent_rows(text)["size-greedy"][0] == format_ms(evaluate(make_agent("size-greedy"), SUITE).mean_cost_ms)
     assert text.endswith(
-        f"\nNext: shard-gym evaluate --agent {out} --agent lane-greedy --suite {SUITE}\n"
+        f"\nNext: shard-gym evaluate --agent {out} --agent moldable --suite {SUITE}\n"
         f"      tensorboard --logdir {out / 'log'}\n"
     )
     assert list((out / "log").iterdir()) != []
@@ -78,7 +78,7 @@ def test_without_a_terminal_each_iteration_is_a_short_line(run, goal: Evaluation
     )
     assert len(lines) == 4
     for number, line in enumerate(lines[1:], start=1):
-        validated = r"validation [\d.]+% over lane-greedy"
+        validated = r"validation [\d.]+% over moldable"
         pattern = rf"iteration {number}/3: mean cost [\d.]+ ms, {validated}, {4 * number} cost-model evaluations"
         assert re.fullmatch(pattern, line)
 

@@ -1,4 +1,4 @@
-"""`OfEpisodes`: the attributes that scalar and vector environments share, and what assigning to one does."""
+"""The attributes that environments share, and what assigning to one does: `FixedArguments`, `OfEpisodes`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from shard_gym.envs.core.episode_batch import EpisodeBatch
 from shard_gym.envs.core.spec import OwnSpec
 
 
-class OfEpisodes:
-    """An environment around an `EpisodeBatch`.
-
-    Arguments of its constructor cannot be assigned to, as its episodes were made with them; `tasks` and `render_mode`
-    can.
-    """
-
-    _episodes: EpisodeBatch[Any]
+class FixedArguments:
+    """An environment whose arguments cannot be assigned to, as its episodes were made with them."""
 
     _arguments: frozenset[str] = frozenset()
     """Names that may not be assigned to."""
 
     def _fix(self, arguments: Iterable[str]) -> None:
-        """Let no argument of the constructor be assigned to from now on."""
+        """Let none of these arguments of the constructor, and no cost model, be assigned to from now on."""
         self._arguments = frozenset(arguments) - {"render_mode"} | {"cost_model"}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; an argument of the constructor, or no mode of rendering, raises InvalidOptionError."""
+        """Set an attribute; an argument of the constructor raises InvalidOptionError."""
         if name in self._arguments:
             instead = "Set `tasks` to a suite" if name in ("suite", "split") else f"Make another one with {name}=..."
             raise InvalidOptionError(f"{name} is an argument of {type(self).__name__} and stays as it is. {instead}.")
+        super().__setattr__(name, value)
+
+
+class OfEpisodes(FixedArguments):
+    """An environment around an `EpisodeBatch`; `tasks` and `render_mode` can be assigned to."""
+
+    _episodes: EpisodeBatch[Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As of `FixedArguments`; no mode of rendering raises InvalidOptionError, too."""
         if name == "render_mode":
             require_render_mode(value)
         super().__setattr__(name, OwnSpec.of(value) if name == "spec" and isinstance(value, EnvSpec) else value)

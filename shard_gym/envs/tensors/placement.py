@@ -13,9 +13,10 @@ from typing_extensions import Self
 
 from shard_gym.common.checks import checked_count, checked_seed, is_one_of
 from shard_gym.common.either import larger
-from shard_gym.common.errors import InvalidOptionError, unknown_name
+from shard_gym.common.errors import InvalidOptionError, short_repr, unknown_name, wrong_kind
 from shard_gym.cost_models import AdditiveCostModel
 from shard_gym.cost_models.base import PHASES
+from shard_gym.envs.core.attributes import FixedArguments
 from shard_gym.envs.core.episode_state import COMPLETE, DEAD_END, ILLEGAL_ACTION, RUNNING, UNPLACED
 from shard_gym.envs.placement.episodes import PlacementConfig
 from shard_gym.envs.placement.observation import COST_FREE, GIB, OBSERVATIONS
@@ -57,16 +58,43 @@ class _Tasks:
     cluster: Any  # a `Cluster` of tensors, leading shape (P,)
 
 
-def _require(name: str, given: Any, count: int, dtype: torch.dtype) -> None:
-    """Raise InvalidOptionError unless it is a tensor of the shape (count,) and this dtype."""
-    if not isinstance(given, Tensor) or given.shape != (count,) or given.dtype != dtype:
-        is_tensor = isinstance(given, Tensor)
-        what = f"{given.dtype} of the shape {tuple(given.shape)}" if is_tensor else type(given).__name__
-        kind = str(dtype).removeprefix("torch.")
-        raise InvalidOptionError(f"{name} must be a tensor of {count} {kind}, not {what}.")
+def _device(given: Any) -> torch.device:
+    """The device of torch, on which a tensor can be made; InvalidOptionError if there is none."""
+    try:
+        device = torch.device(given)
+        torch.empty(1, device=device)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        why = str(error).splitlines()[0] if str(error) else "torch has no such device"
+        raise InvalidOptionError(
+            f"device must be one that torch can use here, such as 'cpu', not {short_repr(given)}: {why}"
+        ) from error
+    return device
 
 
-class TensorPlacementEnv:
+def _require(name: str, given: Any, count: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise InvalidOptionError unless it is a tensor of the shape (count,) and this dtype, on such a device."""
+    if (
+        not isinstance(given, Tensor)
+        or given.shape != (count,)
+        or given.dtype != dtype
+        or given.device.type != device.type
+    ):
+        what = type(given).__name__
+        if isinstance(given, Tensor):
+            on = f" on {given.device.type}" * (given.device.type != device.type)
+            what = f"{given.dtype} of the shape {tuple(given.shape)}{on}"
+        kind, where = str(dtype).removeprefix("torch."), f" on {device.type}" * (device.type != "cpu")
+        raise InvalidOptionError(f"{name} must be a tensor of {count} {kind}{where}, not {what}.")
+
+
+_FIXED = (
+    *("num_envs", "suite", "split", "cost_model", "reward", "observation", "pool", "seed", "device", "rules"),
+    *("max_tables", "max_devices", "num_actions", "sharding_types", "max_shards", "max_hosts"),
+)
+"""Arguments, and what follows from them, that cannot be assigned to."""
+
+
+class TensorPlacementEnv(FixedArguments):
     """N episodes at once as tensors of torch, on any device: masks, costs and rewards are those of
     `EmbeddingPlacementVectorEnv`, the costs but for rounding.
 
@@ -85,7 +113,6 @@ class TensorPlacementEnv:
 
     Attributes:
         batch_size: `torch.Size([N])`.
-        tasks: the P tasks of the pool.
         task: (N,) int64, the number of each episode's task.
         step_count: (N,) int64, tables placed so far.
         assignment: (N, T) int64, device of each table in the order of placement; -1 if it has none.
@@ -93,7 +120,6 @@ class TensorPlacementEnv:
         phases_ms: (N, D, 4) float64, of the devices.
         status: (N,) int64, a `Status` of `shard_gym.envs.core.episode_state`: 0 goes on, 1 is complete, 2 ended with an
             illegal action, 3 where nothing fits.
-        num_actions: A, here D.
 
     Raises:
         InvalidOptionError, UnknownNameError: an argument is not valid.
@@ -129,12 +155,12 @@ class TensorPlacementEnv:
         """`splits` are the further options of a subclass whose tables are split."""
         if unknown := sorted(set(splits) - set(self._splitting)):
             raise InvalidOptionError(f"{type(self).__name__} has no option {unknown[0]!r}.")
-        self.num_envs = checked_count("num_envs", num_envs, most=MAX_PADDING)
+        checked_count("num_envs", num_envs, most=MAX_PADDING)
         if not is_one_of(reward, REWARDS):
             raise unknown_name("reward of tensors", reward, REWARDS)
         if not is_one_of(observation, OBSERVATIONS):
             raise unknown_name("observation of tensors", observation, OBSERVATIONS)
-        self.reward, self.observation, self.device = reward, observation, torch.device(device)
+        self.reward, self.observation, self.device = reward, observation, _device(device)
         self._splits = splits
         config = self.config(
             **splits,
@@ -145,23 +171,58 @@ class TensorPlacementEnv:
             max_tables=max_tables,
             max_devices=max_devices,
         )
-        rng = np.random.default_rng(checked_seed(seed))
-        source, count = config.source, checked_count("pool", pool)
-        drawn = source.tasks if isinstance(source, TaskSuite) else tuple(source.sample(rng) for _ in range(count))
-        self.tasks: tuple[Task, ...] = drawn
-        episodes = config.episodes(len(self.tasks))
-        episodes.begin(np.arange(len(self.tasks)), self.tasks)
-        self.cost_model, self.max_tables, self.max_devices = config.model, episodes.max_tables, episodes.max_devices
-        self.num_actions, self.rules = episodes.num_actions, config.rules
+        self._config, self._pool_size = config, checked_count("pool", pool)
+        self._draws = np.random.default_rng(checked_seed(seed))
+        self.cost_model, self.rules = config.model, config.rules
         self._arithmetic: Any = self.cost_model  # which takes tensors, too
-        self._resize(self.num_envs)
-        self._pool = self._on_device(episodes.problem)
-        self._limits = Limits.of(episodes.problem, self.device)
-        self._host_memory = self._pool.hbm_curves.shape[-1] > 0
+        self._resize(num_envs)
+        self._fill(config.source)
         draws_on = "cpu" if self.device.type == "meta" else self.device  # `meta` draws nothing
         self._generator = torch.Generator(device=draws_on).manual_seed(int(seed) % 2**63)
         self.task = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self._begin_with(self.task)
+        self._fix(_FIXED)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The P tasks of the pool. Assign a suite, its name or a sampler, for a curriculum.
+
+        All episodes then begin anew, with tasks that are drawn. So many tasks as before are drawn from the sampler; its
+        tasks are others each time that it is assigned. The split of a named suite is that of the environment.
+
+        Raises:
+            InvalidOptionError: on assignment, if the tasks are of another kind or larger than the padding, or another
+                cost model scores them.
+            UnknownNameError: on assignment, if no suite has that name.
+        """
+        return self._tasks
+
+    @tasks.setter
+    def tasks(self, suite: str | TaskSource) -> None:
+        self._fill(suite)
+        self.reset()
+
+    def _fill(self, suite: str | TaskSource) -> None:
+        """Fill the pool with tasks of `suite`, or so many that it draws."""
+        source = suite
+        if suite is not self._config.source:
+            one = self._config.episodes(1)
+            one.draw_from(suite)
+            source = one.source
+        assert not isinstance(source, str)  # it is that of the configuration, or of its episodes
+        if isinstance(source, TaskSuite):
+            tasks = source.tasks
+        else:
+            tasks = tuple(source.sample(self._draws) for _ in range(self._pool_size))
+        episodes = self._config.episodes(len(tasks))
+        if source is not self._config.source:
+            episodes.draw_from(source)
+        episodes.begin(np.arange(len(tasks)), tasks)
+        self._tasks: tuple[Task, ...] = tasks
+        self._padding = episodes.max_tables, episodes.max_devices, episodes.num_actions
+        self._pool = self._on_device(episodes.problem)
+        self._limits = Limits.of(episodes.problem, self.device)
+        self._host_memory = self._pool.hbm_curves.shape[-1] > 0
 
     def _on_device(self, problem: Any) -> _Tasks:
         def tensor(array: Any) -> Tensor:
@@ -172,6 +233,26 @@ class TensorPlacementEnv:
         named = ("num_tables", "memory_cap", "hbm_bytes", "penalty_ms", "lower_bound_ms")
         of_tasks = {name: tensor(getattr(problem, name)) for name in named}
         return _Tasks(**tables, **of_tasks, cluster=problem.cluster.tensors(self.device))
+
+    @property
+    def max_tables(self) -> int:
+        """T, of the padding."""
+        return self._padding[0]
+
+    @property
+    def max_devices(self) -> int:
+        """D, of the padding."""
+        return self._padding[1]
+
+    @property
+    def num_actions(self) -> int:
+        """A; of a placement D."""
+        return self._padding[2]
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return self.batch_size[0]
 
     # Episodes
 
@@ -187,7 +268,7 @@ class TensorPlacementEnv:
             InvalidOptionError: an argument has another shape, or other numbers.
         """
         if mask is not None:
-            _require("mask", mask, self.num_envs, torch.bool)
+            _require("mask", mask, self.num_envs, torch.bool, self.device)
         if seed is not None:
             self._generator.manual_seed(checked_seed(seed) % 2**63)
         if tasks is None:
@@ -215,8 +296,18 @@ class TensorPlacementEnv:
         Raises:
             InvalidOptionError: it has not the tensors of a state.
         """
-        if set(state) != set(self._kept) or len({len(each) for each in state.values()}) != 1:
-            raise InvalidOptionError(f"A state is what state() returns, with {', '.join(self._kept)} of N episodes.")
+        own, given = self.state(), dict(state) if isinstance(state, Mapping) else {}
+        same = set(given) == set(own) and all(
+            isinstance(each, Tensor)
+            and each.ndim
+            and (each.shape[1:], each.dtype) == (own[name].shape[1:], own[name].dtype)
+            for name, each in given.items()
+        )
+        if not same or len({len(each) for each in given.values()}) != 1:
+            raise InvalidOptionError(
+                f"A state is what state() returns, with {', '.join(self._kept)} of N episodes, of equal padding."
+            )
+        self._require_tasks(state["task"], len(state["task"]))
         self._resize(len(state["task"]))
         self._take(state["task"])
         for name, value in state.items():
@@ -224,12 +315,14 @@ class TensorPlacementEnv:
 
     def begin(self, tasks: Tensor) -> None:
         """Begin new episodes with (N,) int64 `tasks`, for any N; the errors are those of `reset`."""
-        self._require_tasks(tasks, len(tasks))
+        self._require_tasks(tasks, len(tasks) if isinstance(tasks, Tensor) and tasks.ndim else 1)
         self._resize(len(tasks))
         self._begin_with(tasks)
 
     def of_tasks(self, tasks: Sequence[Task]) -> Self:
         """An environment with the same options, with an episode of each of these tasks; its padding is no smaller."""
+        if not tasks or not all(isinstance(task, Task) for task in tasks):
+            raise wrong_kind("tasks", tasks, "a list of tasks, one at least")
         numbered = tuple(replace(task, name=f"{number}: {task.name}") for number, task in enumerate(tasks))
         asked, options = TaskSuite("asked", numbered), {**self._splits, "reward": self.reward}
         options["max_tables"] = max(self.max_tables, *(task.num_tables for task in tasks))
@@ -240,14 +333,16 @@ class TensorPlacementEnv:
 
     def _require_tasks(self, tasks: Tensor, count: int) -> None:
         """Raise InvalidOptionError unless they are so many, and numbers of tasks where the host has them."""
-        _require("tasks", tasks, count, torch.int64)
-        if tasks.device.type == "cpu" and len(tasks) and not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
+        _require("tasks", tasks, count, torch.int64, self.device)
+        if tasks.device.type != "cpu" or not len(tasks) or torch.compiler.is_compiling():
+            return
+        if not 0 <= tasks.min() <= tasks.max() < len(self.tasks):
             raise InvalidOptionError(
                 f"tasks must be numbers from 0 to {len(self.tasks) - 1}, not {int(tasks.min())} to {int(tasks.max())}."
             )
 
     def _resize(self, num_envs: int) -> None:
-        self.num_envs, self.batch_size = num_envs, torch.Size([num_envs])
+        self.batch_size = torch.Size([num_envs])
         self._every = torch.arange(num_envs, device=self.device)
 
     def _begin_with(self, tasks: Tensor) -> None:
@@ -295,7 +390,7 @@ class TensorPlacementEnv:
         Raises:
             InvalidOptionError: `actions` has another shape or dtype.
         """
-        _require("actions", actions, self.num_envs, torch.int64)
+        _require("actions", actions, self.num_envs, torch.int64, self.device)
         model = self._arithmetic
         running, before = self.status == RUNNING, self.cost_ms
         legal = self._fits.gather(1, actions[:, None])[:, 0]  # nothing fits after the end of an episode

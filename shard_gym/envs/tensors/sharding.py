@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from shard_gym.common.checks import is_integer
 from shard_gym.common.either import larger
-from shard_gym.envs.core.episode_state import UNPLACED
+from shard_gym.common.errors import InvalidOptionError, short_repr
+from shard_gym.envs.core.episode_state import COMPLETE, UNPLACED
 from shard_gym.envs.core.plans import plan_of
 from shard_gym.envs.core.split_rules import NONE, SplitRules
 from shard_gym.envs.placement.episodes import PlacementConfig
@@ -28,12 +30,12 @@ class TensorShardingEnv(TensorPlacementEnv):
     """N episodes in which tables may be split: those of `EmbeddingShardingVectorEnv`; see `TensorPlacementEnv`.
 
     Args:
-        num_envs, suite: see `TensorPlacementEnv`.
+        num_envs, suite, split: see `TensorPlacementEnv`.
         sharding_types, max_shards, max_hosts: see `EmbeddingShardingEnv`.
         options: the others of `TensorPlacementEnv`.
 
     Attributes:
-        num_actions: A; `rules` say which action means what.
+        rules: say which of the A actions means what.
         assignment: (N, T, U) int64, the action that gave a shard to devices at the U-th of the columns where the shard
             begins, in the order in which tables come; -1 elsewhere.
     """
@@ -47,6 +49,7 @@ class TensorShardingEnv(TensorPlacementEnv):
         self,
         num_envs: int,
         suite: str | TaskSource = "shard-4",
+        split: str = "train",
         *,
         sharding_types: Collection[str] = SHARDING_TYPES,
         max_shards: int = 8,
@@ -54,7 +57,7 @@ class TensorShardingEnv(TensorPlacementEnv):
         **options: Any,
     ) -> None:
         splits: dict[str, Any] = {"sharding_types": sharding_types, "max_shards": max_shards, "max_hosts": max_hosts}
-        super().__init__(num_envs, suite, **splits, **options)
+        super().__init__(num_envs, suite, split, **splits, **options)
 
     @override
     def _begin_tables(self, zeros: Callable[..., Tensor]) -> None:
@@ -181,7 +184,16 @@ class TensorShardingEnv(TensorPlacementEnv):
         return found.scatter(1, spare[..., None].expand_as(self.assignment), self.assignment)[:, : self.max_tables]
 
     def plan(self, number: int) -> ShardingPlan:
-        """The plan of a complete episode."""
+        """The plan of a complete episode.
+
+        Raises:
+            InvalidOptionError: there is no such episode, or it is not complete.
+        """
+        if not is_integer(number) or not 0 <= number < self.num_envs or int(self.status[number]) != COMPLETE:
+            raise InvalidOptionError(
+                f"Only a complete episode has a plan, one of 0 to {self.num_envs - 1} whose status is {COMPLETE}; "
+                f"not {short_repr(number)}."
+            )
         placement: Any = self.placements()[number].cpu().numpy()
         return plan_of(self.tasks[int(self.task[number])], np.asarray(placement), self.rules)
 

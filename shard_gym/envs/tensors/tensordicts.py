@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from shard_gym.common.errors import MissingExtraError
+from shard_gym.common.errors import MissingExtraError, wrong_kind
 from shard_gym.envs.tensors.placement import TensorPlacementEnv
 
 try:
@@ -31,6 +31,8 @@ class TensorDictEnv(EnvBase):  # type: ignore[misc]
     batch_locked = True
 
     def __init__(self, env: TensorPlacementEnv) -> None:
+        if not isinstance(env, TensorPlacementEnv):
+            raise wrong_kind("env", env, "a TensorPlacementEnv or a TensorShardingEnv")
         self.env = env
         size, device = self.env.batch_size, self.env.device
         super().__init__(device=device, batch_size=size)

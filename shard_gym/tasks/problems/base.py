@@ -53,7 +53,7 @@ class Problem(ABC, Generic[TaskT]):
     #: Names of the simple agents that trained ones are compared with.
     rivals: tuple[str, ...] = (
         *("size-greedy", "dim-greedy", "lookup-greedy", "size-lookup-greedy"),
-        "lane-greedy",
+        *("lane-greedy", "moldable"),
     )
     goals: tuple[str, ...] = rivals  #: those that answer the training tasks first, to show what is to be beaten
     bounds_are_reached = False  #: whether an answer costs as much as the proven bound; then bounds are best known costs

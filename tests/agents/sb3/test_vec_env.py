@@ -52,6 +52,8 @@ def test_it_returns_what_scalar_environments_return() -> None:
 
 def test_masks_come_in_one_call() -> None:
     vec = make()
+    assert is_masking_supported(vec)  # also before the first reset, when `MaskableEvalCallback` asks
+    assert not vec.has_attr("no_attribute")
     vec.reset()
     assert is_masking_supported(vec)
     masks = vec.env_method("action_masks")

@@ -25,7 +25,7 @@ from shard_gym.hardware import HostMemory
 from shard_gym.plans.constraints import Constraints
 from shard_gym.plans.plan import Groups
 from shard_gym.tables import load_pool
-from shard_gym.tasks import Task, TaskSampler, TaskSuite
+from shard_gym.tasks import Task, TaskSampler, TaskSuite, load_suite
 from shard_gym.tasks.groups import task_of_group
 
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -190,6 +190,76 @@ def test_episodes_go_on_from_a_state_alone_and_several_times(kind: type[TensorPl
     )
     with pytest.raises(InvalidOptionError, match="A state is what"):
         env.load({"task": state["task"]})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: None,
+        lambda state: {name: value.tolist() for name, value in state.items()},
+        lambda state: {**state, "task": state["task"] + 1000},
+        lambda state: {**state, "task": state["task"] - 1},
+        lambda state: {**state, "status": state["status"].float()},
+        lambda state: {**state, "phases_ms": state["phases_ms"][:, :2]},
+        lambda state: TensorPlacementEnv(4, "dlrm-20x4").state(),
+    ],
+)
+def test_a_state_of_another_environment_is_refused_and_changes_nothing(damage: Callable[[Any], Any]) -> None:
+    env = TensorPlacementEnv(4, "dlrm-40x8")
+    env.reset(tasks=torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(InvalidOptionError, match=r"^(A state is what state|tasks must be)"):
+        env.load(damage(env.state()))
+    assert env.num_envs == 4
+    env.step(torch.zeros(4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("kind", "suite"), [(TensorPlacementEnv, "dlrm-20x4"), (TensorShardingEnv, "shard-4")])
+def test_tasks_are_assigned_for_a_curriculum_and_arguments_are_not(kind: type[TensorPlacementEnv], suite: str) -> None:
+    """As of the other environments; all episodes begin anew."""
+    env, test = kind(4, suite, observation="features", reward="dense"), load_suite(suite, "test")
+    env.tasks = TaskSuite("few", test.tasks[:3])
+    assert env.tasks == test.tasks[:3]
+    numbers = torch.tensor([2, 0, 1, 2])
+    other = kind(4, suite, "test", observation="features", reward="dense")
+    for each in (env, other):
+        each.reset(tasks=numbers)
+        while not bool((each.status != 0).all()):
+            each.step(each.action_mask().long().argmax(dim=1))
+    assert torch.equal(env.cost_ms, other.cost_ms)
+    with pytest.raises(InvalidOptionError, match="numbers from 0 to 2"):
+        env.reset(tasks=torch.full((4,), 3))
+    env.tasks = suite  # by name; the split is that of the environment
+    assert env.tasks == load_suite(suite, "train").tasks
+    for name, value in (("cost_model", None), ("reward", "terminal"), ("num_envs", 3), ("max_tables", 3), ("suite", 1)):
+        with pytest.raises(InvalidOptionError, match=f"^{name} is an argument of {kind.__name__}"):
+            setattr(env, name, value)
+    for wrong in ((), test.tasks[:2], "drift-medium-120"):
+        with pytest.raises((InvalidOptionError, UnknownNameError)):
+            env.tasks = wrong  # type: ignore[assignment]
+    with pytest.raises(InvalidOptionError, match="tables"):
+        env.tasks = load_suite("groups-256" if kind is TensorShardingEnv else "dlrm-100x4", "test")
+
+
+def test_a_sampler_that_is_assigned_fills_the_pool_again() -> None:
+    sampler = TaskSampler(load_pool("dlrm-2021"), (4, 8), (2, 4))
+    env = TensorPlacementEnv(4, sampler, pool=5)
+    first = env.tasks
+    env.tasks = sampler
+    assert len(env.tasks) == 5
+    assert {task.name for task in first}.isdisjoint(task.name for task in env.tasks)
+
+
+def test_only_complete_episodes_have_plans() -> None:
+    env = TensorShardingEnv(2, "shard-4", "test")
+    for number in (0, 2, -1):
+        with pytest.raises(InvalidOptionError, match="Only a complete episode has a plan"):
+            env.plan(number)
+
+
+@pytest.mark.parametrize("device", ["foo", "", None, 3.5, "cuda:99"])
+def test_a_device_that_torch_has_not_is_refused(device: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"^device must be one that torch can use here"):
+        TensorPlacementEnv(2, "dlrm-20x4", device=device)
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
