@@ -125,10 +125,11 @@ class StepwiseAgent(Agent):
         return [built.split(int(number), options) for number in order if np.isfinite(built.ms[number])]
 
     def _better(self, split: SplitTables, model: CountedCostModel) -> tuple[float, SplitTables]:
-        """The end of a descent from a plan, and its ms."""
-        descent = Descent(split, np.random.default_rng(0), Budget(model, max(1, self.moves)))
-        if self.moves:
-            descent.descend()
+        """The end of a descent from a plan, if there are any, and its ms."""
+        if not self.moves:
+            return split.items().cost_ms(split.device), split
+        descent = Descent(split, np.random.default_rng(0), Budget(model, self.moves))
+        descent.descend()
         return descent.best.cost, descent.best.found
 
 
