@@ -101,6 +101,16 @@ class _State:
 
 
 @dataclass
+class _Versions:
+    """N plans in which one table comes, each in L versions; all change in place as its parts are placed."""
+
+    state: _State
+    score: FloatArray  # (L, N, D), of each device what its score would be without a part
+    parts: NDArray[np.int16]  # (2, L, N, D), of the table
+    idle: FloatArray  # (L, N), lanes
+
+
+@dataclass
 class _Step:
     """A table in one form, in N plans."""
 
@@ -239,19 +249,18 @@ class _Now:
         good, levels = good[numbers], steps.options.levels
         counts = np.moveaxis(levels.counts[table[None], numbers[:, None]], -1, 0) * good  # (2, L, N)
         shape = len(numbers), *self._state.free.shape
-        state, idle = self._state.versions(len(numbers)), np.zeros(good.shape)
-        parts = np.zeros((2, *shape), np.int16)
-        # Of each device what its score before the step is.
         before = self._state.phases.sum(axis=0) + self._factors[Weight.ABOVE] * self._above.sum(axis=0)
-        own = np.repeat(before[None], len(numbers), axis=0)
+        all_before = np.repeat(before[None], len(numbers), axis=0)
+        state, parts = self._state.versions(len(numbers)), np.zeros((2, *shape), np.int16)
+        versions = _Versions(state, all_before, parts, np.zeros(good.shape))
         for kind, of_kind in enumerate((numbers, levels.narrower[numbers])):
             for number in range(int(counts[kind].max(initial=0))):
                 asked = (number < counts[kind]) & good
                 some = np.flatnonzero(asked.any(axis=1))
                 if len(some):
-                    good &= ~asked | self._put(state, own, of_kind, asked, some, parts, kind, idle)
+                    good &= ~asked | self._put(versions, kind, of_kind, asked, some)
         score = self._score(state, good)
-        score += self._factors[Weight.FORM_LANES][:, 0] * idle * steps._scale / shape[-1]
+        score += self._factors[Weight.FORM_LANES][:, 0] * versions.idle * steps._scale / shape[-1]
         extra = np.maximum(counts.sum(axis=0) - 1, 0)
         score += self._factors[Weight.FORM_PARTS][:, 0] * extra * steps._scale / shape[-1]
         nowhere, of_plan = np.full(len(table), NOT_SPREAD), parts.transpose(1, 2, 0, 3)
@@ -261,22 +270,13 @@ class _Now:
         ]
 
     def _put(
-        self,
-        state: _State,
-        own: FloatArray,
-        levels: IntArray,
-        asked: NDArray[np.bool_],
-        some: IntArray,
-        parts: NDArray[np.int16],
-        kind: int,
-        idle: FloatArray,
+        self, versions: _Versions, kind: int, levels: IntArray, asked: NDArray[np.bool_], some: IntArray
     ) -> NDArray[np.bool_]:
         """Let the device with the lowest score get a part, in the versions and plans that are `asked`.
 
-        What is true of plans changes in place: `state`, `own` (L, N, D), the scores before, (2, L, N, D) `parts` and
-        (L, N) `idle` lanes.
-
         Args:
+            versions: change in place.
+            kind: of the parts, 1 for the narrower ones.
             levels: (L,) of the parts.
             asked: (L, N) bool.
             some: the versions in which it is, for any plan.
@@ -284,6 +284,7 @@ class _Now:
         Returns:
             (L, N) bool, where a device has room.
         """
+        state, parts = versions.state, versions.parts
         steps, factors, chosen = self._steps, self._factors, levels[some][:, None]
         every = slice(None) if len(some) == len(levels) else some  # without copies
         loads, memory = steps._levels[:, chosen, self._table][..., None], steps._memory[chosen, self._table][..., None]
@@ -294,7 +295,7 @@ class _Now:
         total = phases.sum(axis=0)
         new = total + factors[Weight.ABOVE] * np.maximum(phases - self._expected[:, None], 0.0).sum(axis=0)
         lanes = held[LANE_SHARE] - loads[LANE_SHARE]
-        score = new - own[every] + factors[Weight.LEVEL] * total
+        score = new - versions.score[every] + factors[Weight.LEVEL] * total
         score += factors[Weight.SLOWEST] * np.maximum(phases - self._slowest[:, None], 0.0).sum(axis=0)
         score += (steps._scale * factors[Weight.LANES]) * lanes
         score -= (steps._scale / self._cap * factors[Weight.ROOM] * self._short) * free
@@ -310,9 +311,9 @@ class _Now:
         state.held[:, version, plan, device] = held[:, row, plan, device]
         state.phases[:, version, plan, device] = phases[:, row, plan, device]
         state.free[version, plan, device] -= memory[row, plan, 0]
-        own[version, plan, device] = new[row, plan, device]
+        versions.score[version, plan, device] = new[row, plan, device]
         parts[kind, version, plan, device] += 1
-        idle[version, plan] += lanes[row, plan, device]
+        versions.idle[version, plan] += lanes[row, plan, device]
         placed = np.zeros_like(asked)
         placed[version, plan] = True
         return placed
