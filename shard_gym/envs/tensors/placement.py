@@ -188,12 +188,9 @@ class TensorPlacementEnv(FixedArguments):
         """The P tasks of the pool. Assign a suite, its name or a sampler, for a curriculum.
 
         All episodes then begin anew, with tasks that are drawn. So many tasks as before are drawn from the sampler; its
-        tasks are others each time that it is assigned. The split of a named suite is that of the environment.
-
-        Raises:
-            InvalidOptionError: on assignment, if the tasks are of another kind or larger than the padding, or another
-                cost model scores them.
-            UnknownNameError: on assignment, if no suite has that name.
+        tasks are others each time that it is assigned. The split of a named suite is that of the environment. Tasks of
+        another kind, larger than the padding, or scored by another cost model raise InvalidOptionError, an unknown name
+        UnknownNameError.
         """
         return self._tasks
 
