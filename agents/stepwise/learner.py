@@ -41,7 +41,7 @@ The agent keeps the cheapest of many plans and of those of the rule, so a set ha
 Scored by mean logarithms alone, what was learned was no better than where it began, once descents had improved the
 plans; scored by how far they are below the cheapest quarter of a task, plans of 20 test tasks of mixdim-8 were 2.1%
 above the best known ones, and so 1.8%, where learning began at 2.7% (two seeds, 30 November 2026)."""
-MOST_SIGMA = 5.0
+MOST_SIGMA = 5.0  # of the deviations to begin with
 LEAST_MS = 1e-9  # a cost model may say 0
 SETS = 64  # of weights, in the agent's file
 EVOLUTION = "evolution."  # prefix of its arrays in a state

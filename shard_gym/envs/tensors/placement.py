@@ -201,18 +201,16 @@ class TensorPlacementEnv(FixedArguments):
 
     def _fill(self, suite: str | TaskSource) -> None:
         """Fill the pool with tasks of `suite`, or so many that it draws."""
-        source = suite
-        if suite is not self._config.source:
-            one = self._config.episodes(1)
+        one = self._config.episodes(1)
+        if suite is not one.source:
             one.draw_from(suite)
-            source = one.source
-        assert not isinstance(source, str)  # it is that of the configuration, or of its episodes
+        source = one.source
         if isinstance(source, TaskSuite):
             tasks = source.tasks
         else:
             tasks = tuple(source.sample(self._draws) for _ in range(self._pool_size))
         episodes = self._config.episodes(len(tasks))
-        if source is not self._config.source:
+        if source is not episodes.source:
             episodes.draw_from(source)
         episodes.begin(np.arange(len(tasks)), tasks)
         self._tasks: tuple[Task, ...] = tasks
