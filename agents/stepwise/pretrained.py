@@ -1,7 +1,7 @@
 """The `stepwise` agent that the package has, trained on eight suites of A100, V100, H100 and RTX 2080 Ti.
 
-`shard-gym train --agent stepwise --suite shard-4 --option tasks=2 --option also=...` made it, with the names of shard-8,
-shard-generalize, tier-generalize, sequence-16, mixdim-8, tier-8 and constrained-8 and the seed 0.
+`shard-gym train --agent stepwise --suite shard-4 --option tasks=2 --option also=...` made it, with the names of
+shard-8, shard-generalize, tier-generalize, sequence-16, mixdim-8, tier-8 and constrained-8 and the seed 0.
 """
 
 from __future__ import annotations
